@@ -1,0 +1,33 @@
+"""The operator table: every `Op` value found in the files of this folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+
+from q8ta_wgpu.op import Import, Op
+
+
+def _find() -> Iterator[Op]:
+    for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+        for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
+            if isinstance(value, Op):
+                yield value
+            elif isinstance(value, tuple) and value and all(isinstance(v, Op) for v in value):
+                yield from value
+
+
+def _table() -> Mapping[str, Op]:
+    table: dict[str, Op] = {}
+    for op in _find():
+        if table.setdefault(op.name, op) is not op:
+            raise AssertionError(f"two operators are called {op.name}")
+    return table
+
+
+OPS: Mapping[str, Op] = _table()
+"""Every operator by name."""
+
+ATEN: Mapping[str, tuple[Op, Import]] = {name: (op, rule) for op in OPS.values() for name, rule in op.aten.items()}
+"""Importer functions by aten overload name, for instance `aten.conv2d.default`."""

@@ -1,0 +1,316 @@
+"""conv2d and its int8 form: any kernel size, stride, asymmetric padding, dilation and groups. conv1d goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu import weighted
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
+from q8ta_wgpu.op import (
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Kernel,
+    Lowered,
+    Op,
+    Operand,
+    Params,
+    Site,
+    dims,
+    extent,
+    pair,
+)
+from q8ta_wgpu.target import Target
+
+SCHEMA: Mapping[str, Attr] = {
+    "stride": pair(),
+    "padding": Attr("ints", low=0, length=4),  # top, left, bottom, right
+    "dilation": pair(),
+    "groups": extent(),
+}
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, weight, groups = types[0].shape, types[1].shape, attrs["groups"]
+    if len(x) != 4 or len(weight) != 4:
+        raise GraphError(f"conv2d takes a 4-D input and a 4-D weight, found {x} and {weight}")
+    if x[1] != weight[1] * groups or weight[0] % groups:
+        raise GraphError(f"conv2d with {groups} groups: input channels {x[1]} do not fit the weight {weight}")
+    top, left, bottom, right = attrs["padding"]
+    size = []
+    for axis, before, after in ((0, top, bottom), (1, left, right)):
+        span = attrs["dilation"][axis] * (weight[2 + axis] - 1) + 1
+        size.append((x[2 + axis] + before + after - span) // attrs["stride"][axis] + 1)
+    if min(size) < 1:
+        raise GraphError(f"conv2d's kernel {weight[2:]} does not fit the padded input {x}")
+    for t in types[2:5]:
+        if t.shape != (weight[0],):
+            raise GraphError(f"conv2d with {weight[0]} output channels: a per-channel operand has shape {t.shape}")
+    return (x[0], weight[0], size[0], size[1]), FLOAT32
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape = _infer(types, attrs)[0]
+    if len(types) == 6 and types[5].shape != shape:
+        raise GraphError(f"the residual must have the result's shape {shape}, found {types[5].shape}")
+    return shape, INT8X4
+
+
+def _sums(x: Array, weight: Array, attrs: Attrs) -> Array:
+    """Sums of x*w in float64; taps outside the image contribute 0. Exact for integers below 2^53."""
+    top, left, bottom, right = attrs["padding"]
+    (sy, sx), (dy, dx), groups = attrs["stride"], attrs["dilation"], attrs["groups"]
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    oc, depth, kh, kw = weight.shape
+    oh = (padded.shape[2] - dy * (kh - 1) - 1) // sy + 1
+    ow = (padded.shape[3] - dx * (kw - 1) - 1) // sx + 1
+    w = weight.astype(np.float64)
+    result = np.zeros((x.shape[0], oc, oh, ow))
+    for ky in range(kh):
+        for kx in range(kw):
+            tap = padded[:, :, ky * dy : ky * dy + sy * (oh - 1) + 1 : sy, kx * dx : kx * dx + sx * (ow - 1) + 1 : sx]
+            if depth == 1:
+                result += np.repeat(tap, oc // groups, axis=1) * w[:, 0, ky, kx, None, None]
+                continue
+            split = tap.reshape(x.shape[0], groups, depth, oh * ow)
+            result += (w[:, :, ky, kx].reshape(groups, oc // groups, depth) @ split).reshape(result.shape)
+    return result
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, bias = arrays
+    return (_sums(x, weight, call.attrs) + bias.reshape(-1, 1, 1)).astype(np.float32)
+
+
+def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, multiplier, offset, _, *residual = arrays
+    acc = _sums(x.astype(np.int64) - call.zeros[0], weight, call.attrs).astype(np.int64)
+    return weighted.epilogue(call, acc, 1, (multiplier, offset, *residual))
+
+
+def _lower(site: Site) -> Lowered | str:
+    return weighted.lower(site, "q8ta_conv2d", site.call.attrs)
+
+
+def _depth_quads(call: Call) -> int:
+    """Input words one output channel reads a tap: groups need not start at a multiple of 4."""
+    depth = call.inputs[1].shape[1]
+    return max((start % 4 + depth + 3) // 4 for start in range(0, depth * min(call.attrs["groups"], 4), depth))
+
+
+def _params_float(call: Call) -> Params:
+    attrs, weight = call.attrs, call.inputs[1].shape
+    return {
+        "kernel": (weight[2], weight[3], 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": tuple(attrs["padding"]),
+        "dilation": (*attrs["dilation"], 0, 0),
+        "channels_per_group": np.uint32(weight[0] // attrs["groups"]),
+        "depth_per_group": np.uint32(weight[1]),
+    }
+
+
+def _params(call: Call) -> Params:
+    tiles = dims(call.output)
+    return {
+        **_params_float(call),
+        **weighted.epilogue_params(call),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        "depth_quads": np.uint32(_depth_quads(call)),
+        "tiles": np.uint32(tiles[0] * tiles[2] * tiles[3] * -(-tiles[1] // 4)),
+    }
+
+
+def _aligned(call: Call) -> bool:
+    groups, channels = call.attrs["groups"], call.inputs[1].shape[0]
+    return groups == 1 or channels // groups % 4 == 0
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    channels, depth, kh, kw = weight.shape
+    starts = np.arange(channels) // (channels // call.attrs["groups"]) * depth % 4
+    rows = np.zeros((channels, kh * kw, _depth_quads(call) * 4), np.int8)
+    taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
+    for start in np.unique(starts):
+        rows[starts == start, :, start : start + depth] = taps[starts == start]
+    return weighted.pack_rows(rows)
+
+
+def _is_depthwise(call: Call, target: Target) -> bool:
+    return call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0]
+
+
+def _pack_dw(call: Call, weight: Array) -> Array:
+    channels = weight.shape[0]
+    padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
+
+
+def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
+    n, c, h, w = canonical(call.output.shape)
+    return n * -(-c // 4) * h * w, 1, 1
+
+
+def _kernels(op: str, epilogue: tuple[str, ...], inputs: tuple[frozenset[Layout], ...]) -> tuple[Kernel, ...]:
+    floats = op.endswith("_float")
+    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
+    common: dict[str, Any] = {
+        "inputs": inputs,
+        "output": FLOAT if floats else CHANNELS_PACKED_INT8,
+        "params": _params,
+    }
+    if floats:
+        common["threads"] = _tiles
+    return (
+        Kernel(
+            f"{op}.dw",
+            ("q8ta_conv2d_dw", *epilogue),
+            when=_is_depthwise,
+            prepack={1: _pack_dw, **per_channel},
+            **common,
+        ),
+        Kernel(
+            f"{op}.direct",
+            ("q8ta_conv2d", *epilogue),
+            constants=lambda call: {"ALIGNED": int(_aligned(call))},
+            prepack={1: _pack, **per_channel},
+            **common,
+        ),
+    )
+
+
+def _conv(b: Builder, args: Mapping[str, Any], padding: Sequence[int]) -> str:
+    weight = args["weight"]
+    bias = args["bias"] or b.constant(np.zeros(b.type(weight).shape[0], np.float32), "bias")
+    top, left = padding
+    attrs = {
+        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
+        "padding": (top, left, top, left),
+        "dilation": tuple(args["dilation"]) * (2 // len(args["dilation"])),
+        "groups": args["groups"],
+    }
+    return b.emit("conv2d", (args["input"], weight, bias), attrs)
+
+
+def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
+    return _conv(b, args, tuple(args["padding"]) * (2 // len(args["padding"])))
+
+
+def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
+    if args["transposed"]:
+        raise b.refuse("transposed convolution is not supported")
+    if len(args["stride"]) == 1 and len(b.type(args["input"]).shape) == 3:
+        return _import_conv1d(b, args)
+    return _import_conv2d(b, args)
+
+
+def _same_padding(b: Builder, args: Mapping[str, Any]) -> str:
+    """`padding='same'` or 'valid': what torch adds in total, the odd one at the end."""
+    weight, dilation = b.type(args["weight"]).shape, tuple(args["dilation"]) * (2 // len(args["dilation"]))
+    same = args["padding"] == "same"
+    totals = [dilation[i] * (weight[2 + i] - 1) if same else 0 for i in range(2)]
+    before = [t // 2 for t in totals]
+    bias = args["bias"] or b.constant(np.zeros(weight[0], np.float32), "bias")
+    attrs = {
+        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
+        "padding": (*before, *(t - s for t, s in zip(totals, before, strict=True))),
+        "dilation": dilation,
+        "groups": args["groups"],
+    }
+    return b.emit("conv2d", (args["input"], args["weight"], bias), attrs)
+
+
+def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
+    x, weight = b.type(args["input"]).shape, b.type(args["weight"]).shape
+    if len(x) != 3:
+        raise b.refuse(f"conv1d takes a 3-D input, found shape {x}")
+    wide = {
+        **args,
+        "input": b.emit("view", (args["input"],), {"shape": (x[0], x[1], 1, x[2])}),
+        "weight": b.emit("view", (args["weight"],), {"shape": (weight[0], weight[1], 1, weight[2])}),
+        "stride": (1, args["stride"][0]),
+        "dilation": (1, args["dilation"][0]),
+    }
+    y = _conv(b, wide, (0, args["padding"][0]))
+    n, c, _, w = b.type(y).shape
+    return b.emit("view", (y,), {"shape": (n, c, w)})
+
+
+def _case(x: Shape, weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, values: str = "random") -> Case:
+    two = lambda v: v if isinstance(v, tuple) else (v, v)  # noqa: E731
+    pad = padding if isinstance(padding, tuple) and len(padding) == 4 else two(padding) * 2
+    attrs = {"stride": two(stride), "padding": pad, "dilation": two(dilation), "groups": groups}
+    return Case((x, weight, (weight[0],)), attrs, values)
+
+
+CASES = (
+    _case((1, 3, 7, 9), (5, 3, 3, 3), padding=1),
+    _case((2, 4, 8, 8), (8, 4, 3, 3), stride=2, padding=1),
+    _case((1, 13, 5, 11), (7, 13, 1, 1)),
+    _case((3, 8, 6, 5), (12, 8, 1, 1), stride=2),
+    _case((1, 5, 9, 7), (6, 5, 3, 2), stride=(1, 2), padding=(0, 1, 2, 0), dilation=(2, 1)),
+    _case((1, 16, 6, 6), (16, 4, 3, 3), padding=1, groups=4),
+    _case((2, 9, 5, 5), (6, 3, 3, 3), padding=1, groups=3),
+    _case((1, 10, 4, 6), (15, 2, 1, 1), groups=5),
+    _case((1, 6, 5, 7), (6, 1, 3, 3), padding=1, groups=6),
+    _case((2, 16, 9, 9), (16, 1, 5, 5), stride=2, padding=2, groups=16),
+    _case((1, 5, 6, 6), (15, 1, 3, 3), padding=1, groups=5),
+    _case((1, 17, 3, 3), (4, 17, 3, 3), values="saturate"),
+    _case((1, 8, 4, 4), (4, 8, 1, 1), values="ties"),
+    _case((1, 1, 1, 1), (1, 1, 1, 1)),
+    _case((1, 4, 3, 3), (4, 4, 3, 3), padding=4, dilation=2),
+)
+
+conv2d = Op(
+    name="conv2d",
+    operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
+    infer=_infer,
+    reference=_reference,
+    schema=SCHEMA,
+    kernels=(Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
+    aten={
+        "aten.conv2d.default": _import_conv2d,
+        "aten.conv2d.padding": _same_padding,
+        "aten.convolution.default": _import_convolution,
+        "aten.conv1d.default": _import_conv1d,
+    },
+    int8=_lower,
+    annotate="weighted",
+    cases=CASES,
+    tolerance=1e-5,
+)
+
+q8ta_conv2d = Op(
+    name="q8ta_conv2d",
+    operands=weighted.OPERANDS,
+    infer=_infer_int8,
+    reference=_reference_int8,
+    schema={**SCHEMA, **weighted.RANGE},
+    kernels=_kernels("q8ta_conv2d", ("tile_int8x4", "requantize"), (CHANNELS_PACKED_INT8,)),
+)
+
+q8ta_conv2d_add = Op(
+    name="q8ta_conv2d_add",
+    operands=(*weighted.OPERANDS, weighted.RESIDUAL_OPERAND),
+    infer=_infer_int8,
+    reference=_reference_int8,
+    schema={**SCHEMA, **weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
+    kernels=_kernels("q8ta_conv2d_add", ("tile_int8x4", "requantize_add"), (CHANNELS_PACKED_INT8,)),
+)
+
+q8ta_conv2d_float = Op(
+    name="q8ta_conv2d_float",
+    operands=weighted.OPERANDS,
+    infer=_infer,
+    reference=_reference_int8,
+    schema=SCHEMA,
+    kernels=_kernels("q8ta_conv2d_float", ("tile_float32",), (CHANNELS_PACKED_INT8,)),
+    tolerance=1e-6,
+)

@@ -1,0 +1,1 @@
+fn compute(p: vec4<u32>) -> i32 { return x_at(p); }

@@ -1,0 +1,145 @@
+"""linear (torch's: x @ weight.T + bias over the last dimension) and its int8 form; mm and addmm are imported as it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu import weighted
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.layout import WIDTH_PACKED_INT8, Layout, Shape
+from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, dims
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, weight = types[0].shape, types[1].shape
+    if len(weight) != 2 or not x or x[-1] != weight[1]:
+        raise GraphError(f"linear: the last dimension of {x} must be the weight's second, found weight {weight}")
+    for t in types[2:5]:
+        if t.shape != (weight[0],):
+            raise GraphError(f"linear with {weight[0]} outputs: a per-output operand has shape {t.shape}")
+    return (*x[:-1], weight[0]), FLOAT32
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape = _infer(types, attrs)[0]
+    if len(types) == 6 and types[5].shape != shape:
+        raise GraphError(f"the residual must have the result's shape {shape}, found {types[5].shape}")
+    return shape, INT8X4
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, bias = (a.astype(np.float64) for a in arrays)
+    return np.asarray(x @ weight.T + bias).astype(np.float32)
+
+
+def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, multiplier, offset, _, *residual = arrays
+    # float64 is exact here: every partial sum is an integer below 2^53.
+    acc = (x.astype(np.float64) - call.zeros[0]) @ weight.astype(np.float64).T
+    return weighted.epilogue(call, acc.astype(np.int64), -1, (multiplier, offset, *residual))
+
+
+def _lower(site: Site) -> Lowered | str:
+    return weighted.lower(site, "q8ta_linear", {})
+
+
+def _params(call: Call) -> Params:
+    n, c, h, w = dims(call.output)
+    return {
+        **weighted.epilogue_params(call),
+        "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4)),
+        "tiles": np.uint32(n * c * h * -(-w // 4)),
+    }
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    return weighted.pack_rows(weight[:, None, :])
+
+
+def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
+    n, c, h, w = dims(call.output)
+    return n * c * h * -(-w // 4), 1, 1
+
+
+def _kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+    floats: dict[str, Any] = {"threads": _tiles} if op.endswith("_float") else {}
+    prepack = {1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}}
+    output = FLOAT if floats else WIDTH_PACKED_INT8
+    return (
+        Kernel(
+            f"{op}.direct",
+            ("q8ta_linear", *epilogue),
+            (WIDTH_PACKED_INT8,),
+            output,
+            params=_params,
+            prepack=prepack,
+            **floats,
+        ),
+    )
+
+
+def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
+    return b.emit("linear", (x, weight, bias or b.constant(np.zeros(b.type(weight).shape[0], np.float32), "bias")))
+
+
+def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
+    return _emit(b, args["input"], args["weight"], args["bias"])
+
+
+def _case(m: Shape, k: int, n: int, values: str = "random") -> Case:
+    return Case(((*m, k), (n, k), (n,)), {}, values)
+
+
+linear = Op(
+    name="linear",
+    operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
+    infer=_infer,
+    reference=_reference,
+    kernels=(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),),
+    aten={"aten.linear.default": _import_linear},
+    int8=_lower,
+    annotate="weighted",
+    cases=(
+        _case((1,), 16, 8),
+        _case((5,), 13, 7),
+        _case((2, 3), 33, 10),
+        _case((2, 2, 3), 4, 5),
+        _case((), 9, 6),
+        _case((2, 2, 2, 3), 5, 3),
+        _case((4,), 300, 12, "saturate"),
+        _case((4,), 8, 4, "ties"),
+        _case((1,), 1, 1),
+    ),
+    tolerance=1e-5,
+)
+
+q8ta_linear = Op(
+    name="q8ta_linear",
+    operands=weighted.OPERANDS,
+    infer=_infer_int8,
+    reference=_reference_int8,
+    schema=weighted.RANGE,
+    kernels=_kernels("q8ta_linear", ("tile_int8x4", "requantize")),
+)
+
+q8ta_linear_add = Op(
+    name="q8ta_linear_add",
+    operands=(*weighted.OPERANDS, weighted.RESIDUAL_OPERAND),
+    infer=_infer_int8,
+    reference=_reference_int8,
+    schema={**weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
+    kernels=_kernels("q8ta_linear_add", ("tile_int8x4", "requantize_add")),
+)
+
+q8ta_linear_float = Op(
+    name="q8ta_linear_float",
+    operands=weighted.OPERANDS,
+    infer=_infer,
+    reference=_reference_int8,
+    kernels=_kernels("q8ta_linear_float", ("tile_float32",)),
+    tolerance=1e-6,
+)

@@ -1,0 +1,46 @@
+// Any convolution: dot products over input channel quads. Weight words: (channel quad, tap, input quad, channel in quad).
+// A group whose first input channel is not a multiple of 4 reads the words around it; weights outside it are 0.
+
+const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
+fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.y_dims); }
+fn channel_of(p: vec4<u32>) -> u32 { return p.y; }
+
+fn first_quad(channel: u32) -> u32 {
+  return channel / params.channels_per_group * params.depth_per_group / 4u;
+}
+
+fn accumulate(p: vec4<u32>) -> vec4<i32> {
+  var acc = vec4<i32>(0);
+  let first = vec4<u32>(first_quad(p.y), first_quad(p.y + 1u), first_quad(p.y + 2u), first_quad(p.y + 3u));
+  let last = quads(params.x_dims.y) - 1u;
+  var at = p.y / 4u * params.kernel.x * params.kernel.y * params.depth_quads * 4u;
+  for (var ky = 0u; ky < params.kernel.x; ky++) {
+    // Unsigned: a row above the image wraps to a huge number.
+    let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
+    for (var kx = 0u; kx < params.kernel.y; kx++) {
+      let column = p.w * params.stride.y + kx * params.dilation.y - params.padding.y;
+      let inside = row < params.x_dims.z && column < params.x_dims.w;
+      for (var k = 0u; k < params.depth_quads; k++) {
+        var word = vec4<u32>(params.x_zeros);
+        if (inside) {
+          word.x = x_word(vec4<u32>(p.x, min(first.x + k, last) * 4u, row, column));
+          word.y = word.x;
+          word.z = word.x;
+          word.w = word.x;
+          if (ALIGNED == 0u) {
+            word.y = x_word(vec4<u32>(p.x, min(first.y + k, last) * 4u, row, column));
+            word.z = x_word(vec4<u32>(p.x, min(first.z + k, last) * 4u, row, column));
+            word.w = x_word(vec4<u32>(p.x, min(first.w + k, last) * 4u, row, column));
+          }
+        }
+        acc += vec4<i32>(
+          dot4I8Packed(word.x, weight[at]),
+          dot4I8Packed(word.y, weight[at + 1u]),
+          dot4I8Packed(word.z, weight[at + 2u]),
+          dot4I8Packed(word.w, weight[at + 3u]));
+        at += 4u;
+      }
+    }
+  }
+  return acc;
+}

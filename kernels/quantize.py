@@ -1,0 +1,97 @@
+"""quantize, dequantize and dequantize_weight: the borders between float32 and int8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from q8ta_wgpu import arithmetic
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.layout import ANY_INT8, Shape
+from q8ta_wgpu.op import FLOAT, INT8_RANGE, Attr, Call, Case, Kernel, Op, Operand, Params
+
+
+def _infer_quantize(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return types[0].shape, INT8X4
+
+
+def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
+    assert call.output.q is not None
+    return arithmetic.quantize(arrays[0], call.output.q, call.attrs["lo"], call.attrs["hi"])
+
+
+def _quantize_params(call: Call) -> Params:
+    assert call.output.q is not None
+    return {
+        "inverse_scale": np.float32(1.0 / call.output.q.scale),
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+    }
+
+
+def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return types[0].shape, FLOAT32
+
+
+def _dequantize(call: Call, arrays: Sequence[Array]) -> Array:
+    q = call.inputs[0].q
+    assert q is not None
+    return arithmetic.dequantize(arrays[0], q)
+
+
+def _dequantize_params(call: Call) -> Params:
+    q = call.inputs[0].q
+    assert q is not None
+    return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
+
+
+def _infer_weight(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    axis, shape = attrs["axis"], types[0].shape
+    if axis >= len(shape) or any(t.shape != (shape[axis],) for t in types[1:]):
+        raise GraphError(f"dequantize_weight along axis {axis} of {shape}: found scales of shape {types[1].shape}")
+    return shape, FLOAT32
+
+
+def dequantize_weight(call: Call, arrays: Sequence[Array]) -> Array:
+    """scale[c] * (values - zero[c]) along the axis, float32 as torch computes it."""
+    values, scale, zero = arrays
+    shape = [-1 if i == call.attrs["axis"] else 1 for i in range(values.ndim)]
+    steps = values.astype(np.int32) - zero.reshape(shape)
+    return steps.astype(np.float32) * scale.astype(np.float32).reshape(shape)
+
+
+_SHAPES = (((1, 5, 3, 7),), ((2, 8, 4, 4),), ((3, 13),), ((257,),), ((2, 3, 2, 3, 5),))
+
+OPS = (
+    Op(
+        name="quantize",
+        operands=(Operand("x"),),
+        infer=_infer_quantize,
+        reference=_quantize,
+        schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
+        kernels=(Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),),
+        cases=tuple(Case(shapes, {"lo": -128, "hi": 127}, values) for shapes in _SHAPES for values in ("random", "special", "ties")),
+    ),
+    Op(
+        name="dequantize",
+        operands=(Operand("x", dtypes=(INT8X4,)),),
+        infer=_infer_float,
+        reference=_dequantize,
+        kernels=(Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),),
+        cases=tuple(Case(shapes) for shapes in _SHAPES),
+    ),
+    Op(
+        name="dequantize_weight",
+        operands=(
+            Operand("values", constant=True, dtypes=(INT8,)),
+            Operand("scale", constant=True),
+            Operand("zero", constant=True, dtypes=("int32",)),
+        ),
+        infer=_infer_weight,
+        reference=dequantize_weight,
+        schema={"axis": Attr("int", low=0, high=7)},
+    ),
+)

@@ -1,0 +1,14 @@
+// One thread computes four output channels of a float result: (f32(acc) + f32(offset)) * multiplier.
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+  let tile = id.y * groups.x * 64u + id.x;
+  if (tile >= params.tiles) { return; }
+  let p = tile_coord(tile);
+  let acc = accumulate(p);
+  for (var i = 0u; i < 4u; i++) {
+    let at = p + i * TILE_LANE;
+    if (any(at >= params.y_dims)) { return; }
+    let c = channel_of(p) + i;
+    y[y_index(at)] = (f32(acc[i] - correction[c]) + f32(offset[c])) * multiplier[c];
+  }
+}

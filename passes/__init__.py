@@ -1,0 +1,57 @@
+"""The way from an imported graph to one that runs: the passes, in order, and why each comes where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from q8ta_wgpu.ir import Graph
+from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
+from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
+from q8ta_wgpu.passes.fold_tables import fold_tables
+from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
+from q8ta_wgpu.passes.fuse_int8 import fuse_int8
+from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize
+from q8ta_wgpu.passes.quantize_preactivation import quantize_preactivation
+from q8ta_wgpu.passes.simplify import simplify
+from q8ta_wgpu.passes.split_cat import split_cat
+from q8ta_wgpu.verify import RUNNABLE, verify
+
+Pass = Callable[[Graph], None]
+
+PASSES: tuple[Pass, ...] = (
+    # No-op views and equal quantizes would hide the patterns below from each other.
+    simplify,
+    # Quantizes of constants become int8 constants, views of weights become weights.
+    fold_constants,
+    # Needs the convolutions' float weights as constants; before fusion, so that the bias is final.
+    fuse_batch_norm,
+    # Byte-moving operators leave the float side: dequantizes move down past them, quantizes up.
+    sink_dequantize,
+    hoist_quantize,
+    # conv -> hardswish with no quantize between gets one, so that the generic rule below applies.
+    quantize_preactivation,
+    # dequantize -> x -> (clamps) -> quantize becomes the int8 form of x.
+    fuse_int8,
+    # What fusion left: dequantize -> quantize becomes nothing or a table.
+    cancel_qdq,
+    # Tables that clamp fold into their producer's range, tables of tables into one.
+    fold_tables,
+    # Weights no int8 operator took become float constants.
+    fold_weights,
+    # Last: it only serves a device limit and would hide cats from the passes above.
+    split_cat,
+    # What the passes above made equal or dead.
+    simplify,
+)
+
+
+def run_passes(graph: Graph) -> Graph:
+    """Runs every pass over a copy of `graph`, verifying after each; returns the runnable graph."""
+    graph = graph.copy()
+    verify(graph, "import")
+    for step in PASSES:
+        step(graph)
+        graph.prune()
+        verify(graph, step.__name__)
+    verify(graph, RUNNABLE)
+    return graph

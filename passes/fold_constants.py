@@ -1,0 +1,65 @@
+"""Computes at compile time what depends on constants alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from q8ta_wgpu.ir import Array, Graph, Node
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.verify import call_of
+
+_KEPT = ("dequantize", "dequantize_weight")
+
+
+def fold_constants(graph: Graph) -> None:
+    """Replaces nodes of constant inputs by their value, and views or permutes of a quantized weight by a weight.
+
+    Dequantized constants stay: an int8 operator may want the int8 behind them.
+    """
+    kept: list[Node] = []
+    weights: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.op in _KEPT and all(name in graph.constants for name in node.inputs):
+            weights[node.output] = node
+        elif all(name in graph.constants for name in node.inputs):
+            value = OPS[node.op].reference(call_of(graph, node), [graph.constants[name] for name in node.inputs])
+            graph.constants[node.output] = np.ascontiguousarray(value)
+            continue
+        elif OPS[node.op].moves_bytes and node.inputs[0] in weights and len(node.inputs) == 1:
+            node = _move_weight(graph, node, weights[node.inputs[0]]) or node
+            weights[node.output] = node
+        kept.append(node)
+    graph.nodes = kept
+
+
+def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:
+    """dequantize_weight of the moved values, if the channels stay along one axis."""
+    if weight.op == "dequantize":
+        t = graph.types[weight.inputs[0]]
+        values = _move(graph, node, graph.constants[weight.inputs[0]])
+        return Node("dequantize", (graph.add_constant(f"{weight.inputs[0]}.moved", values, t.dtype, t.q),), node.output)
+    values, axis = graph.constants[weight.inputs[0]], weight.attrs["axis"]
+    shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+    channel = np.broadcast_to(np.arange(values.shape[axis]).reshape(shape), values.shape)
+    moved_channel = _move(graph, node, np.ascontiguousarray(channel))
+    for candidate, extent in enumerate(moved_channel.shape):
+        line = np.arange(extent).reshape([-1 if i == candidate else 1 for i in range(moved_channel.ndim)])
+        if extent == values.shape[axis] and np.array_equal(moved_channel, np.broadcast_to(line, moved_channel.shape)):
+            moved = graph.add_constant(f"{weight.inputs[0]}.moved", _move(graph, node, values))
+            return Node("dequantize_weight", (moved, *weight.inputs[1:]), node.output, {"axis": candidate}, node.source)
+    return None
+
+
+def _move(graph: Graph, node: Node, array: Array) -> Array:
+    return np.ascontiguousarray(OPS[node.op].reference(call_of(graph, node), [array]))
+
+
+def fold_weights(graph: Graph) -> None:
+    """Turns dequantized weights that float operators read into float constants, then folds what that makes constant."""
+    for node in [n for n in graph.nodes if n.op in _KEPT and all(i in graph.constants for i in n.inputs)]:
+        arrays = [graph.constants[name] for name in node.inputs]
+        graph.constants[node.output] = OPS[node.op].reference(call_of(graph, node), arrays)
+    graph.nodes = [replace(n) for n in graph.nodes if n.output not in graph.constants]
+    fold_constants(graph)

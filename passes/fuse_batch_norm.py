@@ -1,0 +1,30 @@
+"""Folds a batch norm that directly follows a convolution or linear into its float weight and bias."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from q8ta_wgpu.ir import Graph, Node
+
+
+def fuse_batch_norm(graph: Graph) -> None:
+    """conv2d -> batch_norm becomes conv2d with w * s and (b - mean) * s + beta, s = gamma / sqrt(var + eps).
+
+    Only where the weight is a float constant and nothing else reads the convolution. PT2E folds batch norms itself;
+    this catches what it leaves. (Quantized weights are left alone: their scales were chosen without the batch norm.)
+    """
+    users, producers = graph.users(), graph.producers()
+    for node in [n for n in graph.nodes if n.op == "batch_norm"]:
+        conv = producers.get(node.inputs[0])
+        if conv is None or conv.op not in ("conv2d", "linear") or len(users[conv.output]) != 1:
+            continue
+        if conv.output in graph.outputs or any(name not in graph.constants for name in (*conv.inputs[1:], *node.inputs[1:])):
+            continue
+        weight, bias = (graph.constants[name].astype(np.float64) for name in conv.inputs[1:])
+        gamma, beta, mean, var = (graph.constants[name].astype(np.float64) for name in node.inputs[1:])
+        factor = gamma / np.sqrt(var + node.attrs["eps"])
+        shape = (-1,) + (1,) * (weight.ndim - 1)
+        folded_weight = graph.add_constant(f"{conv.inputs[1]}.bn", (weight * factor.reshape(shape)).astype(np.float32))
+        folded_bias = graph.add_constant(f"{conv.inputs[2]}.bn", ((bias - mean) * factor + beta).astype(np.float32))
+        merged = Node(conv.op, (conv.inputs[0], folded_weight, folded_bias), node.output, conv.attrs, conv.source)
+        graph.nodes[graph.nodes.index(node)] = merged

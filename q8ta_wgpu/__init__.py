@@ -1,0 +1,56 @@
+"""Int8 networks on any GPU: quantize a PyTorch module, compile it, run it through WebGPU.
+
+    exported = q8.quantize(module, example_inputs, calibration=batches)
+    model = q8.compile(exported)
+    model.save("net.q8ta"); model = q8.load("net.q8ta")
+    session = q8.Session(model)
+    y = session(x)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from q8ta_wgpu.compiler import compile
+from q8ta_wgpu.errors import (
+    DeviceError,
+    GraphError,
+    InputError,
+    ModelFileError,
+    Q8taError,
+    UnsupportedError,
+)
+from q8ta_wgpu.model import Model
+from q8ta_wgpu.modelfile import load
+from q8ta_wgpu.runtime.session import Session
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.quantizer import Quantizer, quantize
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeviceError",
+    "GraphError",
+    "InputError",
+    "Model",
+    "ModelFileError",
+    "Q8taError",
+    "Quantizer",
+    "Session",
+    "UnsupportedError",
+    "compile",
+    "load",
+    "quantize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`quantize` and `Quantizer` load torch when first used."""
+    if name in ("quantize", "Quantizer"):
+        try:
+            from q8ta_wgpu import quantizer
+        except ModuleNotFoundError as error:
+            raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
+        return getattr(quantizer, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

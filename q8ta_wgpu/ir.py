@@ -1,0 +1,181 @@
+"""The graph: typed values by name, nodes in order, constants as numpy arrays.
+
+Scale and zero point live in a value's type. A graph is in execution order: a node reads graph inputs, constants and
+outputs of earlier nodes, and writes exactly one value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.layout import Shape
+
+Attrs = Mapping[str, Any]
+Array = NDArray[Any]
+
+FLOAT32 = "float32"
+INT8X4 = "int8x4"  # activations: packed int8 with scale and zero point
+INT8 = "int8"  # weights and tables
+INT32 = "int32"
+DTYPES: dict[str, type[np.generic]] = {FLOAT32: np.float32, INT8X4: np.int8, INT8: np.int8, INT32: np.int32}
+
+
+@dataclass(frozen=True)
+class QParams:
+    """Per-tensor affine quantization: real = scale * (q - zero), q an int8."""
+
+    scale: float
+    zero: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise GraphError(f"a scale must be finite and > 0, found {self.scale}")
+        if not -128 <= self.zero <= 127:
+            raise GraphError(f"a zero point must be an int8 (-128..127), found {self.zero}")
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a value; `q` is present exactly for int8x4."""
+
+    shape: Shape
+    dtype: str = FLOAT32
+    q: QParams | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise GraphError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if (self.q is not None) != (self.dtype == INT8X4):
+            raise GraphError(f"scale and zero point belong to int8x4 alone, found {self.q} on {self.dtype}")
+        if any(d < 1 for d in self.shape):
+            raise GraphError(f"every dimension must be at least 1, found shape {self.shape}")
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return text if self.q is None else f"{text} scale={self.q.scale:.6g} zero={self.q.zero}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator call: reads `inputs` in order, writes `output`. `source` says where in the user's model."""
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    attrs: Attrs = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass
+class Graph:
+    """Nodes in execution order with the types of all values.
+
+    Attributes:
+        inputs, outputs: names of the values that go in and out.
+        types: the type of every value: inputs, constants and node outputs.
+        constants: numpy arrays of the constant values.
+        notes: what passes had to say (a node left in float and why), for the report.
+    """
+
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def producers(self) -> dict[str, Node]:
+        """The node that writes each non-constant, non-input value."""
+        return {node.output: node for node in self.nodes}
+
+    def users(self) -> dict[str, list[Node]]:
+        """The nodes that read each value (a node reading it twice is listed once)."""
+        found: dict[str, list[Node]] = {name: [] for name in self.types}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found[name].append(node)
+        return found
+
+    def fresh(self, hint: str) -> str:
+        """A value name not yet in use, derived from `hint`."""
+        name, count = hint, 1
+        while name in self.types:
+            name, count = f"{hint}.{count}", count + 1
+        return name
+
+    def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
+        """Adds a constant and returns its name; the dtype is the array's unless an int8x4 is asked for."""
+        name = self.fresh(hint)
+        array = np.ascontiguousarray(array)
+        self.types[name] = TensorType(tuple(array.shape), dtype or str(array.dtype), q)
+        self.constants[name] = array
+        return name
+
+    def rename_uses(self, old: str, new: str) -> None:
+        """Makes every reader of `old`, graph outputs included, read `new`."""
+        self.nodes = [
+            replace(n, inputs=tuple(new if i == old else i for i in n.inputs)) if old in n.inputs else n
+            for n in self.nodes
+        ]
+        self.outputs = [new if name == old else name for name in self.outputs]
+
+    def prune(self) -> None:
+        """Drops nodes, types and constants that no output depends on."""
+        live = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if node.output in live:
+                kept.append(node)
+                live.update(node.inputs)
+        self.nodes = kept[::-1]
+        live.update(self.inputs)
+        self.types = {k: v for k, v in self.types.items() if k in live}
+        self.constants = {k: v for k, v in self.constants.items() if k in live}
+
+    def copy(self) -> Graph:
+        """An independent graph that shares the constant arrays."""
+        return Graph(
+            list(self.inputs), list(self.outputs), list(self.nodes), dict(self.types), dict(self.constants), list(self.notes)
+        )
+
+    def __str__(self) -> str:
+        lines = [f"input  {name}: {self.types[name]}" for name in self.inputs]
+        for node in self.nodes:
+            attrs = "".join(f", {k}={v}" for k, v in node.attrs.items())
+            lines.append(f"{node.output}: {self.types[node.output]} = {node.op}({', '.join(node.inputs)}{attrs})")
+        return "\n".join([*lines, f"output {', '.join(self.outputs)}"])
+
+
+def topological(nodes: Iterable[Node], ready: Iterable[str]) -> list[Node]:
+    """`nodes` in execution order, given the names available from the start; stable.
+
+    Raises GraphError if a node reads a name that nothing writes, or the nodes form a cycle.
+    """
+    done = set(ready)
+    pending = list(nodes)
+    ordered: list[Node] = []
+    while pending:
+        later: list[Node] = []
+        for node in pending:
+            if all(name in done for name in node.inputs):
+                ordered.append(node)
+                done.add(node.output)
+            else:
+                later.append(node)
+        if len(later) == len(pending):
+            missing = [name for name in later[0].inputs if name not in done]
+            raise GraphError(f"node {later[0].output} ({later[0].op}) reads {missing}, which nothing before it writes")
+        pending = later
+    return ordered

@@ -1,0 +1,167 @@
+"""Memory layouts of tensors: names, packing rules and addresses.
+
+Every tensor is seen as four dimensions (N, C, H, W): shapes of lower rank are padded with ones on the left, leading
+dimensions beyond four are folded into N. An int8 tensor is a buffer of u32 words of four int8 each (dtype Int8x4), the
+lowest byte being the lowest index along the packed dimension. Names and addresses follow ExecuTorch's Vulkan backend.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Shape4 = tuple[int, int, int, int]
+
+
+class Layout(enum.Enum):
+    """Memory layouts, with the names of ExecuTorch's `VkMemoryLayout`."""
+
+    TENSOR_WIDTH_PACKED = 0
+    TENSOR_HEIGHT_PACKED = 1
+    TENSOR_CHANNELS_PACKED = 2
+    PACKED_INT8_4W4C = 3
+    PACKED_INT8_4H4W = 4
+    PACKED_INT8_4W = 5
+    PACKED_INT8_4C = 6
+    PACKED_INT8_4C1W = 8
+    PACKED_INT8_CONV2D = 9
+    DEFAULT = 255
+
+    @property
+    def short(self) -> str:
+        """The name without its prefix: `4W4C`, `CONV2D`, `WIDTH_PACKED`."""
+        return self.name.removeprefix("PACKED_INT8_").removeprefix("TENSOR_")
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether tensors in this layout are words of four int8."""
+        return self.name.startswith("PACKED_INT8_")
+
+    def __repr__(self) -> str:
+        return self.short
+
+
+ROW_MAJOR = Layout.TENSOR_WIDTH_PACKED
+INT8_LAYOUTS = (
+    Layout.PACKED_INT8_4W,
+    Layout.PACKED_INT8_4C,
+    Layout.PACKED_INT8_4C1W,
+    Layout.PACKED_INT8_4W4C,
+    Layout.PACKED_INT8_4H4W,
+)
+CHANNELS_PACKED_INT8 = frozenset({Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W, Layout.PACKED_INT8_4W4C})
+WIDTH_PACKED_INT8 = frozenset({Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4H4W})
+ANY_INT8 = CHANNELS_PACKED_INT8 | WIDTH_PACKED_INT8
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a packed int8 layout orders bytes.
+
+    Attributes:
+        packed: axis (0=N 1=C 2=H 3=W) whose four neighbours share a word.
+        outer: axis whose four neighbours share a 16-byte block, or None.
+        order: slow to fast order of the words; capitals are whole or block indices, lower case is the row in a block.
+    """
+
+    packed: int
+    outer: int | None
+    order: str
+
+    def block(self, axis: int) -> int:
+        """How many neighbours along `axis` share a word or a block: 4 or 1."""
+        return 4 if axis in (self.packed, self.outer) else 1
+
+
+PACKINGS: dict[Layout, Packing] = {
+    Layout.PACKED_INT8_4W: Packing(3, None, "NCHW"),
+    Layout.PACKED_INT8_4C: Packing(1, None, "NHWC"),
+    Layout.PACKED_INT8_4C1W: Packing(1, None, "NHCW"),
+    Layout.PACKED_INT8_4W4C: Packing(1, 3, "NHWCw"),
+    Layout.PACKED_INT8_4H4W: Packing(3, 2, "NCHWh"),
+}
+
+
+def canonical(shape: Shape) -> Shape4:
+    """The (N, C, H, W) view of `shape`: ones on the left, extra leading dimensions folded into N."""
+    lead, tail = shape[:-3], shape[-3:]
+    c, h, w = (1,) * (3 - len(tail)) + tuple(tail)
+    return math.prod(lead), c, h, w
+
+
+def packed_axis(layout: Layout) -> int:
+    """The canonical axis (1 = C, 3 = W) whose neighbours are adjacent in memory."""
+    return PACKINGS[layout].packed if layout.is_int8 else 3
+
+
+def word_grid(shape: Shape, layout: Layout) -> Shape4:
+    """Extents of (N, C, H, W) in elements after padding, the packed axis counted in words."""
+    packing = PACKINGS[layout]
+    padded = [-(-d // packing.block(axis)) * packing.block(axis) for axis, d in enumerate(canonical(shape))]
+    padded[packing.packed] //= 4
+    return padded[0], padded[1], padded[2], padded[3]
+
+
+def word_count(shape: Shape, layout: Layout) -> int:
+    """Number of 4-byte words a tensor of `shape` takes in `layout` (row-major float: one word an element)."""
+    return math.prod(word_grid(shape, layout)) if layout.is_int8 else math.prod(shape)
+
+
+def _split(array: NDArray[np.int8], packing: Packing) -> NDArray[np.int8]:
+    """Pads to whole blocks and splits every axis into (block index, place in block): rank 8."""
+    blocks = [packing.block(axis) for axis in range(4)]
+    padding = [(0, -d % b) for d, b in zip(array.shape, blocks, strict=True)]
+    padded = np.pad(array, padding)
+    shape = [n for d, b in zip(padded.shape, blocks, strict=True) for n in (d // b, b)]
+    return padded.reshape(shape)
+
+
+def _permutation(packing: Packing) -> list[int]:
+    """Axes of the rank-8 split array in memory order."""
+    order = [("NCHW".index(letter.upper()) * 2) + letter.islower() for letter in packing.order]
+    rest = [axis for axis in range(8) if axis not in order and axis != packing.packed * 2 + 1]
+    return rest + order + [packing.packed * 2 + 1]
+
+
+def pack(array: NDArray[np.int8], layout: Layout) -> NDArray[np.uint32]:
+    """Packs a logical int8 array into words of `layout` (1-D uint32); padding lanes are 0."""
+    packing = PACKINGS[layout]
+    split = _split(np.ascontiguousarray(array, np.int8).reshape(canonical(array.shape)), packing)
+    return np.ascontiguousarray(split.transpose(_permutation(packing))).reshape(-1).view("<u4")
+
+
+def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout) -> NDArray[np.int8]:
+    """The logical int8 array of `shape` held by `words` in `layout`: the inverse of `pack`, padding dropped."""
+    packing = PACKINGS[layout]
+    n, c, h, w = canonical(shape)
+    split = [s for d, a in zip((n, c, h, w), range(4), strict=True) for s in (-(-d // packing.block(a)), packing.block(a))]
+    order = _permutation(packing)
+    data = np.ascontiguousarray(words, "<u4").view(np.int8).reshape([split[axis] for axis in order])
+    whole = data.transpose(np.argsort(order)).reshape([split[2 * a] * split[2 * a + 1] for a in range(4)])
+    return np.ascontiguousarray(whole[:n, :c, :h, :w]).reshape(shape)
+
+
+def byte_address(
+    n: NDArray[np.int64], c: NDArray[np.int64], h: NDArray[np.int64], w: NDArray[np.int64], shape: Shape, layout: Layout
+) -> NDArray[np.int64]:
+    """Byte address of element (n, c, h, w) of a tensor of `shape`: the formulas the WGSL index functions implement."""
+    _, cs, hs, ws = canonical(shape)
+    c4, h4, w4 = -(-cs // 4), -(-hs // 4), -(-ws // 4)
+    match layout:
+        case Layout.PACKED_INT8_4W:
+            return (((n * cs + c) * hs + h) * w4 + w // 4) * 4 + w % 4
+        case Layout.PACKED_INT8_4C:
+            return (((n * hs + h) * ws + w) * c4 + c // 4) * 4 + c % 4
+        case Layout.PACKED_INT8_4C1W:
+            return (((n * hs + h) * c4 + c // 4) * ws + w) * 4 + c % 4
+        case Layout.PACKED_INT8_4W4C:
+            return (((n * hs + h) * w4 + w // 4) * c4 + c // 4) * 16 + w % 4 * 4 + c % 4
+        case Layout.PACKED_INT8_4H4W:
+            return (((n * cs + c) * h4 + h // 4) * w4 + w // 4) * 16 + h % 4 * 4 + w % 4
+        case _:
+            return (((n * cs + c) * hs + h) * ws + w) * 4

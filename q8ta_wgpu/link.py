@@ -1,0 +1,142 @@
+"""Links a kernel's WGSL: its files, the libraries, and generated bindings, params struct and operand functions.
+
+Module-scope declarations have no order in WGSL, so linking is appending. For an activation operand `x` a kernel may
+call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only) and `x_at(p)` (the element as i32 or
+f32); for the result `y_index(p)`, `y_coord(word)` and Y_LANE (the step from one lane to the next). Constant operands
+are plain arrays under their name. Of a variadic operand `x`, `x_at(i, p)` reads the i-th.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu.ir import FLOAT32, INT8X4, TensorType
+from q8ta_wgpu.layout import Layout, packed_axis
+from q8ta_wgpu.op import Call, Kernel, Op, Params, dims
+
+_FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
+_BUFFER = {INT8X4: "u32", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """How one operand of a dispatch is bound: its WGSL name, dtype, and layout (None for constants)."""
+
+    name: str
+    dtype: str
+    layout: Layout | None
+
+
+@functools.lru_cache(maxsize=None)
+def source(stem: str) -> str:
+    """The text of kernels/<stem>.wgsl."""
+    return importlib.resources.files("q8ta_wgpu.kernels").joinpath(f"{stem}.wgsl").read_text(encoding="utf-8")
+
+
+def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Binding, ...]:
+    """The operand bindings of a call in order; activation operands of a variadic operator are numbered."""
+    found = []
+    for position, t in enumerate(call.inputs):
+        operand = op.operand(position)
+        name = f"{operand.name}{position - len(op.operands) + 1}" if op.variadic and operand is op.operands[-1] else operand.name
+        found.append(Binding(name, t.dtype, None if operand.constant else layouts[position]))
+    return tuple(found)
+
+
+def _axis(layout: Layout) -> str:
+    return "xyzw"[packed_axis(layout)]
+
+
+def _operand(binding: Binding, slot: int) -> list[str]:
+    name, element = binding.name, _BUFFER[binding.dtype]
+    lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
+    if binding.layout is None:
+        return lines
+    lines.append(f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}")
+    if binding.dtype == INT8X4:
+        axis = _axis(binding.layout)
+        lines += [
+            f"fn {name}_word(p: vec4<u32>) -> u32 {{ return {name}[{name}_index(p)]; }}",
+            f"fn {name}_at(p: vec4<u32>) -> i32 {{ return lane({name}_word(p), p.{axis} % 4u); }}",
+        ]
+    else:
+        lines.append(f"fn {name}_at(p: vec4<u32>) -> f32 {{ return {name}[{name}_index(p)]; }}")
+    return lines
+
+
+def _variadic(op: Op, operands: Sequence[Binding]) -> list[str]:
+    name = op.operands[-1].name
+    members = [b for b in operands if re.fullmatch(rf"{name}\d+", b.name)]
+    element = "i32" if members[0].dtype == INT8X4 else "f32"
+    cases = " ".join(f"case {i}u: {{ return {b.name}_at(p); }}" for i, b in enumerate(members[1:], 1))
+    return [
+        f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {{ switch i {{ {cases} default: {{ return {members[0].name}_at(p); }} }} }}"
+    ]
+
+
+def _result(dtype: str, layout: Layout, slot: int) -> list[str]:
+    step = ["0u"] * 4
+    if dtype == INT8X4:
+        step[packed_axis(layout)] = "1u"
+    return [
+        f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_BUFFER[dtype]}>;",
+        f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
+        f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
+        f"const Y_LANE = vec4<u32>({', '.join(step)});",
+    ]
+
+
+def fields(kernel: Kernel, op: Op, call: Call, words: int) -> Params:
+    """All uniform fields of a dispatch: 4-vectors first, so that no padding is needed between fields."""
+    found: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {}
+    for binding, t in zip(bindings(op, call, [Layout.DEFAULT] * len(call.inputs)), call.inputs, strict=True):
+        if binding.layout is not None:
+            found[f"{binding.name}_dims"] = dims(t)
+    found["y_dims"] = dims(call.output)
+    found["words"] = np.uint32(words)
+    found.update(kernel.params(call))
+    return dict(sorted(found.items(), key=lambda item: not isinstance(item[1], tuple)))
+
+
+def params_bytes(params: Params) -> bytes:
+    """The uniform buffer's contents, padded to 16 bytes."""
+    parts = [np.array(v, np.uint32).tobytes() if isinstance(v, tuple) else v.tobytes() for v in params.values()]
+    data = b"".join(parts)
+    return data + bytes(-len(data) % 16)
+
+
+def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], out: Layout, params: Params) -> str:
+    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`."""
+    operands = bindings(op, call, layouts)
+    struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
+    lines = [f"// {kernel.name}", f"struct Params {{ {struct} }}"]
+    for slot, binding in enumerate(operands):
+        lines += _operand(binding, slot)
+    if op.variadic:
+        lines += _variadic(op, operands)
+    lines += _result(call.output.dtype, out, len(operands))
+    lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
+    lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
+    stems = [f"map_{call.output.dtype}" if stem == "map" else stem for stem in kernel.source]
+    return "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
+
+
+def _literal(value: int) -> str:
+    return f"{int(value)}u" if value >= 0 else f"{int(value)}i"
+
+
+def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: int) -> tuple[int, int, int]:
+    """Workgroups in x, y, z: a one-dimensional grid past `limit` goes on in y."""
+    x, y, z = (-(-t // w) for t, w in zip(threads, workgroup, strict=True))
+    if x > limit and y == 1:
+        y = -(-x // limit)
+        x = -(-x // y)
+    return max(x, 1), max(y, 1), max(z, 1)
+
+

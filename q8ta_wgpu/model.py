@@ -1,0 +1,63 @@
+"""Model: a fused int8 graph with its weights, independent of any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from q8ta_wgpu.errors import GraphError, InputError
+from q8ta_wgpu.ir import Graph, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.structure import Structure
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.report import Report
+
+
+@dataclass(frozen=True)
+class Model:
+    """What `compile` makes and a .q8ta file holds: the runnable graph and the structure of the outputs."""
+
+    graph: Graph
+    structure: Structure
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """Type of every input by name, in order."""
+        return {name: self.graph.types[name] for name in self.graph.inputs}
+
+    def report(self) -> Report:
+        """What runs in int8, what stays in float32 and why; print it."""
+        from q8ta_wgpu.report import Report
+
+        return Report.of(self.graph)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a .q8ta file; an existing file is replaced only once the new one is complete."""
+        from q8ta_wgpu import modelfile
+
+        modelfile.save(self, Path(path))
+
+    def reshape(self, *shapes: tuple[int, ...]) -> Model:
+        """The same model for inputs of other sizes: one shape per input, in order.
+
+        Raises InputError where the network does not fit them, naming the node.
+        """
+        if len(shapes) != len(self.graph.inputs):
+            raise InputError(f"the model takes {len(self.graph.inputs)} inputs, found {len(shapes)} shapes")
+        graph = self.graph.copy()
+        for name, shape in zip(graph.inputs, shapes, strict=True):
+            old = graph.types[name]
+            if len(shape) != len(old.shape) or any(not isinstance(d, int) or d < 1 for d in shape):
+                raise InputError(f"input {name} has {len(old.shape)} dimensions {old.shape}, found {shape}")
+            graph.types[name] = replace(old, shape=tuple(shape))
+        for node in graph.nodes:
+            types = tuple(graph.types[i] for i in node.inputs)
+            try:
+                shape, _ = OPS[node.op].check(types, node.attrs)
+            except GraphError as error:
+                place = f" ({node.source})" if node.source else ""
+                raise InputError(f"the model cannot take inputs of {shapes}: {node.output}{place}: {error}") from None
+            graph.types[node.output] = replace(graph.types[node.output], shape=shape)
+        return Model(graph, self.structure)

@@ -1,0 +1,239 @@
+"""A torchao PT2E quantizer that annotates from the operator table, and `quantize`: a float module to an int8 program."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+logging.getLogger("torchao").setLevel(logging.ERROR)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torchao.quantization.pt2e import (
+        FusedMovingAvgObsFakeQuantize,
+        HistogramObserver,
+        MovingAverageMinMaxObserver,
+        MovingAveragePerChannelMinMaxObserver,
+        PerChannelMinMaxObserver,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import (
+        QuantizationAnnotation,
+        QuantizationSpec,
+        SharedQuantizationSpec,
+    )
+    from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
+
+from q8ta_wgpu.errors import InputError, UnsupportedError  # noqa: E402
+from q8ta_wgpu.kernels import ATEN  # noqa: E402
+
+_EPS = 2.0**-20
+"""Smallest activation scale; torchao's default of 2^-12 is coarse for small activations."""
+
+_ANNOTATION = "quantization_annotation"
+
+
+def _activation(qat: bool) -> QuantizationSpec:
+    if qat:
+        observer = FusedMovingAvgObsFakeQuantize.with_args(
+            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS
+        )
+    else:
+        observer = HistogramObserver.with_args(eps=_EPS)
+    return QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=torch.per_tensor_affine,
+        observer_or_fake_quant_ctr=observer,
+    )
+
+
+def _weight(qat: bool) -> QuantizationSpec:
+    if qat:
+        observer = FusedMovingAvgObsFakeQuantize.with_args(
+            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30
+        )
+    else:
+        observer = PerChannelMinMaxObserver.with_args(eps=2.0**-30)
+    return QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-127,
+        quant_max=127,
+        qscheme=torch.per_channel_symmetric,
+        ch_axis=0,
+        observer_or_fake_quant_ctr=observer,
+    )
+
+
+class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
+    """Static int8 for everything the operator table has in int8.
+
+    Activations: int8, per tensor, affine. Weights: int8, per output channel, symmetric. Operators that only move
+    bytes share one scale and zero point between inputs and output; clamps fold into the operator before them.
+
+    Args:
+        qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
+    """
+
+    def __init__(self, qat: bool = False) -> None:
+        super().__init__()
+        self._activation = _activation(qat)
+        self._weight = _weight(qat)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Writes the annotation of every node the table knows."""
+        for node in model.graph.nodes:
+            name = str(node.target)
+            if node.op != "call_function" or name not in ATEN or not _is_float(node):
+                continue
+            match ATEN[name][0].annotate:
+                case "weighted":
+                    self._weighted(node)
+                case "elementwise":
+                    self._put(node, {n: self._activation for n in node.all_input_nodes if _is_float(n)})
+                case "shared":
+                    self._shared(node)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        """Nothing to check: what is not annotated stays in float and is reported by `compile`."""
+
+    def _weighted(self, node: Node) -> None:
+        names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+        arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+        x = arguments.get("input", arguments.get("mat1", arguments.get("self")))
+        weight = arguments.get("weight", arguments.get("mat2"))
+        if isinstance(x, Node) and isinstance(weight, Node) and _is_constant(weight):
+            self._put(node, {x: self._activation, weight: self._weight})
+
+    def _shared(self, node: Node) -> None:
+        inputs = [n for n in node.all_input_nodes if _is_float(n)]
+        if not inputs:
+            return
+        share = SharedQuantizationSpec((inputs[0], node))
+        specs: dict[Node, Any] = {inputs[0]: self._activation} | {n: share for n in inputs[1:]}
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+            for item in node.users:
+                item.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=share, _annotated=True)
+            return
+        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, output_qspec=share, _annotated=True)
+
+    def _put(self, node: Node, inputs: dict[Node, Any]) -> None:
+        """Inputs on the node, the output's spec on the end of its chain of batch norm and clamps."""
+        end = node
+        while len(end.users) == 1 and _folds(next(iter(end.users))):
+            end = next(iter(end.users))
+        if end is not node:
+            node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+            end.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=self._activation, _annotated=True)
+            return
+        node.meta[_ANNOTATION] = QuantizationAnnotation(
+            input_qspec_map=inputs, output_qspec=self._activation, _annotated=True
+        )
+
+
+def _folds(node: Node) -> bool:
+    name = str(node.target)
+    return name in ATEN and (ATEN[name][0].clamp is not None or ATEN[name][0].name == "batch_norm")
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return isinstance(first, torch.Tensor) and first.is_floating_point()
+
+
+def _is_constant(node: Node) -> bool:
+    return node.op == "get_attr"
+
+
+def quantize(
+    module: torch.nn.Module,
+    example_inputs: Sequence[torch.Tensor],
+    calibration: Iterable[torch.Tensor | Sequence[torch.Tensor]],
+    quantizer: TorchaoQuantizer | None = None,
+    progress: bool = True,
+) -> ExportedProgram:
+    """Statically quantizes a float module with PT2E.
+
+    Args:
+        module: in eval mode.
+        example_inputs: positional arguments, float32 tensors; they fix the shapes.
+        calibration: representative inputs; each item is a tensor or a tuple of arguments.
+        quantizer: any torchao PT2E quantizer; ours by default.
+        progress: show a progress bar over the calibration items.
+
+    Raises:
+        InputError: the module is in training mode, the calibration is empty or holds NaN or infinities.
+        UnsupportedError: the module changes its own buffers, or torchao would fold a batch norm wrongly.
+    """
+    example = tuple(example_inputs)
+    if module.training:
+        raise InputError("the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module, example).run_decompositions({})
+        mutated = list(program.graph_signature.buffers_to_mutate.values())
+        if mutated:
+            raise UnsupportedError(f"the module changes its buffers {', '.join(mutated)}: int8 inference keeps no state")
+        prepared = prepare_pt2e(program.module(check_guards=False), quantizer or Quantizer())
+        _check_folding(module, prepared, example)
+        count = 0
+        items = list(calibration)
+        for item in track(items, "calibrating", disable=not progress, transient=True):
+            prepared(*_finite(item, count))
+            count += 1
+        if not count:
+            raise InputError("the calibration is empty: give an iterable of representative inputs")
+        converted = convert_pt2e(prepared)
+        return torch.export.export(converted, example)
+
+
+def _finite(item: torch.Tensor | Sequence[torch.Tensor], index: int) -> tuple[torch.Tensor, ...]:
+    arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
+    for argument in arguments:
+        if not torch.isfinite(argument).all():
+            raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
+    return arguments
+
+
+def _check_folding(module: torch.nn.Module, prepared: GraphModule, example: tuple[torch.Tensor, ...]) -> None:
+    """Before calibration the prepared module computes in float, so it must agree with the module itself.
+
+    torchao folds a batch norm into its convolution in place: wrong where the convolution's output also feeds
+    something else, or where one convolution is followed by two batch norms.
+    """
+    expected = _tensors(module(*example))
+    found = _tensors(_without_observation(prepared, example))
+    for e, f in zip(expected, found, strict=True):
+        error, size = (e - f).abs().max().item(), e.abs().max().item()
+        if error > 1e-3 * max(size, 1e-6):
+            raise UnsupportedError(
+                f"torchao's preparation changes the module (largest difference {error:.3g} of {size:.3g}): it folds "
+                "batch norms wrongly where a convolution's output feeds more than its batch norm, or one convolution "
+                "is applied twice. Give each use its own convolution, or fold the batch norms before quantizing"
+            )
+
+
+def _without_observation(prepared: GraphModule, example: tuple[torch.Tensor, ...]) -> Any:
+    """Runs the prepared graph with its observers passed through, so that the example does not calibrate it."""
+    observers = {n for n, m in prepared.named_modules() if hasattr(m, "calculate_qparams")}
+
+    class Skip(torch.fx.Interpreter):
+        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+            return args[0] if target in observers else super().call_module(target, args, kwargs)
+
+    flat, _ = torch.utils._pytree.tree_flatten((example, {}))
+    return Skip(prepared).run(*flat)
+
+
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    return [t for t in torch.utils._pytree.tree_flatten(outputs)[0] if isinstance(t, torch.Tensor)]

@@ -1,0 +1,79 @@
+"""A program: everything a device needs to run a model, as numbers and WGSL text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+Place = tuple[Literal["slot", "constant"], int]
+"""A buffer: a reusable slot or a constant, by index."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a program: the logical tensor and the buffer that holds it in `layout`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    place: Place
+    size: int
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel launch.
+
+    Attributes:
+        kernel: the kernel's name, for instance q8ta_conv2d.dw.
+        value: the value it writes; source: where in the user's model it comes from.
+        shader: index into the program's shaders.
+        buffers: what is bound, in binding order; the last one is written.
+        uniform: (offset, bytes) into the program's uniforms, bound after the buffers.
+        grid: workgroups in x, y, z.
+        layouts: of the inputs that have one, then of the output.
+        moved: bytes read and written if every operand moves once.
+        macs: multiply-accumulates, 0 where they are not what counts.
+    """
+
+    kernel: str
+    value: str
+    source: str
+    shader: int
+    buffers: tuple[Place, ...]
+    uniform: tuple[int, int]
+    grid: tuple[int, int, int]
+    layouts: tuple[str, ...]
+    moved: int
+    macs: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Shaders, buffers and dispatches in order. `slots` are byte sizes; `constants` are uploaded once as they are."""
+
+    shaders: tuple[str, ...]
+    slots: tuple[int, ...]
+    constants: tuple[NDArray[Any], ...]
+    uniforms: bytes
+    dispatches: tuple[Dispatch, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of all slots: the device memory activations take."""
+        return sum(self.slots)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.dispatches)} dispatches, {len(self.shaders)} shaders, {len(self.slots)} slots of "
+            f"{self.activation_bytes / 2**20:.2f} MiB, constants {sum(c.nbytes for c in self.constants) / 2**20:.2f} MiB"
+        ]
+        for d in self.dispatches:
+            grid = "x".join(map(str, d.grid))
+            lines.append(f"{d.kernel:<26} {' '.join(d.layouts[:-1])} -> {d.layouts[-1]:<13} grid {grid:<14} {d.value}")
+        return "\n".join(lines)

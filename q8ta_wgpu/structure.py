@@ -1,0 +1,71 @@
+"""The structure of a module's outputs (tuple, list, dict, nested), as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from q8ta_wgpu.errors import GraphError
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A tree of output positions: an int, None, {'tuple': [...]}, {'list': [...]} or {'dict': {...}}."""
+
+    tree: Any
+
+    @staticmethod
+    def of(nested: Any) -> Structure:
+        """From tuples, lists and dicts of positions."""
+        return Structure(_encode(nested))
+
+    def unflatten(self, outputs: Sequence[Any]) -> Any:
+        """Outputs in this structure."""
+        return _decode(self.tree, outputs)
+
+    def check(self, count: int) -> None:
+        """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
+        found = sorted(_positions(self.tree, 0))
+        if found != list(range(count)):
+            raise GraphError(f"the output structure names positions {found}, the graph has {count} outputs")
+
+
+def _encode(nested: Any) -> Any:
+    if nested is None or isinstance(nested, int):
+        return nested
+    if isinstance(nested, dict):
+        return {"dict": {str(key): _encode(value) for key, value in nested.items()}}
+    if isinstance(nested, tuple):
+        return {"tuple": [_encode(value) for value in nested]}
+    if isinstance(nested, list):
+        return {"list": [_encode(value) for value in nested]}
+    raise GraphError(f"outputs may be tuples, lists and dicts of tensors, found {type(nested).__name__}")
+
+
+def _decode(tree: Any, outputs: Sequence[Any]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, int):
+        return outputs[tree]
+    ((kind, value),) = tree.items()
+    if kind == "dict":
+        return {key: _decode(item, outputs) for key, item in value.items()}
+    items = [_decode(item, outputs) for item in value]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _positions(tree: Any, depth: int) -> list[int]:
+    if depth > 32:
+        raise GraphError("the output structure is nested more than 32 deep")
+    if tree is None:
+        return []
+    if isinstance(tree, int) and not isinstance(tree, bool):
+        return [tree]
+    if isinstance(tree, dict) and len(tree) == 1:
+        ((kind, value),) = tree.items()
+        if kind == "dict" and isinstance(value, dict):
+            return [p for item in value.values() for p in _positions(item, depth + 1)]
+        if kind in ("tuple", "list") and isinstance(value, list):
+            return [p for item in value for p in _positions(item, depth + 1)]
+    raise GraphError(f"the output structure holds {tree!r}")

@@ -1,0 +1,111 @@
+"""What convolution and linear share: int8 lowering of a weighted sum, its reference epilogue, packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu import arithmetic
+from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, INT32, Array, Attrs
+from q8ta_wgpu.op import INT8_RANGE, RESIDUAL, Attr, Call, Lowered, Operand, Params, Site, Weight
+
+OPERANDS = (
+    Operand("x", dtypes=(INT8X4,)),
+    Operand("weight", constant=True, dtypes=(INT8,)),
+    Operand("multiplier", constant=True),
+    Operand("offset", constant=True, dtypes=(INT32,)),
+    Operand("correction", constant=True, dtypes=(INT32,)),
+)
+"""Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
+output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w and the offset is in its steps."""
+
+RESIDUAL_OPERAND = Operand("residual", dtypes=(INT8X4,))
+RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
+RESIDUAL_MULTIPLIER = Attr("int", low=0, high=1 << 22)
+INT32_MAX = 2**31 - 1
+
+
+def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
+    """The int8 form of a weighted sum: `op`, `op`_add with a residual, `op`_float with a float32 result.
+
+    The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
+    """
+    weight, bias, x = site.constants.get(1), site.constants.get(2), site.q[0]
+    if x is None:
+        return "its input is a constant"
+    if not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
+        return "its weight is not a quantized constant, or its bias is not a constant"
+    if np.any(weight.zero != 0) or (weight.axis != 0 and np.any(weight.scale != weight.scale.flat[0])):
+        return "its weight needs zero point 0 and scales along the output channels"
+    channels = weight.values.shape[0]
+    w = weight.values.reshape(channels, -1).astype(np.int64)
+    scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
+    sums = w.sum(1)
+    largest = int((np.abs(w).sum(1) * 128 + np.abs(x.zero * sums)).max())
+    if largest > INT32_MAX:
+        return f"its accumulator could reach {largest}, past int32"
+    correction = (x.zero * sums).astype(np.int32)
+    if site.out is None:
+        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -(2**30), 2**30).astype(np.int32)
+        return Lowered(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
+    unit = 2.0**arithmetic.FRACTION / site.out.scale
+    multiplier = (scale * unit).astype(np.float32)
+    if not np.isfinite(multiplier).all():
+        return "the ratio of its scales is not a finite float32"
+    limit = arithmetic.OFFSET_LIMIT
+    offset = np.clip(np.rint(bias.astype(np.float64) * unit), -limit, limit).astype(np.int32)
+    operands = (0, weight.values, multiplier, offset, correction)
+    bounded = {**attrs, "lo": site.lo, "hi": site.hi}
+    if site.residual is None:
+        return Lowered(op, operands, bounded)
+    factor = round(site.residual.scale * unit)
+    if arithmetic.T_LIMIT + limit + 255 * factor + 2**13 > INT32_MAX:
+        return f"its residual's scale is {site.residual.scale / site.out.scale:.3g} times the output's, past int32"
+    return Lowered(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
+
+
+def epilogue(call: Call, acc: NDArray[np.int64], channel: int, arrays: tuple[Array, ...]) -> Array:
+    """From sums of (x - z_x)*w to the result. `channel` is the axis of output channels; arrays are (multiplier, offset
+    [, residual]) as the operator's operands."""
+    shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
+    multiplier, offset = arrays[0].reshape(shape), arrays[1].astype(np.int64).reshape(shape)
+    if call.output.dtype == FLOAT32:
+        total = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)
+        return total * multiplier
+    v = arithmetic.scaled_accumulator(acc, multiplier) + offset
+    if len(arrays) == 3:
+        zero = call.zeros[-1]
+        v = v + (arrays[2].astype(np.int64) - zero) * call.attrs["residual_multiplier"]
+    assert call.output.q is not None
+    steps = arithmetic.rte(v, arithmetic.FRACTION)
+    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def epilogue_params(call: Call) -> Params:
+    """Uniform fields of the epilogue in kernels/requantize*.wgsl."""
+    if call.output.q is None:
+        return {}
+    fields: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+    }
+    if "residual_multiplier" in call.attrs:
+        fields["residual_zero"] = np.int32(call.zeros[-1])
+        fields["residual_multiplier"] = np.int32(call.attrs["residual_multiplier"])
+    return fields
+
+
+def pad4(call: Call, array: Array) -> Array:
+    """Per-channel numbers padded with zeros to a whole number of words' lanes."""
+    return np.pad(array, (0, -len(array) % 4))
+
+
+def pack_rows(rows: NDArray[np.int8]) -> NDArray[np.uint32]:
+    """(outputs, taps, depth) int8 -> words in order (outputs/4, taps, depth/4, output in quad), zero padded."""
+    padded = np.pad(rows, ((0, -rows.shape[0] % 4), (0, 0), (0, -rows.shape[2] % 4)))
+    o, taps, depth = padded.shape
+    quads = padded.reshape(o // 4, 4, taps, depth // 4, 4).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(quads).reshape(-1).view("<u4")
