@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from q8ta_wgpu.errors import GraphError
+
 Shape = tuple[int, ...]
 Shape4 = tuple[int, int, int, int]
 
@@ -87,6 +89,13 @@ PACKINGS: dict[Layout, Packing] = {
 }
 
 
+def packing_of(layout: Layout) -> Packing:
+    """The packing of a concrete int8 layout; raises GraphError for CONV2D, which is symbolic, and for float layouts."""
+    if layout not in PACKINGS:
+        raise GraphError(f"{layout.short} has no addresses of its own: layouts with addresses are {list(PACKINGS)}")
+    return PACKINGS[layout]
+
+
 def canonical(shape: Shape) -> Shape4:
     """The (N, C, H, W) view of `shape`: ones on the left, extra leading dimensions folded into N."""
     lead, tail = shape[:-3], shape[-3:]
@@ -96,12 +105,12 @@ def canonical(shape: Shape) -> Shape4:
 
 def packed_axis(layout: Layout) -> int:
     """The canonical axis (1 = C, 3 = W) whose neighbours are adjacent in memory."""
-    return PACKINGS[layout].packed if layout.is_int8 else 3
+    return packing_of(layout).packed if layout.is_int8 else 3
 
 
 def word_grid(shape: Shape, layout: Layout) -> Shape4:
     """Extents of (N, C, H, W) in elements after padding, the packed axis counted in words."""
-    packing = PACKINGS[layout]
+    packing = packing_of(layout)
     padded = [-(-d // packing.block(axis)) * packing.block(axis) for axis, d in enumerate(canonical(shape))]
     padded[packing.packed] //= 4
     return padded[0], padded[1], padded[2], padded[3]
@@ -130,16 +139,17 @@ def _permutation(packing: Packing) -> list[int]:
 
 def pack(array: NDArray[np.int8], layout: Layout) -> NDArray[np.uint32]:
     """Packs a logical int8 array into words of `layout` (1-D uint32); padding lanes are 0."""
-    packing = PACKINGS[layout]
+    packing = packing_of(layout)
     split = _split(np.ascontiguousarray(array, np.int8).reshape(canonical(array.shape)), packing)
     return np.ascontiguousarray(split.transpose(_permutation(packing))).reshape(-1).view("<u4")
 
 
 def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout) -> NDArray[np.int8]:
     """The logical int8 array of `shape` held by `words` in `layout`: the inverse of `pack`, padding dropped."""
-    packing = PACKINGS[layout]
+    packing = packing_of(layout)
     n, c, h, w = canonical(shape)
-    split = [s for d, a in zip((n, c, h, w), range(4), strict=True) for s in (-(-d // packing.block(a)), packing.block(a))]
+    blocks = [packing.block(axis) for axis in range(4)]
+    split = [s for d, b in zip((n, c, h, w), blocks, strict=True) for s in (-(-d // b), b)]
     order = _permutation(packing)
     data = np.ascontiguousarray(words, "<u4").view(np.int8).reshape([split[axis] for axis in order])
     whole = data.transpose(np.argsort(order)).reshape([split[2 * a] * split[2 * a + 1] for a in range(4)])
@@ -163,5 +173,7 @@ def byte_address(
             return (((n * hs + h) * w4 + w // 4) * c4 + c // 4) * 16 + w % 4 * 4 + c % 4
         case Layout.PACKED_INT8_4H4W:
             return (((n * cs + c) * h4 + h // 4) * w4 + w // 4) * 16 + h % 4 * 4 + w % 4
-        case _:
+        case Layout.TENSOR_WIDTH_PACKED:
             return (((n * cs + c) * hs + h) * ws + w) * 4
+        case _:
+            raise GraphError(f"{layout.short} has no address formula")

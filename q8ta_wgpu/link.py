@@ -115,7 +115,7 @@ def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], o
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`."""
     operands = bindings(op, call, layouts)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
-    lines = [f"// {kernel.name}", f"struct Params {{ {struct} }}"]
+    lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
     for slot, binding in enumerate(operands):
         lines += _operand(binding, slot)
     if op.variadic:

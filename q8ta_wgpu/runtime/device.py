@@ -81,6 +81,11 @@ class Device:
         """Distinct pipelines compiled so far."""
         return len(self._pipelines)
 
+    @property
+    def pipeline_texts(self) -> tuple[str, ...]:
+        """The module texts compiled so far."""
+        return tuple(self._pipelines)
+
     def _layout(self, buffers: int) -> tuple[Any, Any]:
         if buffers not in self._layouts:
             kinds = ["read-only-storage"] * (buffers - 1) + ["storage", "uniform"]
@@ -107,6 +112,11 @@ def _target(name: str, limits: dict[str, int]) -> Target:
 _open: dict[str, Device] = {}
 _wrapped: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
+
+
+def open_devices() -> tuple[Device, ...]:
+    """The devices this module opened and keeps."""
+    return tuple(_open.values())
 
 
 def open_device(device: Any = None) -> Device:

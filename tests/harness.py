@@ -1,0 +1,244 @@
+"""What the kernel tests share: data for the cases of the operator table, single-operator graphs, forced layouts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu import reference
+from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.layout import Layout, pack, packed_axis, unpack
+from q8ta_wgpu.op import Case, Kernel, Op
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.sync_layouts import Plan, Step, input_layouts
+from q8ta_wgpu.passes.sync_layouts import allowed as allowed_layouts
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.verify import call_of
+
+POISON = 0x8F7F80FF
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Quantization of a test: zero points of inputs and output, and how results fall.
+
+    mode: 'random' spans the output range; 'saturate' passes it both ways; 'overflow' passes 2^31 in 2^-14 steps;
+    'ties' uses power-of-two scales so that many results are exactly half-way.
+    """
+
+    zeros: tuple[int, int, int]
+    mode: str = "random"
+
+
+SETTINGS = (
+    Setting((3, -7, 5)),
+    Setting((-128, 127, 127)),
+    Setting((127, -128, -128)),
+    Setting((0, 0, 0), "ties"),
+    Setting((-128, 3, 11), "saturate"),
+    Setting((11, -128, 0), "overflow"),
+)
+
+
+def settings_for(op: Op, index: int) -> list[Setting]:
+    """The first case of an operator meets every setting, the others one each, in turn, plus their own data rule."""
+    if index == 0:
+        return list(SETTINGS)
+    named = {"saturate": SETTINGS[4], "ties": SETTINGS[3]}
+    case = op.cases[index]
+    return [named.get(case.values, SETTINGS[index % len(SETTINGS)])]
+
+
+def rng(*key: object) -> np.random.Generator:
+    """A generator seeded by what is tested."""
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
+
+
+def float_inputs(op: Op, case: Case) -> list[Array]:
+    """Float operands of a case; 'special' data holds NaN, infinities, denormals, huge and half-way values."""
+    generator = rng(op.name, case)
+    arrays = [generator.normal(0, 2, shape).astype(np.float32) for shape in case.shapes]
+    if case.values == "special":
+        special = np.array([np.nan, np.inf, -np.inf, 1e-40, -1e-40, 3e38, -3e38, 0.0, -0.0, 0.5, 1.5, -2.5], np.float32)
+        arrays[0].reshape(-1)[: special.size] = special[: arrays[0].size]
+    if case.values == "ties":
+        arrays[0] = (np.rint(arrays[0] * 4) / 8).astype(np.float32)
+    if op.name in ("batch_norm", "sqrt", "rsqrt", "log", "pow"):
+        arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
+    return arrays
+
+
+def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
+    """A graph of one float node, and its inputs."""
+    graph = Graph()
+    inputs: dict[str, Array] = {}
+    names = []
+    for position, array in enumerate(float_inputs(op, case)):
+        if op.operand(position).constant:
+            dtype = op.operand(position).dtypes[0]
+            names.append(graph.add_constant(f"c{position}", array if dtype == FLOAT32 else _integers(op, case, position)))
+            continue
+        name = f"x{position}"
+        graph.inputs.append(name)
+        graph.types[name] = TensorType(array.shape)
+        inputs[name] = array
+        names.append(name)
+    shape, dtype = op.check(tuple(graph.types[n] for n in names), case.attrs)
+    q = QParams(0.05, -3) if dtype == INT8X4 else None
+    graph.types["y"] = TensorType(shape, dtype, q)
+    graph.nodes.append(Node(op.name, tuple(names), "y", case.attrs))
+    graph.outputs.append("y")
+    return graph, inputs
+
+
+def _integers(op: Op, case: Case, position: int) -> Array:
+    raise AssertionError(f"{op.name}: cases with integer constants (operand {position} of {case}) build their own graph")
+
+
+def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
+    """The fused graph of dequantize -> op -> quantize around a case, and its int8 inputs."""
+    graph, inputs, out = _unfused(op, case, setting)
+    graph.types["y"] = TensorType(graph.types["real"].shape, INT8X4, out)
+    graph.nodes.append(Node("quantize", ("real",), "y", {"lo": -128, "hi": 127}))
+    graph.outputs = ["y"]
+    return run_passes(graph), inputs
+
+
+def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array], QParams]:
+    generator = rng(op.name, case, setting)
+    graph = Graph()
+    inputs: dict[str, Array] = {}
+    names: list[str] = []
+    for position, shape in enumerate(case.shapes):
+        if op.operand(position).constant:
+            names.append(_constant(graph, generator, position, shape, setting))
+            continue
+        name, real = f"x{position}", f"r{position}"
+        scale = 2.0**-4 if setting.mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
+        q = QParams(scale, setting.zeros[min(position, 1)])
+        if op.keeps_int8 and position:
+            q = graph.types["x0"].q or q
+        graph.inputs.append(name)
+        graph.types[name] = TensorType(shape, INT8X4, q)
+        graph.types[real] = TensorType(shape)
+        graph.nodes.append(Node("dequantize", (name,), real))
+        inputs[name] = extremes(generator, shape)
+        names.append(real)
+    shape, _ = op.check(tuple(graph.types[n] for n in names), case.attrs)
+    graph.types["real"] = TensorType(shape)
+    graph.nodes.append(Node(op.name, tuple(names), "real", case.attrs))
+    graph.outputs = ["real"]
+    shared = graph.types["x0"].q if op.keeps_int8 else None
+    return graph, inputs, shared or _output(graph, inputs, setting)
+
+
+def extremes(generator: np.random.Generator, shape: Sequence[int]) -> Array:
+    """Random int8 with a good share of -128 and 127."""
+    values = generator.integers(-128, 128, shape, dtype=np.int16)
+    values[generator.random(shape) < 0.15] = -128
+    values[generator.random(shape) < 0.15] = 127
+    return values.astype(np.int8)
+
+
+def _constant(graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting) -> str:
+    """Operand 1 is an int8 weight with a scale per output channel, later ones are float biases."""
+    if position != 1 or len(shape) < 2:
+        return graph.add_constant(f"c{position}", (g.normal(0, 0.5, shape) * 64).round().astype(np.float32) / 64)
+    channels = shape[0]
+    scale = np.full(channels, 2.0**-5) if setting.mode == "ties" else g.uniform(0.001, 0.02, channels)
+    parts = (
+        graph.add_constant("w", extremes(g, shape)),
+        graph.add_constant("w.scale", scale.astype(np.float32)),
+        graph.add_constant("w.zero", np.zeros(channels, np.int32)),
+    )
+    graph.types["w.real"] = TensorType(shape)
+    graph.nodes.append(Node("dequantize_weight", parts, "w.real", {"axis": 0}))
+    return "w.real"
+
+
+def _output(graph: Graph, inputs: dict[str, Array], setting: Setting) -> QParams:
+    real = reference.run(graph, inputs)["real"].astype(np.float64)
+    span = max(float(np.ptp(real)), float(np.abs(real).max()), 1e-3)
+    scale = {
+        "random": span / 255,
+        "saturate": span / 900,
+        "overflow": span * 1e-9,
+        "ties": 2.0 ** np.ceil(np.log2(span / 255)),
+    }[setting.mode]
+    return QParams(float(scale), setting.zeros[2])
+
+
+def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
+    """For a graph of one node: a plan for every kernel and enough layouts that each one is read and written."""
+    assert len(graph.nodes) == 1, graph
+    node = graph.nodes[0]
+    op, call = OPS[node.op], call_of(graph, node)
+    for kernel in op.kernels:
+        if not kernel.when(call, BASELINE):
+            continue
+        for layouts, out in combinations(op, kernel, graph, node, index):
+            step = Step(node, call, kernel, layouts, out)
+            placed = {n: layout for n, layout in zip(node.inputs, layouts, strict=True) if layout is not None}
+            text = " ".join(layout.short for layout in layouts if layout is not None)
+            yield f"{kernel.name} {text} -> {out.short}", Plan((step,), {**placed, node.output: out})
+
+
+def combinations(
+    op: Op, kernel: Kernel, graph: Graph, node: Node, index: int
+) -> Iterator[tuple[tuple[Layout | None, ...], Layout]]:
+    """Layouts of the inputs and the output: in turn, shifted against each other, every one at least once."""
+    call = call_of(graph, node)
+    options = input_layouts(kernel, op, call)
+    outs = allowed_layouts(kernel.output, call.output.dtype)
+    rounds = max([len(o) for o in options] + [len(outs)])
+    for turn in range(rounds):
+        layouts: list[Layout | None] = []
+        axis: int | None = None
+        for position, choice in enumerate(options):
+            if kernel.synced and axis is not None:
+                choice = tuple(c for c in choice if packed_axis(c) == axis)
+            layout = choice[(turn + position) % len(choice)] if choice else None
+            axis = packed_axis(layout) if layout is not None else axis
+            layouts.append(layout)
+        allowed = tuple(o for o in outs if not kernel.synced or packed_axis(o) == axis)
+        yield tuple(layouts), allowed[(turn + index % 2) % len(allowed)]
+
+
+def run_poisoned(graph: Graph, inputs: dict[str, Array], plan: Plan | None, device: Device) -> list[Array]:
+    """Runs on a device with every slot and every padding lane of the inputs filled with garbage."""
+    program = schedule(graph, device.target, plan)
+    executor = Executor(program, device)
+    try:
+        executor.poison(POISON)
+        words = []
+        for port in program.inputs:
+            array = inputs[port.name]
+            if port.dtype != INT8X4:
+                words.append(array)
+                continue
+            layout = next(layout for layout in Layout if layout.short == port.layout)
+            used = pack(np.full(array.shape, -1, np.int8), layout)
+            words.append(pack(array, layout) | (~used & np.uint32(POISON)))
+        found = executor.run(words)
+        return [
+            unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout))
+            if port.dtype == INT8X4
+            else w.reshape(port.shape)
+            for w, port in zip(found, program.outputs, strict=True)
+        ]
+    finally:
+        executor.close()
+
+
+def float_twin(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array], QParams]:
+    """The unfused graph behind `int8_graph` up to the float result, its inputs and the output's quantization."""
+    graph, inputs, out = _unfused(op, case, setting)
+    graph.outputs = ["real"]
+    return graph, inputs, out

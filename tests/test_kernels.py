@@ -1,0 +1,101 @@
+"""Every kernel of every operator over its cases: int8 equals the reference bit for bit, float within its tolerance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu import reference
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.op import Op
+from q8ta_wgpu.runtime.device import Device
+from tests import harness
+
+CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
+INT8_CASES = [(op, i) for op, i in CASES if (op.int8 or op.unary or op.keeps_int8) and op.name != "q8ta_clone"]
+
+
+def _id(value: object) -> str:
+    return value.name if isinstance(value, Op) else str(value)
+
+
+def test_every_operator_has_cases() -> None:
+    """Int8 forms are reached from their float operator's cases; everything else with a kernel needs its own."""
+    made = {"q8ta_table"} | {name for name in OPS if name.startswith("q8ta_") and name != "q8ta_clone"}
+    assert [op.name for op in OPS.values() if op.kernels and not op.cases and op.name not in made] == []
+
+
+@pytest.mark.parametrize(("op", "index"), CASES, ids=_id)
+def test_float(op: Op, index: int, device: Device) -> None:
+    """Operators on float32 values (or across the border to int8) against their reference."""
+    if op.name == "q8ta_clone" or op.name == "dequantize":
+        return _int8_only(op, index, device)
+    graph, inputs = harness.float_graph(op, op.cases[index])
+    expected = reference.run(graph, inputs)["y"]
+    for name, plan in harness.plans(graph, index):
+        (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        if op.tolerance == 0:
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+            continue
+        size = max(float(np.abs(expected).max()), 1.0)
+        np.testing.assert_allclose(found, expected, rtol=op.tolerance, atol=op.tolerance * size, err_msg=name)
+
+
+def _int8_only(op: Op, index: int, device: Device) -> None:
+    """Operators that read int8 alone: one node on an int8 input."""
+    generator = harness.rng(op.name, index)
+    graph = harness.Graph()
+    shape = op.cases[index].shapes[0]
+    q = harness.QParams(0.037, -11)
+    graph.inputs, graph.outputs = ["x"], ["y"]
+    graph.types["x"] = harness.TensorType(shape, harness.INT8X4, q)
+    out_shape, dtype = op.check((graph.types["x"],), op.cases[index].attrs)
+    graph.types["y"] = harness.TensorType(out_shape, dtype, q if dtype == harness.INT8X4 else None)
+    graph.nodes.append(harness.Node(op.name, ("x",), "y", op.cases[index].attrs))
+    inputs = {"x": harness.extremes(generator, shape)}
+    expected = reference.run(graph, inputs)["y"]
+    for name, plan in harness.plans(graph, index):
+        (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
+def test_int8(op: Op, index: int, device: Device) -> None:
+    """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches."""
+    for setting in harness.settings_for(op, index):
+        graph, inputs = harness.int8_graph(op, op.cases[index], setting)
+        if setting.mode == "overflow" and op.name in ("add", "sub"):
+            assert "too far apart" in graph.notes[0]
+            continue
+        assert not graph.notes, graph.notes
+        expected = reference.run(graph, inputs)["y"]
+        if not graph.nodes:
+            np.testing.assert_array_equal(inputs[graph.outputs[0]], expected)
+            continue
+        candidates = list(harness.plans(graph, index)) if len(graph.nodes) == 1 else [("scheduled", None)]
+        for name, plan in candidates:
+            (found,) = harness.run_poisoned(graph, inputs, plan, device)
+            mismatches = int((found != expected).sum())
+            assert mismatches == 0, f"{name}, {setting}: {mismatches} of {expected.size} differ"
+
+
+@pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
+def test_int8_against_float(op: Op, index: int) -> None:
+    """The int8 definition is the quantized float operator: at most one step off, and equal away from ties."""
+    for setting in harness.settings_for(op, index):
+        if setting.mode == "overflow":
+            continue  # results beyond 2^15 steps saturate by definition, whatever a bias would have cancelled
+        graph, inputs = harness.int8_graph(op, op.cases[index], setting)
+        found = reference.run(graph, inputs)["y"].astype(np.int64)
+        exact = exact_steps(op, index, setting)
+        rounded = np.clip(np.rint(exact), -128, 127)
+        assert np.abs(found - rounded).max() <= 1, setting
+        clear = np.abs(exact - np.floor(exact) - 0.5) > 2.0**-10
+        assert (found == rounded)[clear].mean() >= 0.999 if clear.any() else True, setting
+
+
+def exact_steps(op: Op, index: int, setting: harness.Setting) -> np.ndarray:
+    """The operator in float64 on the dequantized inputs, in steps of the output (zero point added)."""
+    graph, inputs, out = harness.float_twin(op, op.cases[index], setting)
+    real = reference.run(graph, inputs)["real"].astype(np.float64)
+    return real / out.scale + out.zero
