@@ -1,4 +1,4 @@
-"""conv2d and its int8 form: any kernel size, stride, asymmetric padding, dilation and groups. conv1d goes through it."""
+"""conv2d and its int8 form: any kernel size, stride, asymmetric padding, dilation, groups. conv1d goes through it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _params(call: Call) -> Params:
 
 def _aligned(call: Call) -> bool:
     groups, channels = call.attrs["groups"], call.inputs[1].shape[0]
-    return groups == 1 or channels // groups % 4 == 0
+    return bool(groups == 1 or channels // groups % 4 == 0)
 
 
 def _pack(call: Call, weight: Array) -> Array:
@@ -144,7 +144,7 @@ def _pack(call: Call, weight: Array) -> Array:
 
 
 def _is_depthwise(call: Call, target: Target) -> bool:
-    return call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0]
+    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
 
 
 def _pack_dw(call: Call, weight: Array) -> Array:
@@ -243,11 +243,22 @@ def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("view", (y,), {"shape": (n, c, w)})
 
 
-def _case(x: Shape, weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, values: str = "random") -> Case:
-    two = lambda v: v if isinstance(v, tuple) else (v, v)  # noqa: E731
-    pad = padding if isinstance(padding, tuple) and len(padding) == 4 else two(padding) * 2
-    attrs = {"stride": two(stride), "padding": pad, "dilation": two(dilation), "groups": groups}
+def _case(
+    x: Shape,
+    weight: Shape,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    values: str = "random",
+) -> Case:
+    pad = padding if isinstance(padding, tuple) else (padding,) * 4
+    attrs = {"stride": _two(stride), "padding": pad, "dilation": _two(dilation), "groups": groups}
     return Case((x, weight, (weight[0],)), attrs, values)
+
+
+def _two(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value, value)
 
 
 CASES = (

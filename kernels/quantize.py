@@ -73,7 +73,11 @@ OPS = (
         reference=_quantize,
         schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
         kernels=(Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),),
-        cases=tuple(Case(shapes, {"lo": -128, "hi": 127}, values) for shapes in _SHAPES for values in ("random", "special", "ties")),
+        cases=tuple(
+            Case(shapes, {"lo": -128, "hi": 127}, values)
+            for shapes in _SHAPES
+            for values in ("random", "special", "ties")
+        ),
     ),
     Op(
         name="dequantize",

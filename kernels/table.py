@@ -29,8 +29,6 @@ OPS = (
         operands=(Operand("x", dtypes=(INT8X4,)), Operand("table", constant=True, dtypes=(INT8,))),
         infer=_infer,
         reference=_reference,
-        kernels=(
-            Kernel("q8ta_table", ("q8ta_table",), (ANY_INT8,), ANY_INT8, synced=True),
-        ),
+        kernels=(Kernel("q8ta_table", ("q8ta_table",), (ANY_INT8,), ANY_INT8, synced=True),),
     ),
 )

@@ -18,7 +18,9 @@ def fuse_batch_norm(graph: Graph) -> None:
         conv = producers.get(node.inputs[0])
         if conv is None or conv.op not in ("conv2d", "linear") or len(users[conv.output]) != 1:
             continue
-        if conv.output in graph.outputs or any(name not in graph.constants for name in (*conv.inputs[1:], *node.inputs[1:])):
+        if conv.output in graph.outputs or any(
+            name not in graph.constants for name in (*conv.inputs[1:], *node.inputs[1:])
+        ):
             continue
         weight, bias = (graph.constants[name].astype(np.float64) for name in conv.inputs[1:])
         gamma, beta, mean, var = (graph.constants[name].astype(np.float64) for name in node.inputs[1:])

@@ -1,4 +1,4 @@
-"""The generic rule: dequantize -> x -> (clamps) -> quantize becomes the int8 form of x, for every operator of the table."""
+"""The generic rule: dequantize -> x -> (clamps) -> quantize becomes the int8 form of x, whatever x is."""
 
 from __future__ import annotations
 
@@ -45,7 +45,12 @@ class View:
         """Follows single readers: for weighted operators one residual add, then clamps."""
         value = node.output
         reader = self.only_reader(value)
-        if OPS[node.op].annotate == "weighted" and reader is not None and reader.op == "add" and reader.attrs["alpha"] == 1:
+        if (
+            OPS[node.op].annotate == "weighted"
+            and reader is not None
+            and reader.op == "add"
+            and reader.attrs["alpha"] == 1
+        ):
             other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
             int8 = self.int8_behind(other)
             shape = self.graph.types[reader.output].shape
@@ -107,7 +112,7 @@ def _lower(
     if isinstance(lowered, str):
         return lowered
     output = quantize.output if quantize else node.output
-    inputs = []
+    inputs: list[str] = []
     for operand in lowered.operands:
         if isinstance(operand, np.ndarray):
             inputs.append(graph.add_constant(f"{output}.{OPS[lowered.op].operand(len(inputs)).name}", operand))

@@ -35,7 +35,12 @@ def hoist_quantize(graph: Graph) -> None:
         if node.output in skipped:
             continue
         readers = users[node.output]
-        if not OPS[node.op].keeps_int8 or node.output in graph.outputs or len(readers) != 1 or readers[0].op != "quantize":
+        if (
+            not OPS[node.op].keeps_int8
+            or node.output in graph.outputs
+            or len(readers) != 1
+            or readers[0].op != "quantize"
+        ):
             nodes.append(node)
             continue
         quantize = readers[0]

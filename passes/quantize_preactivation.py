@@ -43,7 +43,9 @@ def quantize_preactivation(graph: Graph) -> None:
             Node(node.op, (real,), node.output, node.attrs, node.source),
         ]
         low, high = ((v - q.zero) * q.scale for v in (-128, 127))
-        graph.notes.append(f"{node.output}: {node.op} reads an int8 value in [{low:.4g}, {high:.4g}] chosen by the compiler")
+        graph.notes.append(
+            f"{node.output}: {node.op} reads an int8 value in [{low:.4g}, {high:.4g}] chosen by the compiler"
+        )
     graph.nodes = [new for node in graph.nodes for new in inserted.get(node.output, [node])]
 
 

@@ -14,7 +14,7 @@ def _is_identity(graph: Graph, node: Node) -> bool:
         case "permute":
             return list(node.attrs["dims"]) == sorted(node.attrs["dims"])
         case "slice":
-            return node.attrs["step"] == 1
+            return bool(node.attrs["step"] == 1)
         case "pad":
             return not any(node.attrs["padding"])
         case _:

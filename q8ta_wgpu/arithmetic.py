@@ -22,7 +22,8 @@ Int64 = NDArray[np.int64]
 
 def rte(v: Int64, k: int) -> Int64:
     """v / 2^k rounded half to even; v is int64, k >= 0."""
-    return v if k == 0 else (v + ((1 << (k - 1)) - 1) + ((v >> k) & 1)) >> k
+    rounded: Int64 = (v + ((1 << (k - 1)) - 1) + ((v >> k) & 1)) >> k if k else v
+    return rounded
 
 
 def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:
@@ -36,13 +37,14 @@ def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.
 
 def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
     """int8 -> float32: (v - zero) * scale, one float32 multiplication."""
-    return (v.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
+    real: NDArray[np.float32] = (v.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
+    return real
 
 
 def scaled_accumulator(acc: Int64, multiplier: NDArray[np.float32]) -> Int64:
     """i32(clamp(rint(f32(acc) * multiplier), -2^30, 2^30)): the accumulator in 2^-14 output steps."""
     with np.errstate(over="ignore"):
-        product = np.rint(acc.astype(np.int32).astype(np.float32) * multiplier)
+        product: NDArray[np.float32] = np.rint(acc.astype(np.int32).astype(np.float32) * multiplier)
     return np.clip(product, np.float32(-T_LIMIT), np.float32(T_LIMIT)).astype(np.int64)
 
 
@@ -56,7 +58,8 @@ def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArr
 
     Computed in float64: exact rounding, half to even. A NaN becomes the zero point.
     """
-    steps = np.rint(np.clip(np.nan_to_num(np.asarray(function, np.float64) / out.scale, nan=0.0), -1024, 1024))
+    ratio = np.nan_to_num(np.asarray(function, np.float64) / out.scale, nan=0.0)
+    steps: NDArray[np.float64] = np.rint(np.clip(ratio, -1024, 1024))
     return np.clip(steps + out.zero, lo, hi).astype(np.int8)
 
 

@@ -9,7 +9,7 @@ from q8ta_wgpu.model import Model
 from q8ta_wgpu.passes import run_passes
 
 
-def compile(program: Any) -> Model:  # noqa: A001 - the name users expect: q8ta_wgpu.compile
+def compile(program: Any) -> Model:
     """Fuses an exported program into an int8 model.
 
     Args:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from q8ta_wgpu.structure import Structure
 from q8ta_wgpu.verify import infer
 
 _logger = logging.getLogger(__name__)
-_TORCH = os.path.dirname(torch.__file__)
+_TORCH = str(Path(torch.__file__).parent)
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -41,7 +41,7 @@ def import_program(program: ExportedProgram) -> tuple[Graph, Structure]:
     return _Importer(program.run_decompositions({})).run()
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A call that cannot be imported, and why."""
 
 
@@ -57,7 +57,9 @@ class _Importer:
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node whose type follows from its inputs."""
-        node = Node(op, tuple(self._operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source)
+        node = Node(
+            op, tuple(self._operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source
+        )
         self.graph.types[node.output] = infer(self.graph, node)
         self.graph.nodes.append(node)
         return node.output
@@ -76,7 +78,7 @@ class _Importer:
 
     def refuse(self, reason: str) -> Exception:
         """The error to raise when a call cannot be imported."""
-        return _Refused(reason)
+        return _RefusedError(reason)
 
     def _operand(self, name: str) -> str:
         """Parameters and buffers become constants when first read."""
@@ -146,17 +148,20 @@ class _Importer:
     def _call(self, node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
         name = str(node.target)
         if name.endswith("getitem"):
-            source, index = values[node.args[0].name], node.args[1]  # type: ignore[union-attr]
-            return source[index] if isinstance(source, list) else source
+            source, index = node.args
+            assert isinstance(source, torch.fx.Node)
+            assert isinstance(index, int)
+            parts = values[source.name]
+            return parts[index] if isinstance(parts, list) else parts
         self.source, self.hint = _place(node), node.name
         try:
             args = _arguments(node, values)
             if name.startswith("quantized_decomposed."):
                 return self._quantized(name.removeprefix("quantized_decomposed."), args)
             if name not in ATEN:
-                raise _Refused("this operator is not supported")
+                raise _RefusedError("this operator is not supported")
             return ATEN[name][1](self, args)
-        except (_Refused, GraphError) as problem:
+        except (_RefusedError, GraphError) as problem:
             self.problems.append(f"{name} at {self.source or node.name}: {problem}")
             return self._placeholder_for(node)
 
@@ -184,17 +189,19 @@ class _Importer:
             case "dequantize_per_channel.default":
                 return self._dequantize_channel(args)
             case _:
-                raise _Refused("only static quantization (scales known at compile time) is supported")
+                raise _RefusedError("only static quantization (scales known at compile time) is supported")
 
     def _qparams(self, args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:
         """(scale and zero point, lo, hi, shift) with uint8 moved to int8 by 128, exactly."""
         dtype = args["dtype"]
         if dtype not in (torch.int8, torch.uint8):
-            raise _Refused(f"activations must be int8 or uint8, found {dtype}")
+            raise _RefusedError(f"activations must be int8 or uint8, found {dtype}")
         shift = 128 if dtype == torch.uint8 else 0
         lo, hi = args["quant_min"] - shift, args["quant_max"] - shift
         if not -128 <= lo <= hi <= 127:
-            raise _Refused(f"quant_min {args['quant_min']} and quant_max {args['quant_max']} are not a range of {dtype}")
+            raise _RefusedError(
+                f"quant_min {args['quant_min']} and quant_max {args['quant_max']} are not a range of {dtype}"
+            )
         return QParams(float(args["scale"]), int(args["zero_point"]) - shift), lo, hi, shift
 
     def _quantize(self, args: Mapping[str, Any]) -> str:
@@ -215,13 +222,13 @@ class _Importer:
                 return self.constant(real, self.hint)
             x = self.graph.add_constant(x, values, INT8X4, q)
         elif self.graph.types[x].q != q:
-            raise _Refused(f"it reads {self.graph.types[x]} with scale {q.scale} and zero point {q.zero}")
+            raise _RefusedError(f"it reads {self.graph.types[x]} with scale {q.scale} and zero point {q.zero}")
         return self.emit("dequantize", (x,))
 
     def _quantize_channel(self, args: Mapping[str, Any]) -> str:
         w, scale, zero = (self.raw.get(args[k]) for k in ("input", "scales", "zero_points"))
         if w is None or scale is None or zero is None or args["dtype"] != torch.int8:
-            raise _Refused("per-channel quantization is supported for constant int8 weights alone")
+            raise _RefusedError("per-channel quantization is supported for constant int8 weights alone")
         shape = [-1 if i == args["axis"] else 1 for i in range(w.ndim)]
         steps = np.rint(w * (np.float32(1.0) / scale.astype(np.float32)).reshape(shape)) + zero.reshape(shape)
         self.raw[self.hint] = np.clip(steps, args["quant_min"], args["quant_max"]).astype(np.int8)
@@ -230,9 +237,9 @@ class _Importer:
     def _dequantize_channel(self, args: Mapping[str, Any]) -> str:
         w, scale = self.raw.get(args["input"]), self.raw.get(args["scales"])
         if w is None or scale is None or w.dtype != np.int8:
-            raise _Refused("per-channel dequantization is supported for constant int8 weights alone")
+            raise _RefusedError("per-channel dequantization is supported for constant int8 weights alone")
         if not (np.isfinite(scale).all() and (scale > 0).all()):
-            raise _Refused(f"scales must be finite and > 0, found {scale.min()} to {scale.max()}")
+            raise _RefusedError(f"scales must be finite and > 0, found {scale.min()} to {scale.max()}")
         zero = self.raw.get(args["zero_points"] or "")
         zero = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
         operands = (
@@ -275,7 +282,7 @@ def _place(node: torch.fx.Node) -> str:
     path = list(stack.values())[-1][0] if stack else ""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     own = [f for f in frames if not f[0].startswith(_TORCH)]
-    line = f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
+    line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
     return f"{path} ({line})" if path and line else path or line
 
 

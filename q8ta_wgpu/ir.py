@@ -147,7 +147,12 @@ class Graph:
     def copy(self) -> Graph:
         """An independent graph that shares the constant arrays."""
         return Graph(
-            list(self.inputs), list(self.outputs), list(self.nodes), dict(self.types), dict(self.constants), list(self.notes)
+            list(self.inputs),
+            list(self.outputs),
+            list(self.nodes),
+            dict(self.types),
+            dict(self.constants),
+            list(self.notes),
         )
 
     def __str__(self) -> str:

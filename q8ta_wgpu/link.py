@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir import FLOAT32, INT8X4, TensorType
+from q8ta_wgpu.ir import FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, packed_axis
 from q8ta_wgpu.op import Call, Kernel, Op, Params, dims
 
@@ -33,7 +33,7 @@ class Binding:
     layout: Layout | None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def source(stem: str) -> str:
     """The text of kernels/<stem>.wgsl."""
     return importlib.resources.files("q8ta_wgpu.kernels").joinpath(f"{stem}.wgsl").read_text(encoding="utf-8")
@@ -44,7 +44,11 @@ def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Bind
     found = []
     for position, t in enumerate(call.inputs):
         operand = op.operand(position)
-        name = f"{operand.name}{position - len(op.operands) + 1}" if op.variadic and operand is op.operands[-1] else operand.name
+        name = (
+            f"{operand.name}{position - len(op.operands) + 1}"
+            if op.variadic and operand is op.operands[-1]
+            else operand.name
+        )
         found.append(Binding(name, t.dtype, None if operand.constant else layouts[position]))
     return tuple(found)
 
@@ -58,7 +62,9 @@ def _operand(binding: Binding, slot: int) -> list[str]:
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
     if binding.layout is None:
         return lines
-    lines.append(f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}")
+    lines.append(
+        f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}"
+    )
     if binding.dtype == INT8X4:
         axis = _axis(binding.layout)
         lines += [
@@ -75,9 +81,8 @@ def _variadic(op: Op, operands: Sequence[Binding]) -> list[str]:
     members = [b for b in operands if re.fullmatch(rf"{name}\d+", b.name)]
     element = "i32" if members[0].dtype == INT8X4 else "f32"
     cases = " ".join(f"case {i}u: {{ return {b.name}_at(p); }}" for i, b in enumerate(members[1:], 1))
-    return [
-        f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {{ switch i {{ {cases} default: {{ return {members[0].name}_at(p); }} }} }}"
-    ]
+    body = f"switch i {{ {cases} default: {{ return {members[0].name}_at(p); }} }}"
+    return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {{ {body} }}"]
 
 
 def _result(dtype: str, layout: Layout, slot: int) -> list[str]:
@@ -138,5 +143,3 @@ def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: 
         y = -(-x // limit)
         x = -(-x // y)
     return max(x, 1), max(y, 1), max(z, 1)
-
-

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lifetime:
-    """When a value must exist: from the step that writes it to the last that reads it, both included; bytes it takes."""
+    """When a value must exist: from the step that writes it to the last that reads it, inclusive; bytes it takes."""
 
     first: int
     last: int
@@ -40,7 +40,11 @@ def assign_slots(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], list[i
 
 
 def lifetimes(
-    reads: Sequence[Sequence[str]], writes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str], sizes: Mapping[str, int]
+    reads: Sequence[Sequence[str]],
+    writes: Sequence[str],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    sizes: Mapping[str, int],
 ) -> dict[str, Lifetime]:
     """Lifetimes of the values of a step list: inputs from before the first step, outputs past the last."""
     first = {name: -1 for name in inputs} | {name: step for step, name in enumerate(writes)}

@@ -297,7 +297,9 @@ class Op:
             operand = self.operand(position)
             if found.dtype not in operand.dtypes:
                 wanted = " or ".join(operand.dtypes)
-                raise GraphError(f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {found.dtype}")
+                raise GraphError(
+                    f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {found.dtype}"
+                )
         if set(attrs) != set(self.schema):
             raise GraphError(f"{self.name} has attributes {sorted(self.schema)}, found {sorted(attrs)}")
         for name, attr in self.schema.items():

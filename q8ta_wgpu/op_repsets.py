@@ -79,9 +79,7 @@ class OpRepSets:
             (i for i, shapes in enumerate(node.args) if shapes and not inputs[i].is_empty()), None
         )
         self.sync_primary_io_repr = (
-            self.primary_arg_idx is not None
-            and bool(node.outs)
-            and inputs[self.primary_arg_idx] == outputs[0]
+            self.primary_arg_idx is not None and bool(node.outs) and inputs[self.primary_arg_idx] == outputs[0]
         )
         shapes: dict[Slot, tuple[Shape, ...]] = {("arg", i): tensors for i, tensors in enumerate(node.args)}
         shapes |= {("out", i): (shape,) for i, shape in enumerate(node.outs)}
@@ -107,9 +105,7 @@ class OpRepSets:
             groups += [slots] if synced and slots else [[slot] for slot in slots]
         if not self.sync_primary_io_repr:
             return groups
-        primary, out = (
-            next(g for g in groups if slot in g) for slot in (("arg", self.primary_arg_idx), ("out", 0))
-        )
+        primary, out = (next(g for g in groups if slot in g) for slot in (("arg", self.primary_arg_idx), ("out", 0)))
         return [primary + out, *(group for group in groups if group not in (primary, out))]
 
     @property

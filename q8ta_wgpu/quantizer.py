@@ -1,4 +1,4 @@
-"""A torchao PT2E quantizer that annotates from the operator table, and `quantize`: a float module to an int8 program."""
+"""A torchao PT2E quantizer that annotates from the operator table, and `quantize`: module to int8 program."""
 
 from __future__ import annotations
 
@@ -177,13 +177,17 @@ def quantize(
     """
     example = tuple(example_inputs)
     if module.training:
-        raise InputError("the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)")
+        raise InputError(
+            "the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)"
+        )
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(module, example).run_decompositions({})
         mutated = list(program.graph_signature.buffers_to_mutate.values())
         if mutated:
-            raise UnsupportedError(f"the module changes its buffers {', '.join(mutated)}: int8 inference keeps no state")
+            raise UnsupportedError(
+                f"the module changes its buffers {', '.join(mutated)}: int8 inference keeps no state"
+            )
         prepared = prepare_pt2e(program.module(check_guards=False), quantizer or Quantizer())
         _check_folding(module, prepared, example)
         count = 0

@@ -40,7 +40,9 @@ class Report:
         float_nodes: list[str] = []
         for node in graph.nodes:
             reads = [graph.types[name] for name in node.inputs]
-            after_int8[node.output] = any(t.dtype == INT8X4 or after_int8.get(i, False) for i, t in zip(node.inputs, reads, strict=True))
+            after_int8[node.output] = any(
+                t.dtype == INT8X4 or after_int8.get(i, False) for i, t in zip(node.inputs, reads, strict=True)
+            )
             if node.op in ("quantize", "dequantize"):
                 borders += 1
             elif any(t.dtype == INT8X4 for t in reads):
@@ -61,7 +63,8 @@ class Report:
         lines = [
             f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8)}",
             f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
-            f"{len(self.islands)} float islands between int8 values" + (f": {', '.join(self.islands)}" if self.islands else ""),
+            f"{len(self.islands)} float islands between int8 values"
+            + (f": {', '.join(self.islands)}" if self.islands else ""),
             f"{self.borders} quantize/dequantize at the borders, weights {self.weight_bytes / 1e6:.2f} MB",
             "the same bytes on every device"
             if self.exact

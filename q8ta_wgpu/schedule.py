@@ -68,7 +68,9 @@ class _Builder:
         """Links one step and appends its dispatch."""
         op, call, kernel = OPS[step.node.op], step.call, step.kernel
         if math.prod(kernel.workgroup) > self.target.invocations:
-            raise DeviceError(f"{kernel.name} needs {kernel.workgroup} threads, {self.target.name} has {self.target.invocations}")
+            raise DeviceError(
+                f"{kernel.name} needs {kernel.workgroup} threads, {self.target.name} has {self.target.invocations}"
+            )
         words = word_count(call.output.shape, step.out)
         params = link.fields(kernel, op, call, words)
         text = link.link(kernel, op, call, step.layouts, step.out, params)
@@ -117,7 +119,9 @@ class _Builder:
 
     def _port(self, name: str) -> Port:
         t, layout = self.graph.types[name], self.plan.layouts.get(name, Layout.TENSOR_WIDTH_PACKED)
-        place: Place = ("slot", self.slot[name]) if name in self.slot else ("constant", self._output_constant(name, layout))
+        place: Place = (
+            ("slot", self.slot[name]) if name in self.slot else ("constant", self._output_constant(name, layout))
+        )
         return Port(name, t.shape, t.dtype, layout.short, place, 4 * word_count(t.shape, layout))
 
     def _output_constant(self, name: str, layout: Layout) -> int:
@@ -145,5 +149,12 @@ def _whole_words(array: Array) -> Array:
 
 
 def _macs(step: Step) -> int:
-    weight = next((t for t in step.call.inputs[1:2] if step.node.op.startswith(("q8ta_conv2d", "q8ta_linear", "conv2d", "linear"))), None)
+    weight = next(
+        (
+            t
+            for t in step.call.inputs[1:2]
+            if step.node.op.startswith(("q8ta_conv2d", "q8ta_linear", "conv2d", "linear"))
+        ),
+        None,
+    )
     return 0 if weight is None else step.call.output.numel * math.prod(weight.shape[1:])

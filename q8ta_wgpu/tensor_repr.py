@@ -92,9 +92,7 @@ class PackedDimInfo:
 def _packed_dim_info(layout: Layout, storage: StorageType) -> PackedDimInfo:
     texture = storage is StorageType.TEXTURE_3D
     if storage is StorageType.DEFAULT or layout is Layout.DEFAULT:
-        raise GraphError(
-            f"{storage.name}/{layout.name} has no packed dimension: give a concrete storage and layout"
-        )
+        raise GraphError(f"{storage.name}/{layout.name} has no packed dimension: give a concrete storage and layout")
     if layout in FLOAT_LAYOUTS:  # their enum values happen to be the dimensions 0=W 1=H 2=C
         return PackedDimInfo(layout.value, 4 if texture else 1)
     if layout is Layout.PACKED_INT8_CONV2D:
@@ -108,9 +106,7 @@ def _infos(layouts: frozenset[Layout], storage: StorageType) -> frozenset[Packed
     return frozenset(_packed_dim_info(layout, storage) for layout in layouts)
 
 
-def _sharing_info(
-    layouts: frozenset[Layout], others: frozenset[Layout], storage: StorageType
-) -> frozenset[Layout]:
+def _sharing_info(layouts: frozenset[Layout], others: frozenset[Layout], storage: StorageType) -> frozenset[Layout]:
     infos = _infos(others, storage)
     return frozenset(layout for layout in layouts if _packed_dim_info(layout, storage) in infos)
 
@@ -156,15 +152,11 @@ class TensorRepSet:
 
     def make_intersect(self, other: TensorRepSet) -> TensorRepSet:
         """The representations in both."""
-        return TensorRepSet(
-            self.buffer_layouts & other.buffer_layouts, self.texture_layouts & other.texture_layouts
-        )
+        return TensorRepSet(self.buffer_layouts & other.buffer_layouts, self.texture_layouts & other.texture_layouts)
 
     def make_union(self, other: TensorRepSet) -> TensorRepSet:
         """The representations in either."""
-        return TensorRepSet(
-            self.buffer_layouts | other.buffer_layouts, self.texture_layouts | other.texture_layouts
-        )
+        return TensorRepSet(self.buffer_layouts | other.buffer_layouts, self.texture_layouts | other.texture_layouts)
 
     def is_compatible(self, tensor_repr: TensorRepr) -> bool:
         """Whether `tensor_repr` is a member. Raises GraphError for a DEFAULT storage."""
@@ -194,9 +186,7 @@ class TensorRepSet:
         """Whether both have the same infos on each side; a wholly empty set agrees with every set."""
         if self.is_empty() or other.is_empty():
             return True
-        return self.has_compatible_packed_dim_info_set(other) and other.has_compatible_packed_dim_info_set(
-            self
-        )
+        return self.has_compatible_packed_dim_info_set(other) and other.has_compatible_packed_dim_info_set(self)
 
     def has_compatible_packed_dim_info_set(self, other: TensorRepSet) -> bool:
         """Whether each info of `other` occurs here on the same side: self is the superset."""

@@ -19,7 +19,7 @@ OPERANDS = (
     Operand("correction", constant=True, dtypes=(INT32,)),
 )
 """Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
-output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w and the offset is in its steps."""
+output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
 
 RESIDUAL_OPERAND = Operand("residual", dtypes=(INT8X4,))
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}

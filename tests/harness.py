@@ -83,7 +83,9 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     for position, array in enumerate(float_inputs(op, case)):
         if op.operand(position).constant:
             dtype = op.operand(position).dtypes[0]
-            names.append(graph.add_constant(f"c{position}", array if dtype == FLOAT32 else _integers(op, case, position)))
+            names.append(
+                graph.add_constant(f"c{position}", array if dtype == FLOAT32 else _integers(op, case, position))
+            )
             continue
         name = f"x{position}"
         graph.inputs.append(name)
@@ -99,7 +101,9 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
 
 
 def _integers(op: Op, case: Case, position: int) -> Array:
-    raise AssertionError(f"{op.name}: cases with integer constants (operand {position} of {case}) build their own graph")
+    raise AssertionError(
+        f"{op.name}: cases with integer constants (operand {position} of {case}) build their own graph"
+    )
 
 
 def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu import reference
+from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.op import Op
 from q8ta_wgpu.runtime.device import Device
@@ -44,14 +45,14 @@ def test_float(op: Op, index: int, device: Device) -> None:
 def _int8_only(op: Op, index: int, device: Device) -> None:
     """Operators that read int8 alone: one node on an int8 input."""
     generator = harness.rng(op.name, index)
-    graph = harness.Graph()
+    graph = Graph()
     shape = op.cases[index].shapes[0]
-    q = harness.QParams(0.037, -11)
+    q = QParams(0.037, -11)
     graph.inputs, graph.outputs = ["x"], ["y"]
-    graph.types["x"] = harness.TensorType(shape, harness.INT8X4, q)
+    graph.types["x"] = TensorType(shape, INT8X4, q)
     out_shape, dtype = op.check((graph.types["x"],), op.cases[index].attrs)
-    graph.types["y"] = harness.TensorType(out_shape, dtype, q if dtype == harness.INT8X4 else None)
-    graph.nodes.append(harness.Node(op.name, ("x",), "y", op.cases[index].attrs))
+    graph.types["y"] = TensorType(out_shape, dtype, q if dtype == INT8X4 else None)
+    graph.nodes.append(Node(op.name, ("x",), "y", op.cases[index].attrs))
     inputs = {"x": harness.extremes(generator, shape)}
     expected = reference.run(graph, inputs)["y"]
     for name, plan in harness.plans(graph, index):

@@ -75,5 +75,6 @@ class Program:
         ]
         for d in self.dispatches:
             grid = "x".join(map(str, d.grid))
-            lines.append(f"{d.kernel:<26} {' '.join(d.layouts[:-1])} -> {d.layouts[-1]:<13} grid {grid:<14} {d.value}")
+            layouts = f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}"
+            lines.append(f"{d.kernel:<26} {layouts:<30} grid {grid:<14} {d.value}")
         return "\n".join(lines)

@@ -1,0 +1,38 @@
+# Two commands: `make demo` runs the main job on a real photograph, `make test` checks and tests everything.
+# Both set up what they need: a virtual environment with pinned packages, and software Vulkan where no GPU is found.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+IMAGE ?=
+
+.PHONY: demo test check unit bench clean adapter
+
+demo: $(VENV)/ready
+	@.ci/adapter $(RUN) vulkan
+	$(RUN) -m demo $(if $(IMAGE),--image "$(IMAGE)")
+
+test: check unit
+
+check: $(VENV)/ready
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+unit: $(VENV)/ready
+	@.ci/adapter $(RUN) vulkan opengl
+	$(RUN) -m pytest
+
+bench: $(VENV)/ready
+	$(RUN) -m pytest bench
+
+$(VENV)/ready: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "q8ta_wgpu needs Python 3.11 or later; set PYTHON=..., found: $$($(PYTHON) --version)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "python venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
