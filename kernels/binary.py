@@ -25,6 +25,7 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
+    reads_same_place,
 )
 
 INT32_MAX = 2**31 - 1
@@ -183,6 +184,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
         kernels=(Kernel(name, (name, "map"), (FLOAT,), FLOAT, params=_float_params),),
         aten={f"aten.{name}{mark}.{o}": _import(name) for mark in ("", "_") for o in overloads},
         int8=int8,
+        reads=reads_same_place,
         annotate="elementwise",
         cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
         tolerance=1e-6,
@@ -198,6 +200,7 @@ q8ta_add = Op(
     operands=INT8_PAIR,
     infer=_infer_int8,
     reference=_add_int8,
+    reads=reads_same_place,
     schema={
         **RANGE,
         "a_multiplier": Attr("int", low=-INT32_MAX, high=INT32_MAX),
@@ -223,6 +226,7 @@ q8ta_mul = Op(
     operands=INT8_PAIR,
     infer=_infer_int8,
     reference=_mul_int8,
+    reads=reads_same_place,
     schema={**RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
     kernels=(
         Kernel(

@@ -99,6 +99,13 @@ def _lower(site: Site) -> Lowered | str:
     return weighted.lower(site, "q8ta_conv2d", site.call.attrs)
 
 
+def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
+    i = axis - 2
+    stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
+    span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)
+    return first * stride - before, last * stride - before + span
+
+
 def _depth_quads(call: Call) -> int:
     """Input words one output channel reads a tap: groups need not start at a multiple of 4."""
     depth = call.inputs[1].shape[1]
@@ -284,6 +291,7 @@ conv2d = Op(
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
     infer=_infer,
     reference=_reference,
+    reads=_reads,
     schema=SCHEMA,
     kernels=(Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
     aten={
@@ -303,6 +311,7 @@ q8ta_conv2d = Op(
     operands=weighted.OPERANDS,
     infer=_infer_int8,
     reference=_reference_int8,
+    reads=_reads,
     schema={**SCHEMA, **weighted.RANGE},
     kernels=_kernels("q8ta_conv2d", ("tile_int8x4", "requantize"), (CHANNELS_PACKED_INT8,)),
 )
@@ -312,6 +321,7 @@ q8ta_conv2d_add = Op(
     operands=(*weighted.OPERANDS, weighted.RESIDUAL_OPERAND),
     infer=_infer_int8,
     reference=_reference_int8,
+    reads=_reads,
     schema={**SCHEMA, **weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
     kernels=_kernels("q8ta_conv2d_add", ("tile_int8x4", "requantize_add"), (CHANNELS_PACKED_INT8,)),
 )
@@ -321,6 +331,7 @@ q8ta_conv2d_float = Op(
     operands=weighted.OPERANDS,
     infer=_infer,
     reference=_reference_int8,
+    reads=_reads,
     schema=SCHEMA,
     kernels=_kernels("q8ta_conv2d_float", ("tile_float32",), (CHANNELS_PACKED_INT8,)),
     tolerance=1e-6,

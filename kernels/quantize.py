@@ -10,7 +10,7 @@ from q8ta_wgpu import arithmetic
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape
-from q8ta_wgpu.op import FLOAT, INT8_RANGE, Attr, Call, Case, Kernel, Op, Operand, Params
+from q8ta_wgpu.op import FLOAT, INT8_RANGE, Attr, Call, Case, Kernel, Op, Operand, Params, reads_same_place
 
 
 def _infer_quantize(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -71,6 +71,7 @@ OPS = (
         operands=(Operand("x"),),
         infer=_infer_quantize,
         reference=_quantize,
+        reads=reads_same_place,
         schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
         kernels=(Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),),
         cases=tuple(
@@ -84,6 +85,7 @@ OPS = (
         operands=(Operand("x", dtypes=(INT8X4,)),),
         infer=_infer_float,
         reference=_dequantize,
+        reads=reads_same_place,
         kernels=(Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),),
         cases=tuple(Case(shapes) for shapes in _SHAPES),
     ),

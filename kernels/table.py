@@ -9,7 +9,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import INT8, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape
-from q8ta_wgpu.op import Call, Kernel, Op, Operand
+from q8ta_wgpu.op import Call, Kernel, Op, Operand, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -29,6 +29,7 @@ OPS = (
         operands=(Operand("x", dtypes=(INT8X4,)), Operand("table", constant=True, dtypes=(INT8,))),
         infer=_infer,
         reference=_reference,
+        reads=reads_same_place,
         kernels=(Kernel("q8ta_table", ("q8ta_table",), (ANY_INT8,), ANY_INT8, synced=True),),
     ),
 )

@@ -23,6 +23,7 @@ from q8ta_wgpu.errors import (
 from q8ta_wgpu.model import Model
 from q8ta_wgpu.modelfile import load
 from q8ta_wgpu.runtime.session import Session
+from q8ta_wgpu.tiling import TiledSession
 
 if TYPE_CHECKING:
     from q8ta_wgpu.quantizer import Quantizer, quantize
@@ -38,6 +39,7 @@ __all__ = [
     "Q8taError",
     "Quantizer",
     "Session",
+    "TiledSession",
     "UnsupportedError",
     "compile",
     "load",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,10 @@ def import_program(program: ExportedProgram) -> tuple[Graph, Structure]:
             f"expected a torch.export.ExportedProgram, found {type(program).__name__}: "
             "pass torch.export.export(converted_module, example_inputs)"
         )
-    return _Importer(program.run_decompositions({})).run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
+        functional = program.run_decompositions({})
+    return _Importer(functional).run()
 
 
 class _RefusedError(Exception):

@@ -24,6 +24,7 @@ FLOAT32 = "float32"
 INT8X4 = "int8x4"  # activations: packed int8 with scale and zero point
 INT8 = "int8"  # weights and tables
 INT32 = "int32"
+SMALLEST_SCALE = 2.0**-126
 DTYPES: dict[str, type[np.generic]] = {FLOAT32: np.float32, INT8X4: np.int8, INT8: np.int8, INT32: np.int32}
 
 
@@ -35,8 +36,8 @@ class QParams:
     zero: int
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise GraphError(f"a scale must be finite and > 0, found {self.scale}")
+        if not SMALLEST_SCALE <= self.scale <= 1 / SMALLEST_SCALE:
+            raise GraphError(f"a scale must be > 0, and it and its inverse normal float32 numbers, found {self.scale}")
         if not -128 <= self.zero <= 127:
             raise GraphError(f"a zero point must be an int8 (-128..127), found {self.zero}")
 

@@ -1,7 +1,8 @@
 """The .q8ta file: a safetensors container with the constants as tensors and the graph as JSON in its metadata.
 
 No pickle and no shader text: a file is data, checked against the operator table before anything is allocated on a
-device. The metadata holds `q8ta` (the JSON) and `sha256` over the JSON and all tensor bytes.
+device. The metadata holds one entry, `q8ta`: the JSON, whose first field `sha256` covers the rest of it and all tensors.
+The same model always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import re
+import stat
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -30,28 +33,47 @@ VERSION = 1
 MAX_ELEMENTS = 1 << 31
 """Elements one value may have: u32 addresses, and what no device could bind is refused before it is allocated."""
 
+MAX_NODES = 1 << 16
+MAX_NAME = 200
+MAX_MESSAGE = 600
+
+_CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may be called so
+_CHECKSUM = re.compile(r'\{"sha256":"([0-9a-f]{64})",')
+
 
 def save(model: Model, path: Path) -> None:
     """Writes `model` to `path` by way of a temporary file in the same folder.
 
-    Raises ModelFileError if the file cannot be written; a file that was there before is then unharmed.
+    Raises ModelFileError if the model could not be loaded again or the file cannot be written; a file that was there
+    before is then unharmed.
     """
-    graph = model.graph
-    text = json.dumps(_encode(graph, model.structure), separators=(",", ":"), allow_nan=False)
-    metadata = {"q8ta": text, "sha256": _digest(text, graph.constants)}
-    data = to_bytes({name: np.ascontiguousarray(a) for name, a in graph.constants.items()}, metadata)
-    temporary = None
+    constants = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in model.graph.constants.items()}
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        body = json.dumps(_encode(model.graph, model.structure), separators=(",", ":"), allow_nan=False)
+        _decode(_parse(body), constants)
+    except (GraphError, ValueError, TypeError) as error:
+        raise ModelFileError(f"cannot save {path}, the model is not valid: {_short(error)}") from error
+    text = f'{{"sha256":"{_digest(body, constants)}",{body[1:]}'
+    try:
+        _replace(path.resolve(), to_bytes(constants, {"q8ta": text}))
+    except (OSError, SafetensorError) as error:
+        raise ModelFileError(f"cannot write {path}: {error}") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Makes `path` hold `data`, or stay as it was; the file keeps its permissions."""
+    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise ModelFileError(f"cannot write {path}: {error}") from error
+        if path.exists():
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load(path: str | Path) -> Model:
@@ -61,29 +83,64 @@ def load(path: str | Path) -> Model:
     (its checksum differs), or whose graph breaks a rule.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ModelFileError(f"{path} is not a file: save one with model.save({str(path)!r})")
     try:
+        if not path.is_file():
+            raise ModelFileError(f"{path} is not a file: save one with model.save({str(path)!r})")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             constants = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise ModelFileError(f"{path} is not a readable safetensors file: {error}") from error
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
+        raise ModelFileError(f"{path} is not a readable safetensors file: {_short(error)}") from error
     text = metadata.get("q8ta")
     if text is None:
         raise ModelFileError(f"{path} is a safetensors file, but holds no q8ta model (no 'q8ta' in its metadata)")
-    if metadata.get("sha256") != _digest(text, constants):
-        raise ModelFileError(f"{path} was damaged or altered: its contents do not match its checksum")
+    found = _CHECKSUM.match(text)
+    body = "{" + text[found.end() :] if found else text
+    intact = found is not None and found[1] == _digest(body, constants)
     try:
-        return _decode(json.loads(text), constants)
-    except (GraphError, json.JSONDecodeError, RecursionError) as error:
-        raise ModelFileError(f"{path} holds no valid model: {error}") from error
+        data = _parse(body)
+        _check_version(data)
+        if not intact:
+            raise GraphError("it was damaged or altered, its contents do not match its checksum")
+        return _decode(data, constants)
+    except (GraphError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        state = "holds no valid model" if intact else "was damaged or altered (its checksum does not match)"
+        raise ModelFileError(f"{path} {state}: {_short(error)}") from error
+
+
+def _short(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+
+
+def _parse(text: str) -> Any:
+    """JSON without its ambiguities: no NaN, no Infinity, no key twice in an object."""
+
+    def no_number(token: str) -> NoReturn:
+        raise GraphError(f"its JSON holds {token}, which is no number")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+            raise GraphError(f"its JSON names {twice[:MAX_NAME]!r} twice in one object")
+        return found
+
+    return json.loads(text, parse_constant=no_number, object_pairs_hook=unique)
+
+
+def _check_version(data: Any) -> None:
+    version = _get(data, "version", int, "the file")
+    if version > VERSION:
+        raise GraphError(f"it has format version {version}, this library reads up to {VERSION}: upgrade q8ta-wgpu")
+    if version < 1:
+        raise GraphError(f"there is no format version {version}")
 
 
 def _digest(text: str, constants: Mapping[str, Array]) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(constants):
-        array = np.ascontiguousarray(constants[name])
+        array = constants[name]
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
@@ -100,68 +157,84 @@ def _encode(graph: Graph, structure: Structure) -> dict[str, Any]:
         "outputs": graph.outputs,
         "structure": structure.tree,
         "notes": graph.notes,
-        "values": {name: encode_type(t) for name, t in graph.types.items()},
+        "values": {name: encode_type(t) for name, t in sorted(graph.types.items())},
         "nodes": [
-            {"op": n.op, "inputs": list(n.inputs), "output": n.output, "attrs": dict(n.attrs), "source": n.source}
+            {"op": n.op, "inputs": list(n.inputs), "output": n.output, "attrs": dict(sorted(n.attrs.items())), "source": n.source}
             for n in graph.nodes
         ],
     }
 
 
 def _decode(data: Any, constants: dict[str, Array]) -> Model:
-    version = _get(data, "version", int, "the file")
-    if version > VERSION:
-        raise GraphError(f"it has format version {version}, this library reads up to {VERSION}: upgrade q8ta-wgpu")
+    values, nodes = _get(data, "values", dict, "the file"), _get(data, "nodes", list, "the file")
+    if len(nodes) > MAX_NODES:
+        raise GraphError(f"it has {len(nodes)} nodes, more than {MAX_NODES}")
     graph = Graph(
-        inputs=_names(data, "inputs"),
-        outputs=_names(data, "outputs"),
-        notes=_names(data, "notes"),
-        types={name: _type(name, t) for name, t in _get(data, "values", dict, "the file").items()},
-        constants=constants,
+        inputs=_names(data, "inputs", "the file"),
+        outputs=_names(data, "outputs", "the file"),
+        notes=[_text(note, "a note") for note in _get(data, "notes", list, "the file")],
+        types={_name(name): _type(name, t) for name, t in values.items()},
+        constants={_name(name): array for name, array in constants.items()},
     )
-    for item in _get(data, "nodes", list, "the file"):
-        graph.nodes.append(_node(item))
+    graph.nodes = [_node(item) for item in nodes]
     verify(graph, RUNNABLE)
-    structure = Structure(data.get("structure"))
+    if "structure" not in data:
+        raise GraphError("the file: 'structure' is missing")
+    structure = Structure(data["structure"])
     structure.check(len(graph.outputs))
     return Model(graph, structure)
 
 
 def _get(data: Any, key: str, kind: type, where: str) -> Any:
-    value = data.get(key) if isinstance(data, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(data, dict):
+        raise GraphError(f"{where} must be an object, found {type(data).__name__}")
+    if key not in data:
+        raise GraphError(f"{where}: {key!r} is missing")
+    value = data[key]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise GraphError(f"{where}: {key!r} must be a {kind.__name__}, found {type(value).__name__}")
     return value
 
 
-def _names(data: Any, key: str) -> list[str]:
-    names = _get(data, key, list, "the file")
-    if not all(isinstance(name, str) for name in names):
-        raise GraphError(f"{key!r} must list names")
-    return list(names)
+def _text(value: Any, where: str) -> str:
+    """Text that may be printed on a terminal as it is."""
+    if not isinstance(value, str) or not value.replace("\n", "").isprintable():
+        raise GraphError(f"{where} must be printable text, found {ascii(value)[:MAX_NAME]}")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME or value == _CONTAINER_KEY:
+        raise GraphError(f"a name must be 1 to {MAX_NAME} printable characters, found {ascii(value)[:MAX_NAME]}")
+    return value
+
+
+def _names(data: Any, key: str, where: str) -> list[str]:
+    return [_name(name) for name in _get(data, key, list, where)]
 
 
 def _type(name: str, data: Any) -> TensorType:
-    shape = _get(data, "shape", list, f"value {name}")
-    if not all(type(d) is int and 0 < d < MAX_ELEMENTS for d in shape) or len(shape) > 8:
-        raise GraphError(f"value {name}: a shape has at most 8 positive sizes, found {shape}")
+    where = f"value {name}"
+    shape = _get(data, "shape", list, where)
+    if len(shape) > 8 or not all(type(d) is int and 0 < d <= MAX_ELEMENTS for d in shape):
+        raise GraphError(f"{where}: a shape has at most 8 positive sizes, found {ascii(shape)[:MAX_NAME]}")
     q = None
     if "scale" in data or "zero" in data:
-        q = QParams(float(_get(data, "scale", float, f"value {name}")), _get(data, "zero", int, f"value {name}"))
-    found = TensorType(tuple(shape), _get(data, "dtype", str, f"value {name}"), q)
+        q = QParams(_get(data, "scale", float, where), _get(data, "zero", int, where))
+    found = TensorType(tuple(shape), _get(data, "dtype", str, where), q)
     if found.numel > MAX_ELEMENTS:
-        raise GraphError(f"value {name} would have {found.numel} elements, more than {MAX_ELEMENTS}")
+        raise GraphError(f"{where} would have {found.numel} elements, more than {MAX_ELEMENTS}")
     return found
 
 
 def _node(data: Any) -> Node:
-    output = _get(data, "output", str, "a node")
+    output = _name(_get(data, "output", str, "a node"))
     where = f"node {output}"
     attrs = _get(data, "attrs", dict, where)
     return Node(
-        _get(data, "op", str, where),
-        tuple(_names(data, "inputs")),
+        _name(_get(data, "op", str, where)),
+        tuple(_names(data, "inputs", where)),
         output,
         {key: tuple(value) if isinstance(value, list) else value for key, value in attrs.items()},
-        _get(data, "source", str, where),
+        _text(_get(data, "source", str, where), f"{where}: its source"),
     )

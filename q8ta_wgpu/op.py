@@ -7,6 +7,7 @@ benchmarks all work from them. Nothing is registered: `kernels.OPS` finds them b
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,7 +25,11 @@ ANY: LayoutSet = ANY_INT8 | FLOAT
 """Every layout; the linker keeps those that fit the operand's dtype."""
 
 MAX_EXTENT = 1 << 24
-"""Largest kernel size, stride, padding or dimension an attribute may hold: bounds every loop a shader runs."""
+"""Largest kernel size, stride, padding or dimension an attribute may hold."""
+
+MAX_WORK = 1 << 42
+"""Most loop steps (multiply-accumulates, window taps) one dispatch may take. The largest real layers (a 4K image, 128
+channels, 3 x 3) stay below 2^41; a hostile file must not keep a device busy for hours."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Attr:
         """An explanation of what is wrong with `value`, or an empty string."""
         match self.kind:
             case "enum":
-                return "" if value in self.choices else f"must be one of {', '.join(self.choices)}"
+                return "" if isinstance(value, str) and value in self.choices else f"must be one of {', '.join(self.choices)}"
             case "bool":
                 return "" if isinstance(value, bool) else "must be true or false"
             case "ints" | "floats":
@@ -64,7 +69,7 @@ class Attr:
         whole = self.kind in ("int", "ints")
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             return f"must be {'an integer' if whole else 'a number'}"
-        if not math.isfinite(value) or not self.low <= value <= self.high:
+        if not self.low <= value <= self.high:  # false for NaN, and exact for integers no float can hold
             return f"must be in [{self.low:g}, {self.high:g}]"
         return ""
 
@@ -84,11 +89,17 @@ INT8_RANGE = Attr("int", low=-128, high=127)
 
 @dataclass(frozen=True)
 class Operand:
-    """One input of an operator. `constant` operands are weights and tables: compile-time arrays without a layout."""
+    """One input of an operator. `constant` operands are weights and tables: compile-time arrays without a layout.
+
+    `valid` tells what is wrong with the values of a constant operand, or gives an empty string. It reads the call and
+    all operands' arrays by position, None where an operand is no constant. What a kernel relies on beyond shapes goes
+    here: a model file may hold anything.
+    """
 
     name: str
     constant: bool = False
     dtypes: tuple[str, ...] = (FLOAT32,)
+    valid: Callable[[Call, Sequence[Array | None]], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -227,6 +238,18 @@ Import = Callable[[Builder, Mapping[str, Any]], "str | list[str]"]
 """From an aten call's arguments by name (values as names) to the value, or values, it becomes."""
 
 
+Reads = Callable[[Call, int, int, int], "tuple[int, int] | None"]
+"""(call, axis, first, last) -> (first, last) row or column of the inputs that rows or columns first..last of the result
+are computed from; axis 2 is H, 3 is W. They may lie outside the input (padding). None: anything may be read."""
+
+
+def reads_same_place(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
+    """Elementwise operators, and those that work along channels alone."""
+    size = canonical(call.output.shape)[axis]
+    moving = [t.shape for t in call.inputs if len(t.shape) == 4]
+    return (first, last) if moving and all(shape[axis] == size for shape in moving) else None
+
+
 @dataclass(frozen=True)
 class Case:
     """One tested call: shapes of the operands in order, attributes, and which data to draw.
@@ -258,8 +281,11 @@ class Op:
         moves_bytes: whether results are only copies of input elements, so that it runs unchanged on int8.
         monotonic: whether q(op(x)) == op(q(x)) with equal scales (max_pool), so that it runs unchanged on int8.
         annotate: how the quantizer treats it: 'weighted', 'elementwise', 'shared' (one observer for in and out), or ''.
+        reads: which part of its inputs a part of the result needs, so that big images can run in tiles.
         cases: calls the tests run over every kernel.
         tolerance: for float results, the largest relative error against the reference; 0 for exact.
+        work: loop steps of all threads of one dispatch, for operators whose shader loops over a window or over an
+            activation's dimension. Elementwise operators and weighted sums need none.
     """
 
     name: str
@@ -276,12 +302,21 @@ class Op:
     moves_bytes: bool = False
     monotonic: bool = False
     annotate: str = ""
+    reads: Reads | None = None
     cases: tuple[Case, ...] = ()
     tolerance: float = 0.0
+    work: Callable[[Call], int] | None = None
 
     def operand(self, position: int) -> Operand:
         """The operand at a position of a call, repeating the last one of a variadic operator."""
         return self.operands[min(position, len(self.operands) - 1)]
+
+    def steps(self, call: Call) -> int:
+        """Loop steps of all threads of one dispatch: each result costs one for every tap of its weight, or `work`."""
+        if self.work is not None:
+            return self.work(call)
+        taps = [math.prod(t.shape[1:]) for i, t in enumerate(call.inputs) if self.operand(i).constant]
+        return call.output.numel * max(taps, default=1)
 
     @property
     def keeps_int8(self) -> bool:
@@ -304,7 +339,9 @@ class Op:
             raise GraphError(f"{self.name} has attributes {sorted(self.schema)}, found {sorted(attrs)}")
         for name, attr in self.schema.items():
             if text := attr.check(attrs[name]):
-                raise GraphError(f"{self.name}: attribute {name} {text}, found {attrs[name]!r}")
+                raise GraphError(f"{self.name}: attribute {name} {text}, found {reprlib.repr(attrs[name])}")
+        if self.schema.get("lo") is INT8_RANGE and attrs["lo"] > attrs["hi"]:
+            raise GraphError(f"{self.name}: the range lo..hi is empty, found {attrs['lo']}..{attrs['hi']}")
         return self.infer(types, attrs)
 
 

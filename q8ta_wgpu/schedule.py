@@ -58,7 +58,7 @@ class _Builder:
             if size > self.target.binding_size:
                 raise DeviceError(
                     f"value {name} takes {size} bytes, more than the {self.target.binding_size} bytes that "
-                    f"{self.target.name} can bind: use a smaller input, or q8ta_wgpu.run_tiled"
+                    f"{self.target.name} can bind: use a smaller input, or q8ta_wgpu.TiledSession"
                 )
 
     def _bytes(self, t: TensorType, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class Structure:
         """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
         found = sorted(_positions(self.tree, 0))
         if found != list(range(count)):
-            raise GraphError(f"the output structure names positions {found}, the graph has {count} outputs")
+            raise GraphError(f"the output structure names positions {reprlib.repr(found)}, the graph has {count} outputs")
 
 
 def _encode(nested: Any) -> Any:
@@ -68,4 +69,4 @@ def _positions(tree: Any, depth: int) -> list[int]:
             return [p for item in value.values() for p in _positions(item, depth + 1)]
         if kind in ("tuple", "list") and isinstance(value, list):
             return [p for item in value for p in _positions(item, depth + 1)]
-    raise GraphError(f"the output structure holds {tree!r}")
+    raise GraphError(f"the output structure holds {reprlib.repr(tree)}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import DTYPES, FLOAT32, Graph, Node, TensorType
+from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Call
+from q8ta_wgpu.op import MAX_WORK, Call, Op
 
 RUNNABLE = "runnable"
-"""The stage a model file holds: every operator has a kernel, and constant operands are constants."""
+"""The stage a model file holds. Every operator has a kernel, constant operands are constants whose values the kernels
+can rely on, no dispatch takes more than MAX_WORK steps, and only float32 and int8x4 values go in and out."""
 
 
 def call_of(graph: Graph, node: Node) -> Call:
@@ -37,6 +38,22 @@ def verify(graph: Graph, stage: str = "") -> None:
             raise GraphError(f"output {name} is written by no node{where}")
     if not graph.outputs:
         raise GraphError(f"the graph has no outputs{where}")
+    if stage == RUNNABLE:
+        _verify_ports(graph, defined)
+
+
+def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
+    seen: set[str] = set()
+    for name in graph.inputs:
+        if name in seen or name in graph.constants:
+            raise GraphError(f"input {name} is also {'a constant' if name in graph.constants else 'another input'}")
+        seen.add(name)
+    for name in (*graph.inputs, *graph.outputs):
+        if graph.types[name].dtype not in (FLOAT32, INT8X4):
+            raise GraphError(f"{name} goes in or out, so it must be float32 or int8x4, found {graph.types[name]}")
+    for name in graph.types:
+        if name not in defined:
+            raise GraphError(f"value {name} is neither input, constant nor the output of a node")
 
 
 def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str, runnable: bool) -> None:
@@ -61,11 +78,24 @@ def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str,
     if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in inputs):
         raise GraphError(f"{place} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
     if runnable:
-        if not op.kernels:
-            raise GraphError(f"{place}: the operator has no kernel")
-        for position, name in enumerate(node.inputs):
-            if op.operand(position).constant and name not in graph.constants:
-                raise GraphError(f"{place}: input {position} ({op.operand(position).name}) must be a constant")
+        _verify_runnable(graph, node, op, place)
+
+
+def _verify_runnable(graph: Graph, node: Node, op: Op, place: str) -> None:
+    call = call_of(graph, node)
+    if not op.kernels:
+        raise GraphError(f"{place}: the operator has no kernel")
+    if (steps := op.steps(call)) > MAX_WORK:
+        raise GraphError(f"{place} would take {steps:.3g} steps, more than the {MAX_WORK:.3g} one dispatch may take")
+    arrays = [graph.constants.get(name) for name in node.inputs]
+    for position, array in enumerate(arrays):
+        operand = op.operand(position)
+        if not operand.constant:
+            continue
+        if array is None:
+            raise GraphError(f"{place}: input {position} ({operand.name}) must be a constant")
+        if operand.valid is not None and (text := operand.valid(call, arrays)):
+            raise GraphError(f"{place}: input {position} ({operand.name}) {text}")
 
 
 def _type_text(shape: tuple[int, ...], dtype: str) -> str:

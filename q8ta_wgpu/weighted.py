@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +11,57 @@ from q8ta_wgpu import arithmetic
 from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, INT32, Array, Attrs
 from q8ta_wgpu.op import INT8_RANGE, RESIDUAL, Attr, Call, Lowered, Operand, Params, Site, Weight
 
+INT32_MAX = 2**31 - 1
+FLOAT_OFFSET_LIMIT = 2**30
+
+
+def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    multiplier = arrays[2]
+    assert multiplier is not None
+    bad = multiplier[~(np.isfinite(multiplier) & (multiplier >= 0))]
+    return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
+
+
+def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
+    limit = FLOAT_OFFSET_LIMIT if call.output.q is None else int(arithmetic.OFFSET_LIMIT)
+    offset = arrays[3]
+    assert offset is not None
+    bad = offset[(offset < -limit) | (offset > limit)]
+    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
+
+
+def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
+    weight, correction = arrays[1], arrays[4]
+    assert weight is not None and correction is not None
+    rows, zero = weight.reshape(weight.shape[0], -1), call.zeros[0]
+    sums = rows.sum(1, dtype=np.int64)
+    if np.any(correction != zero * sums):
+        return f"must be the zero point {zero} times the sums of the weights"
+    if rows.shape[1] < 1 << 16:  # 2 * 128 * 128 for each tap cannot pass int32
+        return ""
+    largest = _largest_accumulator(rows, zero, sums)
+    return f"belongs to weights whose accumulator could reach {largest}, past int32" if largest > INT32_MAX else ""
+
+
+def _largest_accumulator(rows: Array, zero: int, sums: NDArray[np.int64]) -> int:
+    """The largest |sum of x*w| + |zero * sum of w| any int8 x can give, over the rows (outputs, taps) of a weight."""
+    return int((np.abs(rows.astype(np.int64)).sum(1) * 128 + np.abs(zero * sums)).max())
+
+
 OPERANDS = (
     Operand("x", dtypes=(INT8X4,)),
     Operand("weight", constant=True, dtypes=(INT8,)),
-    Operand("multiplier", constant=True),
-    Operand("offset", constant=True, dtypes=(INT32,)),
-    Operand("correction", constant=True, dtypes=(INT32,)),
+    Operand("multiplier", constant=True, valid=_valid_multiplier),
+    Operand("offset", constant=True, dtypes=(INT32,), valid=_valid_offset),
+    Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
 )
 """Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
 output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
 
 RESIDUAL_OPERAND = Operand("residual", dtypes=(INT8X4,))
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
-RESIDUAL_MULTIPLIER = Attr("int", low=0, high=1 << 22)
-INT32_MAX = 2**31 - 1
+LARGEST_RESIDUAL = int(INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
+RESIDUAL_MULTIPLIER = Attr("int", low=0, high=LARGEST_RESIDUAL)
 
 
 def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
@@ -43,12 +80,12 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
     w = weight.values.reshape(channels, -1).astype(np.int64)
     scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
     sums = w.sum(1)
-    largest = int((np.abs(w).sum(1) * 128 + np.abs(x.zero * sums)).max())
+    largest = _largest_accumulator(w, x.zero, sums)
     if largest > INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
     if site.out is None:
-        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -(2**30), 2**30).astype(np.int32)
+        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(np.int32)
         return Lowered(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
     unit = 2.0**arithmetic.FRACTION / site.out.scale
     multiplier = (scale * unit).astype(np.float32)
@@ -61,7 +98,7 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
     if site.residual is None:
         return Lowered(op, operands, bounded)
     factor = round(site.residual.scale * unit)
-    if arithmetic.T_LIMIT + limit + 255 * factor + 2**13 > INT32_MAX:
+    if factor > LARGEST_RESIDUAL:
         return f"its residual's scale is {site.residual.scale / site.out.scale:.3g} times the output's, past int32"
     return Lowered(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
 

@@ -1,0 +1,198 @@
+"""Big images in tiles: windows of one size with a halo, so that the seams are byte-equal to the untiled result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir import Array, Graph, Node
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.layout import INT8_LAYOUTS, Shape, word_count
+from q8ta_wgpu.model import Model
+from q8ta_wgpu.runtime.session import Session
+from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.verify import call_of
+
+_AXES = (2, 3)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One tile along an axis: rows start..start+size of the input give rows keep_first..keep_last of the output."""
+
+    start: int
+    keep_first: int
+    keep_last: int
+
+
+class TiledSession:
+    """A fully convolutional model over images too large for one program: a Session over windows of one size.
+
+    Args:
+        model: one float32 input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
+        shape: (n, c, h, w) of the whole image.
+        device: as for Session.
+        max_bytes: the largest value a window may hold; by default what the device can bind.
+
+    A call takes the whole image and returns the whole output, the same bytes as an untiled run. An image that fits is
+    one window.
+
+    Raises InputError where the model is not fully convolutional, or not even its halo fits into `max_bytes`.
+    """
+
+    def __init__(self, model: Model, shape: Shape, device: Any = None, max_bytes: int | None = None) -> None:
+        names = model.graph.inputs
+        if len(names) != 1 or len(model.graph.outputs) != 1 or len(shape) != 4:
+            raise InputError(f"tiling takes one 4-D input and one output, found {len(names)} inputs and shape {shape}")
+        whole = model.reshape(shape).graph
+        self.shape = shape
+        self._output = whole.types[whole.outputs[0]].shape
+        self.window = _window_size(model, shape, max_bytes or _binding_size(device))
+        if self.window == shape[2:]:
+            self._rows: tuple[Window, ...] = (Window(0, 0, self._output[2]),)
+            self._columns: tuple[Window, ...] = (Window(0, 0, self._output[3]),)
+        else:
+            self._rows, self._columns = (tuple(_windows(whole, axis, self.window[axis - 2])) for axis in _AXES)
+        self.session = Session(model.reshape((*shape[:2], *self.window)), device)
+
+    @property
+    def windows(self) -> int:
+        """How many windows the image takes."""
+        return len(self._rows) * len(self._columns)
+
+    def __call__(self, x: Any) -> Array:
+        """Runs every window; x is float32 of `shape`."""
+        x = np.asarray(x)
+        if x.shape != self.shape:
+            raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
+        result = np.empty(self._output, np.float32)
+        height, width = self.window
+        scale = [Fraction(self._output[axis], self.shape[axis]) for axis in _AXES]
+        for r in self._rows:
+            for c in self._columns:
+                tile = _only(self.session(x[:, :, r.start : r.start + height, c.start : c.start + width]))
+                top, left = int(r.start * scale[0]), int(c.start * scale[1])
+                kept = tile[:, :, r.keep_first - top : r.keep_last - top, c.keep_first - left : c.keep_last - left]
+                result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
+        return result
+
+    def close(self) -> None:
+        """Frees device memory."""
+        self.session.close()
+
+    def __enter__(self) -> TiledSession:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _only(outputs: Any) -> Array:
+    while isinstance(outputs, (tuple, list)):
+        (outputs,) = outputs
+    return np.asarray(next(iter(outputs.values())) if isinstance(outputs, dict) else outputs)
+
+
+def _binding_size(device: Any) -> int:
+    if isinstance(device, str) and device == "reference":
+        return BASELINE.binding_size
+    from q8ta_wgpu.runtime.device import open_device
+
+    return open_device(device).target.binding_size
+
+
+def largest_value(graph: Graph) -> int:
+    """Bytes of the largest value of a graph, in its least compact layout."""
+    values = [*graph.inputs, *(node.output for node in graph.nodes)]
+    sizes = []
+    for name in values:
+        t = graph.types[name]
+        layouts = INT8_LAYOUTS if t.q else ()
+        sizes.append(max([4 * word_count(t.shape, layout) for layout in layouts] or [4 * t.numel]))
+    return max(sizes)
+
+
+def _window_size(model: Model, shape: tuple[int, ...], limit: int) -> tuple[int, int]:
+    """The largest window of the image, its longer side halved until every value fits."""
+    h, w = shape[2:]
+    multiple = _granularity(model.reshape(shape).graph)
+    while largest_value(model.reshape((*shape[:2], h, w)).graph) > limit:
+        h, w = (_half(h, multiple[0]), w) if h >= w else (h, _half(w, multiple[1]))
+    return h, w
+
+
+def _half(extent: int, multiple: int) -> int:
+    half = extent // 2 // multiple * multiple
+    if half < multiple:
+        raise InputError(f"not even a tile of {multiple} rows or columns fits: raise max_bytes")
+    return half
+
+
+def _granularity(graph: Graph) -> tuple[int, int]:
+    """Input rows and columns that make one whole output row and column."""
+    x, y = graph.types[graph.inputs[0]].shape, graph.types[graph.outputs[0]].shape
+    if len(y) != 4:
+        raise InputError(f"tiling needs an image as output, found shape {y}")
+    found = [Fraction(x[axis], y[axis]) for axis in _AXES]
+    for axis, step in zip(_AXES, found, strict=True):
+        if step.numerator != 1 and step.denominator != 1:
+            raise InputError(
+                f"tiling needs an output of whole times the input or 1/whole, found {y[axis]} of {x[axis]}"
+            )
+    return found[0].numerator, found[1].numerator
+
+
+def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
+    """Input rows (axis 2) or columns (3) that output rows or columns first..last depend on, clipped to the image.
+
+    Raises InputError at an operator that is not local along the axis.
+    """
+    spans: dict[str, tuple[int, int]] = {graph.outputs[0]: (first, last)}
+    for node in reversed(graph.nodes):
+        if node.output not in spans:
+            continue
+        span = _span(graph, node, axis, *spans[node.output])
+        for name in node.inputs:
+            shape = graph.types[name].shape
+            if name in graph.constants or len(shape) != 4:
+                continue
+            clipped = max(span[0], 0), min(span[1], shape[axis] - 1)
+            old = spans.get(name, clipped)
+            spans[name] = min(old[0], clipped[0]), max(old[1], clipped[1])
+    return spans[graph.inputs[0]]
+
+
+def _span(graph: Graph, node: Node, axis: int, first: int, last: int) -> tuple[int, int]:
+    reads = OPS[node.op].reads
+    span = reads(call_of(graph, node), axis, first, last) if reads else None
+    if span is None:
+        place = f" ({node.source})" if node.source else ""
+        raise InputError(
+            f"the model cannot run in tiles: {node.op}{place} reads more than a neighbourhood of the image"
+        )
+    return span
+
+
+def _windows(graph: Graph, axis: int, size: int) -> Iterator[Window]:
+    """Windows of `size` covering the axis: each keeps as many output rows as its halo leaves."""
+    extent = graph.types[graph.inputs[0]].shape[axis]
+    outputs = graph.types[graph.outputs[0]].shape[axis]
+    scale = Fraction(outputs, extent)
+    multiple = scale.denominator
+    kept = 0
+    while kept < outputs:
+        first, _ = needed(graph, axis, kept, kept)
+        start = min(first // multiple * multiple, (extent - size) // multiple * multiple)
+        last = min(outputs, math.floor((start + size) * scale)) - 1
+        while last >= kept and needed(graph, axis, kept, last)[1] >= start + size:
+            last -= 1
+        if last < kept:
+            raise InputError(f"a tile of {size} is smaller than what one output row or column needs: raise max_bytes")
+        yield Window(start, kept, last + 1)
+        kept = last + 1

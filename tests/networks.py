@@ -1,0 +1,449 @@
+"""Whole networks in plain torch, with the statistics of trained ones, for tests and benchmarks.
+
+Every factory takes `width` (scales the channel counts; 1.0 is the published network) and `seed`, and gives a
+float32 module in eval mode. Weights are random, but batch norms hold the statistics that the layers before
+them really produce on image-like input: activations stay near unit variance at any depth, as after training.
+
+Architectures: ResNet (He et al. 2015), MobileNetV2 (Sandler et al. 2018), MobileNetV3 small (Howard et al.
+2019), ShuffleNetV2 (Ma et al. 2018), U-Net (Ronneberger et al. 2015), light-weight RefineNet (Nekrasov et al.
+2018) with sub-pixel upsampling (Shi et al. 2016), the encoder of ViT-Tiny (Dosovitskiy et al. 2020).
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def divisible(channels: float, by: int = 8) -> int:
+    """The nearest multiple of `by`, at least `by`, and at least 90 % of `channels` (the MobileNets' rule)."""
+    nearest = max(by, int(channels + by / 2) // by * by)
+    return nearest if nearest >= 0.9 * channels else nearest + by
+
+
+def scaled(channels: int, width: float) -> int:
+    """`channels` themselves at width 1.0, else a multiple of 8 near `channels * width`."""
+    return channels if width == 1.0 else divisible(channels * width)
+
+
+def conv_bn(
+    inputs: int,
+    outputs: int,
+    kernel: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    act: Callable[..., nn.Module] | None = nn.ReLU,
+    eps: float = 1e-5,
+) -> nn.Sequential:
+    """Convolution padded by kernel // 2, batch norm and, unless `act` is None, an in-place activation."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    norm = nn.BatchNorm2d(outputs, eps=eps)
+    return nn.Sequential(conv, norm) if act is None else nn.Sequential(conv, norm, act(inplace=True))
+
+
+class Residual(nn.Module):
+    """y = act(branch(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, branch: nn.Module, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        same = inputs == outputs and stride == 1
+        self.branch = branch
+        self.shortcut = nn.Identity() if same else conv_bn(inputs, outputs, 1, stride, act=None)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.act(self.branch(x) + self.shortcut(x))
+        return y
+
+
+def basic_block(inputs: int, outputs: int, stride: int = 1) -> Residual:
+    """The two-convolution block of ResNet-18 and 34."""
+    branch = nn.Sequential(conv_bn(inputs, outputs, 3, stride), conv_bn(outputs, outputs, act=None))
+    return Residual(branch, inputs, outputs, stride)
+
+
+def bottleneck(inputs: int, middle: int, outputs: int, stride: int) -> Residual:
+    """The three-convolution block of ResNet-50, with the stride in its 3x3 convolution."""
+    branch = nn.Sequential(
+        conv_bn(inputs, middle, 1), conv_bn(middle, middle, 3, stride), conv_bn(middle, outputs, 1, act=None)
+    )
+    return Residual(branch, inputs, outputs, stride)
+
+
+class SqueezeExcite(nn.Module):
+    """A gate in 0..1 per channel, made from the channel means, times the input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        middle = divisible(channels // 4)
+        self.gate = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, middle, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(middle, channels, 1),
+            nn.Hardsigmoid(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.gate(x) * x
+        return y
+
+
+class InvertedResidual(nn.Module):
+    """Expand (1x1), depthwise, squeeze-excite if asked, project (1x1, linear); a shortcut if shapes agree."""
+
+    def __init__(
+        self,
+        inputs: int,
+        middle: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        act: Callable[..., nn.Module],
+        squeeze: bool = False,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.shortcut = inputs == outputs and stride == 1
+        expand = [conv_bn(inputs, middle, 1, act=act, eps=eps)] if middle != inputs else []
+        depthwise = conv_bn(middle, middle, kernel, stride, groups=middle, act=act, eps=eps)
+        excite = [SqueezeExcite(middle)] if squeeze else []
+        project = conv_bn(middle, outputs, 1, act=None, eps=eps)
+        self.branch = nn.Sequential(*expand, depthwise, *excite, project)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.branch(x)
+        return x + y if self.shortcut else y
+
+
+class ShuffleUnit(nn.Module):
+    """ShuffleNetV2: half of the channels pass by (stride 2: a second branch), then the halves interleave."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        half = outputs // 2
+        self.split = stride == 1
+        entering = inputs // 2 if self.split else inputs
+        down = [conv_bn(inputs, inputs, 3, stride, inputs, None), conv_bn(inputs, half, 1)]
+        self.left = nn.Identity() if self.split else nn.Sequential(*down)
+        self.right = nn.Sequential(
+            conv_bn(entering, half, 1), conv_bn(half, half, 3, stride, half, None), conv_bn(half, half, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.chunk(2, dim=1) if self.split else (x, x)
+        y = torch.cat((self.left(left), self.right(right)), dim=1)
+        n, c, h, w = y.shape
+        return y.view(n, 2, c // 2, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+
+
+class UNet(nn.Module):
+    """Encoder and decoder: max_pool down, nearest neighbour up, cat with the encoder's features."""
+
+    def __init__(self, inputs: int, outputs: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        entering = (inputs, *widths[:-1])
+        pairs = list(pairwise(widths))
+        self.down = nn.ModuleList(
+            nn.Sequential(conv_bn(a, b), conv_bn(b, b)) for a, b in zip(entering, widths, strict=True)
+        )
+        self.up = nn.ModuleList(nn.Sequential(conv_bn(a + b, a), conv_bn(a, a)) for a, b in reversed(pairs))
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Conv2d(widths[0], outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.down[0](x)
+        skips = []
+        for block in self.down[1:]:
+            skips.append(x)
+            x = block(self.pool(x))
+        for block, skip in zip(self.up, reversed(skips), strict=True):
+            x = block(torch.cat((skip, F.interpolate(x, scale_factor=2.0, mode="nearest")), dim=1))
+        y: Tensor = self.head(x)
+        return y
+
+
+class RefineNet(nn.Module):
+    """Encoder (stride 4), four residual blocks, two pixel_shuffles up, refined by stride-2 features between."""
+
+    def __init__(self, inputs: int, outputs: int, fine: int, coarse: int) -> None:
+        super().__init__()
+        self.stem = conv_bn(inputs, fine, stride=2)
+        self.encoder = conv_bn(fine, coarse, stride=2)
+        self.blocks = nn.Sequential(*(basic_block(coarse, coarse) for _ in range(4)))
+        self.up = nn.Sequential(nn.Conv2d(coarse, 4 * fine, 3, padding=1), nn.PixelShuffle(2))
+        self.adapt = conv_bn(fine, fine, 1, act=None)
+        self.act = nn.ReLU(inplace=True)
+        self.head = nn.Sequential(nn.Conv2d(fine, 4 * outputs, 3, padding=1), nn.PixelShuffle(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.stem(x)
+        coarse = self.blocks(self.encoder(fine))
+        y: Tensor = self.head(self.act(self.up(coarse) + self.adapt(fine)))
+        return y
+
+
+class EncoderLayer(nn.Module):
+    """Pre-norm transformer layer over (batch, tokens, heads * 64): multi-head attention, then a GELU MLP."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        width = 64 * heads
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def attention(self, x: Tensor) -> Tensor:
+        n, tokens, width = x.shape
+        q, k, v = (t.view(n, tokens, self.heads, 64).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
+        weights = F.softmax(torch.matmul(q, k.transpose(-2, -1)) * 0.125, dim=-1)
+        y: Tensor = self.out(torch.matmul(weights, v).transpose(1, 2).reshape(n, tokens, width))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        y: Tensor = x + self.mlp(self.norm2(x))
+        return y
+
+
+def classifier(channels: int, classes: int = 1000) -> list[nn.Module]:
+    """Global average pooling and one linear layer."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+
+
+def resnet50(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """ResNet-50 (25,557,032 parameters): (N, 3, H, W) to (N, 1000)."""
+
+    def build() -> nn.Module:
+        layers: list[nn.Module] = [conv_bn(3, scaled(64, width), 7, 2), nn.MaxPool2d(3, 2, 1)]
+        inputs = scaled(64, width)
+        for base, repeats, first in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            middle, outputs = scaled(base, width), scaled(4 * base, width)
+            for stride in (first, *(1,) * (repeats - 1)):
+                layers.append(bottleneck(inputs, middle, outputs, stride))
+                inputs = outputs
+        return nn.Sequential(*layers, *classifier(inputs))
+
+    return trained(build, (8, 3, 128, 128), seed)
+
+
+def mobilenet_v2(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """MobileNetV2 (3,504,872 parameters): (N, 3, H, W) to (N, 1000)."""
+    settings = (  # expansion, output, repeats, stride
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
+
+    def build() -> nn.Module:
+        inputs = scaled(32, width)
+        layers: list[nn.Module] = [conv_bn(3, inputs, 3, 2, act=nn.ReLU6)]
+        for expansion, base, repeats, first in settings:
+            outputs = scaled(base, width)
+            for stride in (first, *(1,) * (repeats - 1)):
+                layers.append(InvertedResidual(inputs, expansion * inputs, outputs, 3, stride, nn.ReLU6))
+                inputs = outputs
+        last = scaled(1280, width)
+        return nn.Sequential(*layers, conv_bn(inputs, last, 1, act=nn.ReLU6), *classifier(last))
+
+    return trained(build, (8, 3, 128, 128), seed)
+
+
+def mobilenet_v3(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """MobileNetV3 small (2,542,856 parameters): (N, 3, H, W) to (N, 1000)."""
+    relu, swish = nn.ReLU, nn.Hardswish
+    settings = (  # kernel, expanded, output, squeeze-excite, activation, stride
+        (3, 16, 16, True, relu, 2),
+        (3, 72, 24, False, relu, 2),
+        (3, 88, 24, False, relu, 1),
+        (5, 96, 40, True, swish, 2),
+        (5, 240, 40, True, swish, 1),
+        (5, 240, 40, True, swish, 1),
+        (5, 120, 48, True, swish, 1),
+        (5, 144, 48, True, swish, 1),
+        (5, 288, 96, True, swish, 2),
+        (5, 576, 96, True, swish, 1),
+        (5, 576, 96, True, swish, 1),
+    )
+
+    def build() -> nn.Module:
+        inputs = scaled(16, width)
+        layers: list[nn.Module] = [conv_bn(3, inputs, 3, 2, act=swish, eps=1e-3)]
+        for kernel, expanded, base, squeeze, act, stride in settings:
+            middle, outputs = scaled(expanded, width), scaled(base, width)
+            layers.append(InvertedResidual(inputs, middle, outputs, kernel, stride, act, squeeze, 1e-3))
+            inputs = outputs
+        last, hidden = 6 * inputs, scaled(1024, width)
+        layers += [conv_bn(inputs, last, 1, act=swish, eps=1e-3), *classifier(last, hidden)]
+        return nn.Sequential(*layers, nn.Hardswish(inplace=True), nn.Dropout(0.2), nn.Linear(hidden, 1000))
+
+    return trained(build, (8, 3, 128, 128), seed)
+
+
+def shufflenet(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """ShuffleNetV2 1.0x (2,278,604 parameters; chunk, cat, channel shuffle): (N, 3, H, W) to (N, 1000)."""
+
+    def build() -> nn.Module:
+        inputs, last = scaled(24, width), scaled(1024, width)
+        layers: list[nn.Module] = [conv_bn(3, inputs, 3, 2), nn.MaxPool2d(3, 2, 1)]
+        for base, repeats in ((116, 4), (232, 8), (464, 4)):
+            outputs = scaled(base, width)
+            for stride in (2, *(1,) * (repeats - 1)):
+                layers.append(ShuffleUnit(inputs, outputs, stride))
+                inputs = outputs
+        return nn.Sequential(*layers, conv_bn(inputs, last, 1), *classifier(last))
+
+    return trained(build, (8, 3, 128, 128), seed)
+
+
+def unet(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """Three-level U-Net for segmentation: (N, 3, H, W) to (N, 2, H, W), H and W multiples of 8."""
+    widths = tuple(scaled(channels, width) for channels in (16, 32, 64, 128))
+    return trained(lambda: UNet(3, 2, widths), (4, 3, 32, 32), seed)
+
+
+def refinenet(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """RefineNet with four residual blocks: (N, 3, H, W) to (N, 2, H, W), H and W multiples of 4."""
+    return trained(lambda: RefineNet(3, 2, scaled(32, width), scaled(64, width)), (4, 3, 32, 32), seed)
+
+
+def linear_chain(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """Five linear layers, the third and fourth with nothing between them: (N, 64) to (N, 10).
+
+    At width 1.0 two of the inner sizes are no multiples of 4.
+    """
+    a, b, c, d = (scaled(size, width) for size in (128, 130, 97, 64))
+
+    def build() -> nn.Module:
+        first = [nn.Linear(64, a), nn.ReLU(), nn.Linear(a, b), nn.ReLU()]
+        return nn.Sequential(*first, nn.Linear(b, c), nn.Linear(c, d), nn.ReLU(), nn.Linear(d, 10))
+
+    return trained(build, (4, 64), seed)
+
+
+def transformer(width: float = 1.0, seed: int = 0, depth: int = 12) -> nn.Module:
+    """The encoder of ViT-Tiny behind a linear embedding: (N, tokens, 192) to the same times `width`.
+
+    `width` scales the number of 64-wide heads (3).
+    """
+    heads = max(1, round(3 * width))
+
+    def build() -> nn.Module:
+        layers = (EncoderLayer(heads) for _ in range(depth))
+        return nn.Sequential(nn.Linear(192, 64 * heads), *layers, nn.LayerNorm(64 * heads))
+
+    return trained(build, (1, 8, 192), seed)
+
+
+def resnet_block(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """A stem and two ResNet basic blocks, plain and strided: (N, 3, H, W) to (N, 64, H/2, W/2)."""
+    a, b = scaled(32, width), scaled(64, width)
+
+    def build() -> nn.Module:
+        return nn.Sequential(conv_bn(3, a), basic_block(a, a), basic_block(a, b, 2))
+
+    return trained(build, (4, 3, 16, 16), seed)
+
+
+def mobilenet_v3_block(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """A stem and two blocks with squeeze-excite and hardswish: (N, 3, H, W) to (N, 24, H/2, W/2)."""
+    a, m, b = scaled(16, width), scaled(64, width), scaled(24, width)
+
+    def build() -> nn.Module:
+        stem = conv_bn(3, a, act=nn.Hardswish)
+        blocks = [InvertedResidual(a, m, out, 5, s, nn.Hardswish, True) for out, s in ((a, 1), (b, 2))]
+        return nn.Sequential(stem, *blocks)
+
+    return trained(build, (4, 3, 16, 16), seed)
+
+
+def example_input(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Float32 noise of unit standard deviation; for (N, C, H, W) of all scales, as photographs have."""
+    draw = torch.Generator().manual_seed(seed)
+    if len(shape) != 4:
+        return torch.randn(shape, generator=draw)
+    n, c, h, w = shape
+    total = torch.zeros(shape)
+    for octave in range(max(1, min(h, w).bit_length() - 1)):
+        noise = torch.randn((n, c, h >> octave, w >> octave), generator=draw)
+        total += F.interpolate(noise, size=(h, w), mode="bilinear")
+    return total / total.std()
+
+
+def trained(build: Callable[[], nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
+    """What `build` makes, in eval mode, seeded, with batch norm statistics measured on an input of `shape`.
+
+    The caller's random state is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = build()
+        for module in reversed(list(model.modules())):  # children before parents
+            randomize(module)
+        norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = None  # the plain average: after one batch, that batch's own statistics
+        model.train()(example_input(shape, seed))
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            assert norm.running_var is not None
+            # A channel that an activation left almost constant is not blown up: training does not do it either.
+            norm.running_var.clamp_(min=0.5 * norm.running_var.mean().item())
+    return model.eval()
+
+
+def randomize(module: nn.Module) -> None:
+    """Draw this module's own parameters, keeping the variance of what passes through.
+
+    A residual branch, its parameters already drawn, is made the smaller term of its sum, as training makes it:
+    with equal terms, the rounding errors of 50 random layers grow until they hide the signal.
+    """
+    if isinstance(module, Residual | InvertedResidual):
+        norms = [child for child in module.branch.modules() if isinstance(child, nn.BatchNorm2d)]
+        norms[-1].weight.mul_(0.3)
+    elif isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+    elif isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+    elif isinstance(module, nn.BatchNorm2d | nn.LayerNorm):
+        nn.init.uniform_(module.weight, 0.6, 1.4)
+    bias = getattr(module, "bias", None)
+    if isinstance(bias, nn.Parameter):
+        nn.init.normal_(bias, std=0.5 if isinstance(module, nn.BatchNorm2d) else 0.1)
+
+
+class Factory(Protocol):
+    """Makes a network; `width` scales its channels."""
+
+    def __call__(self, width: float = 1.0, seed: int = 0) -> nn.Module: ...
+
+
+class Network(NamedTuple):
+    """A factory, the input shape that the network is meant for, and one that is quick to run."""
+
+    factory: Factory
+    shape: tuple[int, ...]
+    small_shape: tuple[int, ...]
+
+
+NETWORKS: dict[str, Network] = {
+    "resnet50": Network(resnet50, (1, 3, 224, 224), (1, 3, 64, 64)),
+    "mobilenet_v2": Network(mobilenet_v2, (1, 3, 224, 224), (1, 3, 64, 64)),
+    "mobilenet_v3": Network(mobilenet_v3, (1, 3, 224, 224), (1, 3, 64, 64)),
+    "shufflenet": Network(shufflenet, (1, 3, 224, 224), (1, 3, 64, 64)),
+    "unet": Network(unet, (1, 3, 128, 128), (1, 3, 32, 32)),
+    "refinenet": Network(refinenet, (1, 3, 256, 144), (1, 3, 32, 24)),
+    "linear_chain": Network(linear_chain, (8, 64), (3, 64)),
+    "transformer": Network(transformer, (1, 196, 192), (1, 17, 192)),
+    "resnet_block": Network(resnet_block, (1, 3, 56, 56), (1, 3, 16, 16)),
+    "mobilenet_v3_block": Network(mobilenet_v3_block, (1, 3, 56, 56), (1, 3, 16, 16)),
+}

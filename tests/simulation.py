@@ -1,0 +1,83 @@
+"""torch's PT2E simulation, operator by operator: each quantize node is computed from our int8 values and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+
+from q8ta_wgpu import reference
+from q8ta_wgpu.ir import INT8X4, Array
+from q8ta_wgpu.model import Model
+
+TIE = 2.0**-10
+"""Results nearer than this to a rounding tie, in steps, are decided by torch's own float noise and not counted."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One operator against the simulation: largest difference in steps, and the share equal away from ties."""
+
+    value: str
+    op: str
+    largest: int
+    equal: float
+
+
+def compare(program: ExportedProgram, model: Model, inputs: Mapping[str, Array]) -> list[Comparison]:
+    """Every int8 value of our graph that is a quantize node of the program, computed by both from our own operands."""
+    ours = reference.run(model.graph, inputs, keep=True)
+    ops = {node.output: node.op for node in model.graph.nodes}
+    replay = _Replay(program.run_decompositions({}), model, ours)
+    replay.start([torch.from_numpy(inputs[name]) for name in model.graph.inputs])
+    found = []
+    for name, (simulated, exact) in replay.seen.items():
+        mine = ours[name].astype(np.int64)
+        clear = np.abs(exact - np.floor(exact) - 0.5) > TIE
+        same = (mine == simulated)[clear]
+        share = float(same.mean()) if clear.any() else 1.0
+        found.append(Comparison(name, ops[name], int(np.abs(mine - simulated).max()), share))
+    return found
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs the program, putting our int8 value in the place of each quantize's own result."""
+
+    def __init__(self, program: ExportedProgram, model: Model, ours: Mapping[str, Array]) -> None:
+        super().__init__(program.graph_module)
+        self.program = program
+        self.types = model.graph.types
+        self.ours = ours
+        self.seen: dict[str, tuple[Array, Array]] = {}
+
+    def start(self, inputs: list[torch.Tensor]) -> None:
+        """Feeds parameters, buffers and constants to their placeholders, then the inputs."""
+        given = iter(inputs)
+        arguments = []
+        for spec in self.program.graph_signature.input_specs:
+            if spec.target is None:
+                arguments.append(next(given))
+            else:
+                stored = self.program.state_dict.get(spec.target)
+                arguments.append(self.program.constants[spec.target] if stored is None else stored)
+        with torch.no_grad():
+            self.run(*arguments)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Records and replaces quantize results that our graph holds too."""
+        result = super().run_node(n)
+        if not str(n.target).startswith("quantized_decomposed.quantize_per_tensor") or n.name not in self.ours:
+            return result
+        if self.types[n.name].dtype != INT8X4:
+            return result
+        args = [self.env[a] if isinstance(a, torch.fx.Node) else a for a in n.args]
+        x, scale, zero = args[0], float(args[1]), int(args[2])
+        shift = 128 if result.dtype == torch.uint8 else 0
+        exact = x.numpy().astype(np.float64) / scale + zero - shift
+        self.seen[n.name] = result.numpy().astype(np.int64) - shift, exact
+        mine = torch.from_numpy(self.ours[n.name].astype(np.int64) + shift)
+        return mine.to(result.dtype).reshape(result.shape)

@@ -1,0 +1,279 @@
+"""What ExecuTorch's Vulkan backend gets wrong or refuses in statically quantized graphs, one test each, by its letter in
+the list this project keeps of it. Every one compiles to int8, runs equal to the reference, and agrees with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchao.quantization.pt2e.quantizer import QuantizationSpec
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.quantizer import Quantizer
+from q8ta_wgpu.runtime.device import Device
+from tests import simulation
+
+
+class Plain(nn.Module):
+    """A module from a function and its submodules."""
+
+    def __init__(self, forward: Callable[..., object], **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = forward
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.function(self, *inputs)
+
+
+def data(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check(
+    module: nn.Module, inputs: Sequence[Tensor], device: Device, quantizer: Quantizer | None = None, islands: int = 0
+) -> q8.Model:
+    """Quantizes, compiles, runs; 0 mismatches with the reference, within a step of torch; returns the model."""
+    torch.manual_seed(0)
+    module.eval()
+    batches = [tuple(t * factor for t in inputs) for factor in (1.0, 0.7)]
+    program = q8.quantize(module, tuple(inputs), calibration=batches, quantizer=quantizer, progress=False)
+    model = q8.compile(program)
+    arrays = dict(zip(model.graph.inputs, (t.numpy() for t in inputs), strict=True))
+    with q8.Session(model, device) as session:
+        found = session(**arrays)
+    expected = q8.Session(model, "reference")(**arrays)
+    for f, e in zip(flat(found), flat(expected), strict=True):
+        assert int((f != e).sum()) == 0
+    for c in simulation.compare(program, model, arrays):
+        assert c.largest <= 1, c
+        assert c.equal >= 0.999, c
+    report = model.report()
+    assert len(report.islands) == islands, str(report)
+    return model
+
+
+def flat(outputs: object) -> list[np.ndarray]:
+    if isinstance(outputs, np.ndarray):
+        return [outputs]
+    assert isinstance(outputs, (tuple, list))
+    return [array for item in outputs for array in flat(item)]
+
+
+def ops(model: q8.Model) -> list[str]:
+    return [node.op for node in model.graph.nodes if node.op not in ("quantize", "dequantize")]
+
+
+def test_a_relu_after_add_is_kept(vulkan: Device) -> None:
+    module = Plain(lambda s, x: s.head(F.relu(s.a(x) + s.b(x))), a=conv(4, 8), b=conv(4, 8), head=conv(8, 4))
+    model = check(module, [data(1, 4, 7, 7)], vulkan)
+    add = next(node for node in model.graph.nodes if node.op == "q8ta_add")
+    q = model.graph.types[add.output].q
+    assert q is not None
+    assert add.attrs["lo"] == q.zero
+
+
+def conv(inputs: int, outputs: int, kernel: int = 3, **options: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, **options)
+
+
+@pytest.mark.parametrize("alpha", [2, -3, 0.5])
+def test_b_alpha(vulkan: Device, alpha: float) -> None:
+    check(Plain(lambda s, x: torch.add(s.a(x), s.b(x), alpha=alpha), a=conv(3, 8), b=conv(3, 8)), [data(1, 3, 6, 6)], vulkan)
+
+
+def test_b_alpha_changes_the_result(vulkan: Device) -> None:
+    one, two = (
+        check(Plain(lambda s, x, k=k: torch.add(x, x * x, alpha=k)), [data(1, 3, 6, 6)], vulkan) for k in (1, 3)
+    )
+    x = data(1, 3, 6, 6).numpy()
+    assert not np.allclose(q8.Session(one, vulkan)(x), q8.Session(two, vulkan)(x))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 1, 1), (8, 1, 1), (1, 1, 6, 6), (6,)])
+def test_c_broadcast_add(vulkan: Device, shape: tuple[int, ...]) -> None:
+    check(Plain(lambda s, x, y: s.a(x) + y, a=conv(3, 8)), [data(2, 3, 6, 6), data(*shape)], vulkan)
+
+
+def test_d_grouped_pointwise(vulkan: Device) -> None:
+    check(Plain(lambda s, x: s.b(s.a(x)), a=conv(3, 12), b=conv(12, 24, 1, groups=3)), [data(1, 3, 5, 5)], vulkan)
+
+
+def test_e_depthwise_with_odd_channels(vulkan: Device) -> None:
+    check(Plain(lambda s, x: s.b(s.a(x)), a=conv(3, 7), b=conv(7, 7, groups=7)), [data(1, 3, 5, 5)], vulkan)
+
+
+def test_e_depthwise_with_multiplier(vulkan: Device) -> None:
+    check(Plain(lambda s, x: s.b(s.a(x)), a=conv(3, 5), b=conv(5, 15, groups=5)), [data(1, 3, 5, 5)], vulkan)
+
+
+class PerTensorWeights(Quantizer):
+    """Our quantizer with one scale for a whole weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torchao.quantization.pt2e import MinMaxObserver
+
+        self._weight = QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=-127,
+            quant_max=127,
+            qscheme=torch.per_tensor_symmetric,
+            observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=2.0**-30),
+        )
+
+
+def test_f_per_tensor_weights(vulkan: Device) -> None:
+    module = Plain(lambda s, x: s.l(s.a(x).flatten(1)), a=conv(3, 8), l=nn.Linear(8 * 25, 6))
+    model = check(module, [data(1, 3, 5, 5)], vulkan, PerTensorWeights())
+    assert {"q8ta_conv2d", "q8ta_linear"} <= set(ops(model))
+
+
+def test_g_conv1d(vulkan: Device) -> None:
+    module = Plain(lambda s, x: s.b(s.a(x)), a=nn.Conv1d(3, 8, 5, 2, 2), b=nn.Conv1d(8, 6, 3, dilation=2, groups=2))
+    model = check(module, [data(2, 3, 33)], vulkan)
+    assert ops(model).count("q8ta_conv2d") == 2
+
+
+def test_h_batches(vulkan: Device) -> None:
+    check(Plain(lambda s, x: s.b(s.a(x)), a=conv(3, 8), b=conv(8, 8, groups=8)), [data(3, 3, 6, 6)], vulkan)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 16), (3, 1, 16), (2, 2, 3, 16)])
+def test_i_linear_with_leading_dimensions(vulkan: Device, shape: tuple[int, ...]) -> None:
+    check(Plain(lambda s, x: s.l(x), l=nn.Linear(16, 10)), [data(*shape)], vulkan)
+
+
+def test_j_relu_with_several_users(vulkan: Device) -> None:
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        y = F.relu(s.a(x))
+        return s.b(y) + s.c(y) + y
+
+    check(Plain(forward, a=conv(3, 8), b=conv(8, 8), c=conv(8, 8, 1)), [data(1, 3, 6, 6)], vulkan)
+
+
+def test_k_shared_weight(vulkan: Device) -> None:
+    model = check(Plain(lambda s, x: s.a(F.relu(s.a(x))), a=conv(4, 4)), [data(1, 4, 6, 6)], vulkan)
+    convolutions = [node for node in model.graph.nodes if node.op == "q8ta_conv2d"]
+    assert len(convolutions) == 2
+
+
+class NarrowRange(Quantizer):
+    """Our quantizer with activations in [-100, 90] and weights in [-8, 7]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from dataclasses import replace
+
+        self._activation = replace(self._activation, quant_min=-100, quant_max=90)
+        self._weight = replace(self._weight, quant_min=-8, quant_max=7)
+
+
+def test_l_narrow_ranges(vulkan: Device) -> None:
+    model = check(Plain(lambda s, x: s.a(x), a=conv(3, 8)), [data(1, 3, 6, 6)], vulkan, NarrowRange())
+    node = next(node for node in model.graph.nodes if node.op == "q8ta_conv2d")
+    assert (node.attrs["lo"], node.attrs["hi"]) == (-100, 90)
+
+
+def test_m_groups_of_conv2d_are_read(vulkan: Device) -> None:
+    model = check(Plain(lambda s, x: s.a(x), a=conv(6, 6, groups=3)), [data(1, 6, 6, 6)], vulkan)
+    assert next(node for node in model.graph.nodes if node.op == "q8ta_conv2d").attrs["groups"] == 3
+
+
+def test_n_views_and_permutes_do_not_block_fusion(vulkan: Device) -> None:
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        y = s.a(x).permute(0, 2, 3, 1).clone()
+        y = s.l(y)
+        return s.b(y.permute(0, 3, 1, 2).contiguous())
+
+    check(Plain(forward, a=conv(3, 8), l=nn.Linear(8, 12), b=conv(12, 4)), [data(2, 3, 5, 6)], vulkan)
+
+
+def test_o_output_quantized_twice(vulkan: Device) -> None:
+    """One convolution's float result feeds two quantizes of different scales: each is computed from the sum itself."""
+
+    class TwoScales(Quantizer):
+        def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+            super().annotate(model)
+            for node in model.graph.nodes:
+                annotation = node.meta.get("quantization_annotation")
+                if annotation is not None and "conv2d" in node.name and not node.name.endswith(("_1", "_2")):
+                    annotation.output_qspec = None
+            return model
+
+    def forward(s: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = s.a(x)
+        return s.b(y), s.c(y)
+
+    check(Plain(forward, a=conv(3, 8), b=conv(8, 4), c=conv(8, 4)), [data(1, 3, 6, 6)], vulkan, TwoScales())
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu6": F.relu6,
+    "hardtanh": F.hardtanh,
+    "clamp": lambda x: torch.clamp(x, -0.3, 0.8),
+    "clamp_min": lambda x: x.clamp(min=0.1),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "elu": F.elu,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_p_activations(vulkan: Device, name: str) -> None:
+    module = Plain(lambda s, x: s.b(ACTIVATIONS[name](s.a(x))), a=conv(3, 8), b=conv(8, 4))
+    assert set(ops(check(module, [data(1, 3, 6, 6)], vulkan))) <= {"q8ta_conv2d", "q8ta_table"}
+
+
+BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "sub": lambda x: x - x.flip(0),
+    "mul": lambda x: x * torch.sigmoid(x),
+    "max_pool": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg_pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 5)),
+    "mean": lambda x: x.mean((2, 3), keepdim=True),
+    "cat": lambda x: torch.cat([x[:, :5], x[:, 3:6]], 1),
+    "chunk": lambda x: torch.cat(list(x.chunk(2, 1))[::-1], 1),
+    "transpose": lambda x: x.transpose(2, 3),
+    "reshape": lambda x: x.reshape(x.shape[0], 8, -1, 1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
+    "upsample": lambda x: F.interpolate(x, scale_factor=2),
+    "shuffle": lambda x: F.pixel_shuffle(torch.cat([x, x], 1), 4).expand(-1, 8, -1, -1),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_q_operators_between_convolutions(vulkan: Device, name: str) -> None:
+    module = Plain(lambda s, x: s.b(BETWEEN[name](s.a(x))), a=conv(3, 8), b=conv(8, 4, 1))
+    report = check(module, [data(2, 3, 8, 8)], vulkan).report()
+    assert report.float32 == {}, str(report)
+
+
+class FloatHead(Quantizer):
+    """Our quantizer, but nothing is quantized after the last linear."""
+
+    def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        super().annotate(model)
+        last = [node for node in model.graph.nodes if "linear" in str(node.target)][-1]
+        last.meta["quantization_annotation"].output_qspec = None
+        return model
+
+
+def test_r_float_head(vulkan: Device) -> None:
+    module = Plain(lambda s, x: s.b(F.relu(s.a(x))), a=nn.Linear(12, 9), b=nn.Linear(9, 5))
+    model = check(module, [data(3, 12)], vulkan, FloatHead())
+    assert ops(model) == ["q8ta_linear", "q8ta_linear_float"]
+    x = data(3, 12)
+    exact = module(x).detach().numpy()
+    assert np.abs(q8.Session(model, vulkan)(x) - exact).max() < 0.1 * np.abs(exact).max()

@@ -1,0 +1,81 @@
+"""Whole networks: all compute in int8 without float islands, the device equal to the reference byte for byte."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch.export import ExportedProgram
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir import Array
+from q8ta_wgpu.runtime.device import Device
+from tests import simulation
+from tests.networks import NETWORKS
+
+FULL = ("resnet50", "mobilenet_v2", "mobilenet_v3")
+INT8 = (*FULL, "unet", "linear_chain", "refinenet", "shufflenet")
+
+
+@cache
+def quantized(name: str) -> tuple[ExportedProgram, q8.Model, Array]:
+    """The int8 program and model of a network and one input nobody calibrated on."""
+    entry = NETWORKS[name]
+    shape = entry.shape if name in FULL else entry.small_shape
+    generator = torch.Generator().manual_seed(7)
+    batches = [torch.randn(shape, generator=generator) for _ in range(2)]
+    program = q8.quantize(entry.factory(), (batches[0],), calibration=batches, progress=False)
+    x = torch.randn(shape, generator=generator).numpy()
+    return program, q8.compile(program), x
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_every_node_is_int8(name: str) -> None:
+    report = quantized(name)[1].report()
+    assert report.float32 == {}, str(report)
+    assert report.islands == ()
+    assert report.exact
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_device_equals_reference(name: str, vulkan: Device) -> None:
+    _, model, x = quantized(name)
+    with q8.Session(model, vulkan) as session:
+        found = session(x)
+    expected = q8.Session(model, "reference")(x)
+    for f, e in zip(_flat(found), _flat(expected), strict=True):
+        assert int((f != e).sum()) == 0
+
+
+@pytest.mark.parametrize("name", INT8)
+def test_operators_against_torch(name: str) -> None:
+    """Never more than one step from torch's simulation on the same operands, equal on 99.9 % away from ties."""
+    program, model, x = quantized(name)
+    compared = simulation.compare(program, model, {model.graph.inputs[0]: x})
+    assert len(compared) >= 5
+    far = [c for c in compared if c.largest > 1 or c.equal < 0.999]
+    assert not far, far
+
+
+def test_transformer_runs_with_tolerance(vulkan: Device) -> None:
+    """Softmax, layer_norm and matmul stay in float32; the report says so, and results agree within their tolerance."""
+    entry = NETWORKS["transformer"]
+    x = torch.randn(entry.small_shape, generator=torch.Generator().manual_seed(3))
+    model = q8.compile(q8.quantize(entry.factory(), (x,), calibration=[x], progress=False))
+    report = model.report()
+    assert not report.exact
+    assert {"softmax", "layer_norm", "matmul"} <= set(report.float32)
+    with q8.Session(model, vulkan) as session:
+        found = _flat(session(x))[0]
+    expected = _flat(q8.Session(model, "reference")(x))[0]
+    assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()
+
+
+def _flat(outputs: object) -> list[Array]:
+    if isinstance(outputs, np.ndarray):
+        return [outputs]
+    assert isinstance(outputs, (tuple, list, dict))
+    items = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for item in items for array in _flat(item)]
