@@ -124,12 +124,13 @@ def _int8_params(call: Call) -> Params:
     return fields
 
 
-def _number(b: Builder, operand: Any) -> float | None:
-    """A Python number or the value of a constant with one element; None for anything else."""
+def _number(b: Builder, operand: Any, rank: int) -> float | None:
+    """A Python number, or the value of a constant with one element that broadcasts; None for anything else."""
     if not isinstance(operand, str):
         return float(operand)
     array = b.array(operand)
-    return float(array.reshape(())) if array is not None and array.size == 1 and array.ndim == 0 else None
+    one = array is not None and array.size == 1 and array.ndim <= rank
+    return float(array.reshape(())) if array is not None and one else None
 
 
 def _import(op: str) -> Import:
@@ -138,7 +139,7 @@ def _import(op: str) -> Import:
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         attrs = {} if op == "mul" else {"alpha": float(args.get("alpha", 1))}
         left, right = args["self"], args["other"]
-        number = _number(b, right)
+        number = _number(b, right, len(b.type(left).shape))
         if number is not None:
             number *= attrs.get("alpha", 1.0)
             if op == "mul":

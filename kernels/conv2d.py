@@ -58,7 +58,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape = _infer(types, attrs)[0]
-    if len(types) == 6 and types[5].shape != shape:
+    if len(types) == 6 and types[5].dtype == INT8X4 and types[5].shape != shape:
         raise GraphError(f"the residual must have the result's shape {shape}, found {types[5].shape}")
     return shape, INT8X4
 
@@ -324,6 +324,16 @@ q8ta_conv2d_add = Op(
     reads=_reads,
     schema={**SCHEMA, **weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
     kernels=_kernels("q8ta_conv2d_add", ("tile_int8x4", "requantize_add"), (CHANNELS_PACKED_INT8,)),
+)
+
+q8ta_conv2d_act = Op(
+    name="q8ta_conv2d_act",
+    operands=(*weighted.OPERANDS, weighted.CURVE_OPERAND),
+    infer=_infer_int8,
+    reference=_reference_int8,
+    reads=_reads,
+    schema={**SCHEMA, **weighted.RANGE},
+    kernels=_kernels("q8ta_conv2d_act", ("tile_int8x4", "requantize_curve"), (CHANNELS_PACKED_INT8,)),
 )
 
 q8ta_conv2d_float = Op(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape = _infer(types, attrs)[0]
-    if len(types) == 6 and types[5].shape != shape:
+    if len(types) == 6 and types[5].dtype == INT8X4 and types[5].shape != shape:
         raise GraphError(f"the residual must have the result's shape {shape}, found {types[5].shape}")
     return shape, INT8X4
 
@@ -90,6 +91,53 @@ def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
     return _emit(b, args["input"], args["weight"], args["bias"])
 
 
+def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
+    """x @ matrix + bias: `linear` where the matrix is a constant, else `matmul`."""
+    rank, outputs = len(b.type(matrix).shape), b.type(matrix).shape[-1:]
+    joins = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
+    if rank == 2 and b.is_constant(matrix) and not b.is_constant(x):
+        y = _emit(b, x, b.emit("permute", (matrix,), {"dims": (1, 0)}), bias if joins else None)
+    else:
+        joins = False
+        y = b.emit("matmul", (x, matrix))
+    return y if bias is None or joins else b.emit("add", (y, bias), {"alpha": 1.0})
+
+
+def _import_mm(b: Builder, args: Mapping[str, Any]) -> str:
+    return _product(b, args["self"], args["mat2"])
+
+
+def _import_addmm(b: Builder, args: Mapping[str, Any]) -> str:
+    if args["beta"] != 1 or args["alpha"] != 1:
+        raise b.refuse(f"addmm takes beta = alpha = 1, found {args['beta']} and {args['alpha']}")
+    return _product(b, args["mat1"], args["mat2"], args["self"])
+
+
+def _import_matmul(b: Builder, args: Mapping[str, Any]) -> str:
+    """torch.matmul: batch dimensions broadcast; a vector becomes a row (first) or a column (second)."""
+    left, right = args["self"], args["other"]
+    row, column = len(b.type(left).shape) == 1, len(b.type(right).shape) == 1
+    if row:
+        left = b.emit("view", (left,), {"shape": (1, -1)})
+    if column:
+        right = b.emit("view", (right,), {"shape": (-1, 1)})
+    batch = np.broadcast_shapes(*(b.type(name).shape[:-2] for name in (left, right)))
+    if len(batch) > 2:
+        # Beyond four dimensions the leading ones are folded into one, which does not broadcast.
+        left, right = (_expand_batch(b, name, batch) for name in (left, right))
+    y = _product(b, left, right)
+    kept = [0 if i < len(batch) else -1 for i in range(len(batch) + 2 - row - column)]
+    return b.emit("view", (y,), {"shape": kept}) if row or column else y
+
+
+def _expand_batch(b: Builder, name: str, batch: tuple[int, ...]) -> str:
+    shape = b.type(name).shape
+    lead = (1,) * (len(batch) + 2 - len(shape)) + shape[:-2]
+    if lead[:-1] == batch[:-1] or math.prod(lead[:-1]) == 1:
+        return name
+    return b.emit("expand", (name,), {"shape": (*batch, *shape[-2:])})
+
+
 def _case(m: Shape, k: int, n: int, values: str = "random") -> Case:
     return Case(((*m, k), (n, k), (n,)), {}, values)
 
@@ -100,7 +148,12 @@ linear = Op(
     infer=_infer,
     reference=_reference,
     kernels=(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),),
-    aten={"aten.linear.default": _import_linear},
+    aten={
+        "aten.linear.default": _import_linear,
+        "aten.mm.default": _import_mm,
+        "aten.addmm.default": _import_addmm,
+        "aten.matmul.default": _import_matmul,
+    },
     int8=_lower,
     annotate="weighted",
     cases=(
@@ -133,6 +186,15 @@ q8ta_linear_add = Op(
     reference=_reference_int8,
     schema={**weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
     kernels=_kernels("q8ta_linear_add", ("tile_int8x4", "requantize_add")),
+)
+
+q8ta_linear_act = Op(
+    name="q8ta_linear_act",
+    operands=(*weighted.OPERANDS, weighted.CURVE_OPERAND),
+    infer=_infer_int8,
+    reference=_reference_int8,
+    schema={**weighted.RANGE},
+    kernels=_kernels("q8ta_linear_act", ("tile_int8x4", "requantize_curve")),
 )
 
 q8ta_linear_float = Op(

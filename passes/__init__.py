@@ -11,7 +11,6 @@ from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize
-from q8ta_wgpu.passes.quantize_preactivation import quantize_preactivation
 from q8ta_wgpu.passes.simplify import simplify
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.verify import RUNNABLE, verify
@@ -28,9 +27,7 @@ PASSES: tuple[Pass, ...] = (
     # Byte-moving operators leave the float side: dequantizes move down past them, quantizes up.
     sink_dequantize,
     hoist_quantize,
-    # conv -> hardswish with no quantize between gets one, so that the generic rule below applies.
-    quantize_preactivation,
-    # dequantize -> x -> (clamps) -> quantize becomes the int8 form of x.
+    # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x.
     fuse_int8,
     # What fusion left: dequantize -> quantize becomes nothing or a table.
     cancel_qdq,

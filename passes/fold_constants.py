@@ -27,7 +27,7 @@ def fold_constants(graph: Graph) -> None:
             value = OPS[node.op].reference(call_of(graph, node), [graph.constants[name] for name in node.inputs])
             graph.constants[node.output] = np.ascontiguousarray(value)
             continue
-        elif OPS[node.op].moves_bytes and node.inputs[0] in weights and len(node.inputs) == 1:
+        elif OPS[node.op].moves_bytes and not OPS[node.op].fill and node.inputs[0] in weights and len(node.inputs) == 1:
             node = _move_weight(graph, node, weights[node.inputs[0]]) or node
             weights[node.output] = node
         kept.append(node)

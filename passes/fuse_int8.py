@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from q8ta_wgpu.verify import call_of
 
 @dataclass(frozen=True)
 class Tail:
-    """What follows an operator: the value that is quantized, clamps on the way, and a residual joined first."""
+    """What follows an operator: the value that is quantized, clamps on the way, and what joins before rounding."""
 
     value: str
     clamps: tuple[tuple[float, float], ...] = ()
     residual: str | None = None
+    activation: Node | None = None
 
 
 class View:
@@ -42,15 +43,14 @@ class View:
         return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
 
     def tail(self, node: Node) -> Tail:
-        """Follows single readers: for weighted operators one residual add, then clamps."""
+        """Follows single readers: for weighted operators one residual add or one activation, then clamps."""
         value = node.output
-        reader = self.only_reader(value)
-        if (
-            OPS[node.op].annotate == "weighted"
-            and reader is not None
-            and reader.op == "add"
-            and reader.attrs["alpha"] == 1
-        ):
+        reader = self.only_reader(value) if OPS[node.op].annotate == "weighted" else None
+        if reader is not None and OPS[reader.op].unary and not OPS[reader.op].clamp:
+            active = self.clamped(reader.output, None)
+            if any(u.op == "quantize" for u in self.users[active.value]):
+                return replace(active, activation=reader)
+        if reader is not None and reader.op == "add" and reader.attrs["alpha"] == 1:
             other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
             int8 = self.int8_behind(other)
             shape = self.graph.types[reader.output].shape
@@ -150,7 +150,14 @@ def _site(graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: No
         assert out is not None
         lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
     residual = graph.types[tail.residual].q if tail.residual else None
-    return Site(call_of(graph, node), tuple(q), constants, out, lo, hi, residual)
+    activation = _function(tail.activation) if tail.activation else None
+    return Site(call_of(graph, node), tuple(q), constants, out, lo, hi, residual, activation)
+
+
+def _function(node: Node) -> Callable[[Array], Array]:
+    unary = OPS[node.op].unary
+    assert unary is not None
+    return lambda x: unary(x, node.attrs)
 
 
 def _constant(graph: Graph, view: View, name: str) -> Weight | Array | None:

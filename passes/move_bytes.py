@@ -4,8 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from q8ta_wgpu.ir import Graph, Node, TensorType
+import numpy as np
+
+from q8ta_wgpu import arithmetic
+from q8ta_wgpu.ir import Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
+
+
+def _fill(node: Node) -> Array | None:
+    fill = OPS[node.op].fill
+    return np.array([fill(node.attrs)], np.float32) if fill else None
+
+
+def _sinks(node: Node, q: QParams | None) -> bool:
+    """Whether the value a pad writes is one that int8 at `q` holds exactly: if not, moving it there would change it."""
+    fill = _fill(node)
+    if fill is None or q is None:
+        return True
+    return bool(np.array_equal(arithmetic.dequantize(arithmetic.quantize(fill, q), q), fill))
+
+
+def _hoists(node: Node, quantize: Node, q: QParams | None) -> bool:
+    """Whether the value a pad writes is within the quantize's own range, which the pad does not know."""
+    fill = _fill(node)
+    if fill is None or q is None:
+        return True
+    bounded = arithmetic.quantize(fill, q, quantize.attrs["lo"], quantize.attrs["hi"])
+    return bool(np.array_equal(bounded, arithmetic.quantize(fill, q)))
 
 
 def sink_dequantize(graph: Graph) -> None:
@@ -15,7 +40,12 @@ def sink_dequantize(graph: Graph) -> None:
     for node in graph.nodes:
         sources = [producers.get(name) for name in node.inputs]
         int8 = [s.inputs[0] for s in sources if s is not None and s.op == "dequantize"]
-        if not OPS[node.op].keeps_int8 or len(int8) != len(node.inputs) or len({graph.types[i].q for i in int8}) != 1:
+        if (
+            not OPS[node.op].keeps_int8
+            or len(int8) != len(node.inputs)
+            or len({graph.types[i].q for i in int8}) != 1
+            or not _sinks(node, graph.types[int8[0]].q)
+        ):
             nodes.append(node)
             continue
         moved = graph.fresh(f"{node.output}.int8")
@@ -40,6 +70,7 @@ def hoist_quantize(graph: Graph) -> None:
             or node.output in graph.outputs
             or len(readers) != 1
             or readers[0].op != "quantize"
+            or not _hoists(node, readers[0], graph.types[readers[0].output].q)
         ):
             nodes.append(node)
             continue

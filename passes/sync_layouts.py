@@ -1,16 +1,38 @@
-"""Layout sync: a layout for every value and a kernel for every node, with transitions where a reader needs another."""
+"""Layout sync: a layout for every value and a kernel for every node, with transitions where a reader needs another.
+
+Two policies. `greedy` is ExecuTorch Vulkan's forward sweep over our table; `optimal` chooses layouts and kernels
+together for least total cost under `q8ta_wgpu.cost`, and says whether that is proved.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.ir import INT8X4, Graph, Node
+from q8ta_wgpu.ir import Graph, Node
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, packed_axis
-from q8ta_wgpu.op import Call, Kernel, LayoutSet, Op
+from q8ta_wgpu.layout import Layout
+from q8ta_wgpu.op import Call, Kernel
+from q8ta_wgpu.passes.layout_greedy import Pick, greedy
+from q8ta_wgpu.passes.layout_optimal import optimal
+from q8ta_wgpu.passes.layout_problem import Assignment, Problem, cheapest
+from q8ta_wgpu.passes.layout_table import (
+    allowed,
+    clone_call,
+    input_layouts,
+    problem_of,
+    registered,
+    transitions,
+)
 from q8ta_wgpu.target import Target
 from q8ta_wgpu.verify import call_of
+
+__all__ = ["POLICIES", "Plan", "Step", "allowed", "input_layouts", "sync_layouts"]
+
+POLICIES = ("optimal", "greedy")
+SLACK = 1e-9
+"""Relative difference below which two costs are equal: sums are rounded."""
 
 
 @dataclass(frozen=True)
@@ -31,91 +53,120 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in execution order and the layout of every value, inputs and layout-carrying constants included."""
+    """Steps in execution order, and the layout of every value: inputs, results, copies, layout-carrying constants.
+
+    Attributes:
+        aliases: values that are another value's buffer under their own name, as views that a layout makes free.
+        policy: 'optimal' or 'greedy'; cost: total estimate in bytes; bound: what no assignment can be below.
+    """
 
     steps: tuple[Step, ...]
     layouts: dict[str, Layout]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    policy: str = ""
+    cost: float = 0.0
+    bound: float = 0.0
+
+    def root(self, name: str) -> str:
+        """The value whose buffer holds `name`: itself unless it is an alias."""
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    @property
+    def transitions(self) -> tuple[Step, ...]:
+        """The copies that layout sync inserted."""
+        return tuple(step for step in self.steps if step.node.op == "q8ta_clone")
+
+    @property
+    def proved(self) -> bool:
+        """Whether no assignment costs less."""
+        return self.cost <= self.bound * (1 + SLACK)
 
 
-def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
-    """The members of a kernel's layout set that fit a dtype, in a fixed order."""
-    order = INT8_LAYOUTS if dtype == INT8X4 else (ROW_MAJOR,)
-    return tuple(layout for layout in order if layout in layouts)
+def sync_layouts(graph: Graph, target: Target, policy: str = "optimal") -> Plan:
+    """Chooses layouts and kernels for `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
+
+    Raises UnsupportedError for a node that no kernel can run on the target, or an unknown policy.
+    """
+    if policy not in POLICIES:
+        raise UnsupportedError(f"layouts must be chosen by one of {', '.join(POLICIES)}, found {policy!r}")
+    problem = problem_of(graph, target)
+    if policy == "greedy":
+        found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
+        return plan_of(graph, target, problem, found, "greedy")
+    found, bound = optimal(problem)
+    cost = found.cost(problem)
+    if cost > bound * (1 + SLACK):
+        swept = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
+        found = min(found, swept, key=lambda assignment: assignment.cost(problem))
+    return plan_of(graph, target, problem, found, "optimal", bound)
 
 
-def input_layouts(kernel: Kernel, op: Op, call: Call) -> list[tuple[Layout, ...]]:
-    """Layouts allowed for each input; empty for constant operands."""
-    found: list[tuple[Layout, ...]] = []
-    activations = 0
-    for position, t in enumerate(call.inputs):
-        if op.operand(position).constant:
-            found.append(())
-            continue
-        found.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))
-        activations += 1
-    return found
+def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assignment[Layout]:
+    """The sweep's picks with the cheapest option that they allow for every node."""
+    options, reads = [], []
+    free: dict[str, Layout] = {}
+    for choice, pick in zip(problem.choices, picks, strict=True):
+        layouts = [r.memory_layout if r else None for r in pick.reads]
+        fitting = [
+            option
+            for option in choice.options
+            if option.out == pick.out.memory_layout
+            and all(layout is None or layout in read for layout, read in zip(layouts, option.reads, strict=True))
+        ]
+        option = min(
+            fitting,
+            key=lambda o: o.cost + sum(read[r] for r, read in zip(layouts, o.reads, strict=True) if r is not None),  # noqa: B023
+        )
+        options.append(option)
+        reads.append(tuple(r or cheapest(read) for r, read in zip(layouts, option.reads, strict=True)))
+        for name, layout in zip(choice.inputs, layouts, strict=True):
+            if name in problem.free and layout is not None:
+                free.setdefault(name, layout)
+    return Assignment(
+        tuple(options), tuple(reads), {name: free.get(name, layouts[0]) for name, layouts in problem.free.items()}
+    )
 
 
-def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kernel]:
-    """The kernels that can run a call on a target, preferred first; raises UnsupportedError if there is none."""
-    found = [kernel for kernel in op.kernels if kernel.when(call, target)]
-    if not found:
-        types = ", ".join(map(str, call.inputs))
-        raise UnsupportedError(f"no kernel of {op.name} can run {place} on {target.name} for inputs {types}")
-    return found
-
-
-def sync_layouts(graph: Graph, target: Target) -> Plan:
-    """One forward sweep: keep the layout a value has if its reader allows it, else insert q8ta_clone, once per layout."""
-    layouts = {
-        name: Layout.PACKED_INT8_4W if graph.types[name].dtype == INT8X4 else ROW_MAJOR for name in graph.inputs
-    }
-    copies: dict[tuple[str, Layout], str] = {}
+def plan_of(
+    graph: Graph,
+    target: Target,
+    problem: Problem[Layout],
+    found: Assignment[Layout],
+    policy: str,
+    bound: float = 0.0,
+) -> Plan:
+    """The steps of an assignment: copies just before their first reader, free views as aliases."""
+    layouts = dict(found.free)
+    aliases: dict[str, str] = {}
     steps: list[Step] = []
-    for node in graph.nodes:
-        op, call = OPS[node.op], call_of(graph, node)
-        kernel = usable_kernels(op, call, target, f"node {node.output}")[0]
-        choices = input_layouts(kernel, op, call)
-        common: int | None = None
-        chosen: list[Layout | None] = []
-        names: list[str] = []
-        for name, options in zip(node.inputs, choices, strict=True):
-            if not options:
-                chosen.append(None)
-                names.append(name)
-                continue
-            if kernel.synced and common is not None:
-                options = tuple(o for o in options if packed_axis(o) == common)
-            current = layouts.get(name)
-            layout = current if current in options else options[0]
-            common = packed_axis(layout)
-            chosen.append(layout)
-            if name in graph.constants:
+    for node, option, reads in zip(graph.nodes, found.options, found.reads, strict=True):
+        names = []
+        for name, layout in zip(node.inputs, reads, strict=True):
+            if layout is not None and name in graph.constants:
                 layouts.setdefault(name, layout)
-            if layouts[name] != layout:
-                name = _copy(graph, copies, layouts, steps, name, layout)
+            elif layout is not None and layouts[name] != layout:
+                name = _copy(graph, target, steps, layouts, name, layout)
             names.append(name)
-        outs = allowed(kernel.output, call.output.dtype)
-        if kernel.synced:
-            outs = tuple(o for o in outs if packed_axis(o) == common)
-        first = next((layout for layout in chosen if layout is not None), None)
-        preferred = first if first in outs else outs[-2 if len(outs) == 3 else 0]
-        layouts[node.output] = preferred
+        layouts[node.output] = option.out
+        if option.kernel is None:
+            aliases[node.output] = names[0]
+            continue
         renamed = Node(node.op, tuple(names), node.output, node.attrs, node.source)
-        steps.append(Step(renamed, call, kernel, tuple(chosen), preferred))
-    return Plan(tuple(steps), layouts)
+        steps.append(Step(renamed, call_of(graph, node), option.kernel, tuple(reads), option.out))
+    return Plan(tuple(steps), layouts, aliases, policy, found.cost(problem), bound)
 
 
 def _copy(
-    graph: Graph, copies: dict[tuple[str, Layout], str], layouts: dict[str, Layout], steps: list[Step], name: str, layout: Layout
+    graph: Graph, target: Target, steps: list[Step], layouts: dict[str, Layout], name: str, layout: Layout
 ) -> str:
-    key = (name, layout)
-    if key not in copies:
-        copies[key] = f"{name}@{layout.short}"
-        layouts[copies[key]] = layout
+    """The name of the copy of a value in a layout, inserted when first asked for."""
+    copy = f"{name}@{layout.short}"
+    if copy not in layouts:
         t = graph.types[name]
-        node = Node("q8ta_clone", (name,), copies[key])
-        steps.append(Step(node, Call({}, (t,), t), OPS["q8ta_clone"].kernels[0], (layouts[name],), layout))
-    return copies[key]
-
-
+        _, kernel = transitions(t, target)[layouts[name], layout]
+        layouts[copy] = layout
+        node = Node("q8ta_clone", (name,), copy, {}, f"{name} in {layout.short}")
+        steps.append(Step(node, clone_call(t), kernel, (layouts[name],), layout))
+    return copy

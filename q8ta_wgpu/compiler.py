@@ -14,7 +14,7 @@ def compile(program: Any) -> Model:
 
     Args:
         program: torch.export.ExportedProgram of a PT2E-converted module (static int8 or uint8 activations, int8
-            weights), from `q8ta_wgpu.quantize` or any other PT2E quantizer.
+            weights), from `q8ta_wgpu.quantize` or any other PT2E quantizer; or the converted module itself.
 
     Raises:
         UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
-def import_program(program: ExportedProgram) -> tuple[Graph, Structure]:
+def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Graph, Structure]:
     """The graph of an exported PT2E program, and the structure of its outputs.
 
     The program is functionalized first (`run_decompositions({})` keeps composite operators such as linear whole).
@@ -34,6 +35,8 @@ def import_program(program: ExportedProgram) -> tuple[Graph, Structure]:
         UnsupportedError: names every operator that cannot be imported, with module path and source line; also
             mutated buffers, dynamic dimensions other than the batch, inputs that are not float32 tensors.
     """
+    if isinstance(program, torch.fx.GraphModule):
+        program = _export(program)
     if not isinstance(program, ExportedProgram):
         raise UnsupportedError(
             f"expected a torch.export.ExportedProgram, found {type(program).__name__}: "
@@ -43,6 +46,20 @@ def import_program(program: ExportedProgram) -> tuple[Graph, Structure]:
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
         functional = program.run_decompositions({})
     return _Importer(functional).run()
+
+
+def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
+    """Exports what convert_pt2e returned, with zeros of the shapes its placeholders were traced with.
+
+    Exporting again also drops the `_guards_fn` call that torch.export puts into every module it makes.
+    """
+    values = [node.meta.get("val") for node in converted.graph.nodes if node.op == "placeholder"]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        raise UnsupportedError(
+            "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
+        )
+    example = tuple(torch.zeros([_integer(d) for d in v.shape], dtype=v.dtype) for v in values)
+    return torch.export.export(converted, example)
 
 
 class _RefusedError(Exception):
@@ -80,6 +97,13 @@ class _Importer:
         """The array of a constant, None for other values."""
         return self.raw[name] if name in self.raw else self.graph.constants.get(name)
 
+    def is_constant(self, name: str) -> bool:
+        """Whether a value depends on constants alone."""
+        if name in self.raw or name in self.graph.constants:
+            return True
+        producer = next((node for node in self.graph.nodes if node.output == name), None)
+        return producer is not None and all(self.is_constant(i) for i in producer.inputs)
+
     def refuse(self, reason: str) -> Exception:
         """The error to raise when a call cannot be imported."""
         return _RefusedError(reason)
@@ -93,7 +117,7 @@ class _Importer:
             elif array.dtype != np.int8:
                 array = array.astype(np.int32)
             self.graph.types[name] = TensorType(array.shape, str(array.dtype))
-            self.graph.constants[name] = np.ascontiguousarray(array)
+            self.graph.constants[name] = np.asarray(array, order="C")
         return name
 
     # --- the walk ---
@@ -151,11 +175,15 @@ class _Importer:
 
     def _call(self, node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
         name = str(node.target)
-        if name.endswith("getitem"):
+        if node.target is operator.getitem:
             source, index = node.args
             assert isinstance(source, torch.fx.Node)
             assert isinstance(index, int)
             parts = values[source.name]
+            if isinstance(parts, list) and index >= len(parts):
+                self.source, self.hint = _place(node), node.name
+                self.problems.append(f"{source.target} at {self.source or node.name}: result {index} is not supported")
+                return self._placeholder_for(node)
             return parts[index] if isinstance(parts, list) else parts
         self.source, self.hint = _place(node), node.name
         try:
@@ -265,7 +293,7 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
         return _integer(argument) if isinstance(argument, torch.SymInt) else argument
 
     found: dict[str, Any] = {}
-    for position, parameter in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for position, parameter in enumerate(node.target._schema.arguments):
         if position < len(node.args) and not parameter.kwarg_only:
             found[parameter.name] = value(node.args[position])
         elif parameter.name in node.kwargs:

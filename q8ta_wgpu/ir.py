@@ -119,7 +119,7 @@ class Graph:
     def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
         """Adds a constant and returns its name; the dtype is the array's unless an int8x4 is asked for."""
         name = self.fresh(hint)
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         self.types[name] = TensorType(tuple(array.shape), dtype or str(array.dtype), q)
         self.constants[name] = array
         return name

@@ -2,8 +2,9 @@
 
 Module-scope declarations have no order in WGSL, so linking is appending. For an activation operand `x` a kernel may
 call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only) and `x_at(p)` (the element as i32 or
-f32); for the result `y_index(p)`, `y_coord(word)` and Y_LANE (the step from one lane to the next). Constant operands
-are plain arrays under their name. Of a variadic operand `x`, `x_at(i, p)` reads the i-th.
+f32); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type
+of its elements: i32 or f32). Constant operands are plain arrays under their name. Of a variadic operand `x`, `x_at(i,
+p)` reads the i-th.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ def _axis(layout: Layout) -> str:
     return "xyzw"[packed_axis(layout)]
 
 
-def _operand(binding: Binding, slot: int) -> list[str]:
+def _operand(binding: Binding, slot: int, wide: bool) -> list[str]:
     name, element = binding.name, _BUFFER[binding.dtype]
+    if wide:
+        return [f"@group(0) @binding({slot}) var<storage, read> {name}: array<vec4<{element}>>;"]
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
     if binding.layout is None:
         return lines
@@ -91,6 +94,7 @@ def _result(dtype: str, layout: Layout, slot: int) -> list[str]:
         step[packed_axis(layout)] = "1u"
     return [
         f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_BUFFER[dtype]}>;",
+        f"alias Element = {'i32' if dtype == INT8X4 else 'f32'};",
         f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
         f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
         f"const Y_LANE = vec4<u32>({', '.join(step)});",
@@ -122,7 +126,7 @@ def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], o
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
     for slot, binding in enumerate(operands):
-        lines += _operand(binding, slot)
+        lines += _operand(binding, slot, binding.name in kernel.wide)
     if op.variadic:
         lines += _variadic(op, operands)
     lines += _result(call.output.dtype, out, len(operands))

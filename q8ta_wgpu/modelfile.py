@@ -157,9 +157,9 @@ def _encode(graph: Graph, structure: Structure) -> dict[str, Any]:
         "outputs": graph.outputs,
         "structure": structure.tree,
         "notes": graph.notes,
-        "values": {name: encode_type(t) for name, t in sorted(graph.types.items())},
+        "values": {name: encode_type(t) for name, t in graph.types.items()},
         "nodes": [
-            {"op": n.op, "inputs": list(n.inputs), "output": n.output, "attrs": dict(sorted(n.attrs.items())), "source": n.source}
+            {"op": n.op, "inputs": list(n.inputs), "output": n.output, "attrs": dict(n.attrs), "source": n.source}
             for n in graph.nodes
         ],
     }

@@ -148,6 +148,8 @@ class Kernel:
         output: layouts allowed for the result.
         synced: activation operands and result must share packed dimension and block size.
         when: whether the kernel can run a call on a target.
+        suits: whether measurements say that, where it can run, nothing after it in the table is faster.
+        wide: operands bound as vectors of four words; they have no functions of positions.
         params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
         constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
         prepack: operand position -> function from (call, canonical array) to the array uploaded.
@@ -162,6 +164,8 @@ class Kernel:
     output: LayoutSet
     synced: bool = False
     when: Callable[[Call, Target], bool] = _always
+    suits: Callable[[Call, Target], bool] = _always
+    wide: tuple[str, ...] = ()
     params: Callable[[Call], Params] = _no_params
     constants: Callable[[Call], Mapping[str, int]] = _no_constants
     prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)
@@ -191,6 +195,7 @@ class Site:
         out: quantization of the result, None for a float32 result.
         lo, hi: range of the result, with fused activations and the quantize node's own range.
         residual: quantization of an addend joined before rounding, if any.
+        activation: float64 function applied before rounding, if any (not a clamp).
     """
 
     call: Call
@@ -200,6 +205,7 @@ class Site:
     lo: int = -128
     hi: int = 127
     residual: QParams | None = None
+    activation: Callable[[Array], Array] | None = None
 
 
 RESIDUAL = -1
@@ -229,6 +235,9 @@ class Builder(Protocol):
 
     def array(self, name: str) -> Array | None:
         """The array of a constant value, None for any other value."""
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value depends on constants alone: a parameter, dequantized or permuted or not."""
 
     def refuse(self, reason: str) -> Exception:
         """An error to raise: this call cannot be imported, and why."""
@@ -279,6 +288,7 @@ class Op:
         unary: f(float64 array, attrs): the elementwise function of a single tensor, for the 256-entry table.
         clamp: attrs -> (low, high) if the operator is a clamp, so that it can fold into the producer's range.
         moves_bytes: whether results are only copies of input elements, so that it runs unchanged on int8.
+        fill: attrs -> the real value a byte-moving operator writes where it copies no element (pad), else None.
         monotonic: whether q(op(x)) == op(q(x)) with equal scales (max_pool), so that it runs unchanged on int8.
         annotate: how the quantizer treats it: 'weighted', 'elementwise', 'shared' (one observer for in and out), or ''.
         reads: which part of its inputs a part of the result needs, so that big images can run in tiles.
@@ -300,6 +310,7 @@ class Op:
     unary: Callable[[Array, Attrs], Array] | None = None
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     moves_bytes: bool = False
+    fill: Callable[[Attrs], float] | None = None
     monotonic: bool = False
     annotate: str = ""
     reads: Reads | None = None

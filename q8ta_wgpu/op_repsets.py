@@ -17,6 +17,7 @@ that it serves our graphs and any other. What upstream leaves to accident is def
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import reduce
 
@@ -97,6 +98,12 @@ class OpRepSets:
             for slot in group:
                 self._sets[slot] = common
                 self._groups[slot] = group
+
+    def copy(self) -> OpRepSets:
+        """The same sets, to be narrowed independently."""
+        other = copy.copy(self)
+        other._sets = dict(self._sets)
+        return other
 
     def _make_groups(self, asked: list[Slot]) -> list[list[Slot]]:
         groups: list[list[Slot]] = []

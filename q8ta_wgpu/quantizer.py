@@ -91,7 +91,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Writes the annotation of every node the table knows."""
         for node in model.graph.nodes:
             name = str(node.target)
-            if node.op != "call_function" or name not in ATEN or not _is_float(node):
+            if node.op != "call_function" or name not in ATEN or not _is_float(node) or _ANNOTATION in node.meta:
                 continue
             match ATEN[name][0].annotate:
                 case "weighted":

@@ -18,12 +18,16 @@ from q8ta_wgpu.runtime.program import Dispatch, Place, Port, Program
 from q8ta_wgpu.target import BASELINE, Target
 
 
-def schedule(graph: Graph, target: Target = BASELINE, plan: Plan | None = None) -> Program:
+def schedule(
+    graph: Graph, target: Target = BASELINE, plan: Plan | None = None, layouts: str = "optimal"
+) -> Program:
     """The program that runs `graph` on `target`; `plan` overrides the choice of layouts and kernels.
+
+    `layouts` is the policy of layout sync, 'optimal' or 'greedy'.
 
     Raises DeviceError where a tensor or a workgroup needs more than the target offers.
     """
-    plan = plan or sync_layouts(graph, target)
+    plan = plan or sync_layouts(graph, target, layouts)
     builder = _Builder(graph, target, plan)
     for step in plan.steps:
         builder.add(step)
@@ -46,14 +50,18 @@ class _Builder:
         steps = self.plan.steps
         sizes: dict[str, int] = {name: self._bytes(self.graph.types[name], name) for name in self.graph.inputs}
         sizes |= {step.node.output: self._bytes(step.call.output, step.node.output) for step in steps}
+        root = self.plan.root
+        for name in self.plan.aliases:
+            sizes[root(name)] = max(sizes[root(name)], self._bytes(self.graph.types[name], name))
         lives = memory.lifetimes(
-            [step.node.inputs for step in steps],
+            [[root(name) for name in step.node.inputs] for step in steps],
             [step.node.output for step in steps],
             self.graph.inputs,
-            self.graph.outputs,
+            [root(name) for name in self.graph.outputs],
             sizes,
         )
         self.slot, self.slots = memory.assign_slots(lives)
+        self.slot |= {name: self.slot[root(name)] for name in self.plan.aliases}
         for name, size in sizes.items():
             if size > self.target.binding_size:
                 raise DeviceError(

@@ -24,9 +24,11 @@ _AXES = (2, 3)
 
 @dataclass(frozen=True)
 class Window:
-    """One tile along an axis: rows start..start+size of the input give rows keep_first..keep_last of the output."""
+    """One tile along an axis: input rows from `start` on give output rows from `origin` on, of which keep_first up to
+    but not keep_last are kept."""
 
     start: int
+    origin: int
     keep_first: int
     keep_last: int
 
@@ -53,10 +55,10 @@ class TiledSession:
         whole = model.reshape(shape).graph
         self.shape = shape
         self._output = whole.types[whole.outputs[0]].shape
-        self.window = _window_size(model, shape, max_bytes or _binding_size(device))
+        self.window = _window_size(whole, model, shape, max_bytes or _binding_size(device))
         if self.window == shape[2:]:
-            self._rows: tuple[Window, ...] = (Window(0, 0, self._output[2]),)
-            self._columns: tuple[Window, ...] = (Window(0, 0, self._output[3]),)
+            self._rows: tuple[Window, ...] = (Window(0, 0, 0, self._output[2]),)
+            self._columns: tuple[Window, ...] = (Window(0, 0, 0, self._output[3]),)
         else:
             self._rows, self._columns = (tuple(_windows(whole, axis, self.window[axis - 2])) for axis in _AXES)
         self.session = Session(model.reshape((*shape[:2], *self.window)), device)
@@ -73,12 +75,11 @@ class TiledSession:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
         result = np.empty(self._output, np.float32)
         height, width = self.window
-        scale = [Fraction(self._output[axis], self.shape[axis]) for axis in _AXES]
         for r in self._rows:
             for c in self._columns:
                 tile = _only(self.session(x[:, :, r.start : r.start + height, c.start : c.start + width]))
-                top, left = int(r.start * scale[0]), int(c.start * scale[1])
-                kept = tile[:, :, r.keep_first - top : r.keep_last - top, c.keep_first - left : c.keep_last - left]
+                rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
+                kept = tile[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
                 result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
         return result
 
@@ -118,34 +119,47 @@ def largest_value(graph: Graph) -> int:
     return max(sizes)
 
 
-def _window_size(model: Model, shape: tuple[int, ...], limit: int) -> tuple[int, int]:
+def _window_size(graph: Graph, model: Model, shape: Shape, limit: int) -> tuple[int, int]:
     """The largest window of the image, its longer side halved until every value fits."""
-    h, w = shape[2:]
-    multiple = _granularity(model.reshape(shape).graph)
-    while largest_value(model.reshape((*shape[:2], h, w)).graph) > limit:
-        h, w = (_half(h, multiple[0]), w) if h >= w else (h, _half(w, multiple[1]))
-    return h, w
+    size = [shape[2], shape[3]]
+    multiples = [_alignment(graph, axis) for axis in _AXES]
+    while largest_value(model.reshape((*shape[:2], *size)).graph) > limit:
+        longer = 0 if size[0] >= size[1] else 1
+        size[longer] = _half(size[longer], shape[2 + longer], multiples[longer])
+    return size[0], size[1]
 
 
-def _half(extent: int, multiple: int) -> int:
-    half = extent // 2 // multiple * multiple
+def _half(size: int, extent: int, multiple: int) -> int:
+    """The next smaller window: its distance from the image's end is a multiple, so that the last one can end there."""
+    half = size // 2
+    half -= (half - extent) % multiple
     if half < multiple:
         raise InputError(f"not even a tile of {multiple} rows or columns fits: raise max_bytes")
     return half
 
 
-def _granularity(graph: Graph) -> tuple[int, int]:
-    """Input rows and columns that make one whole output row and column."""
-    x, y = graph.types[graph.inputs[0]].shape, graph.types[graph.outputs[0]].shape
-    if len(y) != 4:
-        raise InputError(f"tiling needs an image as output, found shape {y}")
-    found = [Fraction(x[axis], y[axis]) for axis in _AXES]
-    for axis, step in zip(_AXES, found, strict=True):
-        if step.numerator != 1 and step.denominator != 1:
-            raise InputError(
-                f"tiling needs an output of whole times the input or 1/whole, found {y[axis]} of {x[axis]}"
-            )
-    return found[0].numerator, found[1].numerator
+def _scales(graph: Graph, axis: int) -> dict[str, Fraction]:
+    """Rows (or columns) of each value per row of the input, exactly."""
+    scales = {graph.inputs[0]: Fraction(1)}
+    for node in graph.nodes:
+        first, _ = _span(graph, node, axis, 0, 0)
+        later, _ = _span(graph, node, axis, _FAR, _FAR)
+        stride = Fraction(later - first, _FAR)
+        reads = [scales[name] for name in node.inputs if name in scales]
+        if len(set(reads)) > 1 or stride <= 0:
+            raise InputError(f"the model cannot run in tiles: {node.op} joins images of different sizes")
+        if reads:
+            scales[node.output] = reads[0] / stride
+    return scales
+
+
+_FAR = 5040
+"""A position far from the border, divisible by every usual factor, to read an operator's stride from."""
+
+
+def _alignment(graph: Graph, axis: int) -> int:
+    """Where windows may start: multiples of this many rows, whole rows of every value."""
+    return math.lcm(*(scale.denominator for scale in _scales(graph, axis).values()))
 
 
 def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
@@ -183,16 +197,15 @@ def _windows(graph: Graph, axis: int, size: int) -> Iterator[Window]:
     """Windows of `size` covering the axis: each keeps as many output rows as its halo leaves."""
     extent = graph.types[graph.inputs[0]].shape[axis]
     outputs = graph.types[graph.outputs[0]].shape[axis]
-    scale = Fraction(outputs, extent)
-    multiple = scale.denominator
+    multiple, scale = _alignment(graph, axis), _scales(graph, axis)[graph.outputs[0]]
     kept = 0
     while kept < outputs:
         first, _ = needed(graph, axis, kept, kept)
-        start = min(first // multiple * multiple, (extent - size) // multiple * multiple)
-        last = min(outputs, math.floor((start + size) * scale)) - 1
+        start = min(first // multiple * multiple, extent - size)
+        last = outputs - 1 if start + size == extent else min(outputs, math.floor((start + size) * scale)) - 1
         while last >= kept and needed(graph, axis, kept, last)[1] >= start + size:
             last -= 1
         if last < kept:
             raise InputError(f"a tile of {size} is smaller than what one output row or column needs: raise max_bytes")
-        yield Window(start, kept, last + 1)
+        yield Window(start, int(start * scale), kept, last + 1)
         kept = last + 1

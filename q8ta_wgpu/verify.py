@@ -21,7 +21,7 @@ def call_of(graph: Graph, node: Node) -> Call:
 
 def verify(graph: Graph, stage: str = "") -> None:
     """Raises GraphError at the first rule `graph` breaks; `stage` names the pass that made it, or RUNNABLE."""
-    where = f" after {stage}" if stage else ""
+    where = f" after {stage}" if stage not in ("", RUNNABLE) else ""
     defined = dict.fromkeys((*graph.inputs, *graph.constants))
     for name in (*graph.inputs, *graph.constants, *graph.outputs):
         if name not in graph.types:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu import arithmetic
+from q8ta_wgpu import curve as curves
 from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, INT32, Array, Attrs
 from q8ta_wgpu.op import INT8_RANGE, RESIDUAL, Attr, Call, Lowered, Operand, Params, Site, Weight
 
@@ -58,6 +59,16 @@ OPERANDS = (
 """Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
 output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
 
+
+def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
+    knots = arrays[5]
+    assert knots is not None
+    return curves.valid(knots)
+
+
+CURVE_OPERAND = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
+"""Of q8ta_conv2d_act and q8ta_linear_act: their multiplier and offset are in 2^-14 segments of the curve."""
+
 RESIDUAL_OPERAND = Operand("residual", dtypes=(INT8X4,))
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 LARGEST_RESIDUAL = int(INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
@@ -65,7 +76,8 @@ RESIDUAL_MULTIPLIER = Attr("int", low=0, high=LARGEST_RESIDUAL)
 
 
 def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
-    """The int8 form of a weighted sum: `op`, `op`_add with a residual, `op`_float with a float32 result.
+    """The int8 form of a weighted sum: `op`, `op`_add with a residual, `op`_act with an
+    activation before rounding, `op`_float with a float32 result.
 
     The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
     """
@@ -85,16 +97,24 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
     if site.out is None:
-        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(np.int32)
+        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(
+            np.int32
+        )
         return Lowered(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
-    unit = 2.0**arithmetic.FRACTION / site.out.scale
+    curve = curves.fit(site.activation, site.out, site.lo, site.hi) if site.activation else None
+    if site.activation and (curve is None or site.residual):
+        return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
+    unit = 2.0**arithmetic.FRACTION / (curve.step if curve else site.out.scale)
     multiplier = (scale * unit).astype(np.float32)
     if not np.isfinite(multiplier).all():
         return "the ratio of its scales is not a finite float32"
     limit = arithmetic.OFFSET_LIMIT
-    offset = np.clip(np.rint(bias.astype(np.float64) * unit), -limit, limit).astype(np.int32)
+    shifted = bias.astype(np.float64) - (curve.low if curve else 0.0)
+    offset = np.clip(np.rint(shifted * unit), -limit, limit).astype(np.int32)
     operands = (0, weight.values, multiplier, offset, correction)
     bounded = {**attrs, "lo": site.lo, "hi": site.hi}
+    if curve:
+        return Lowered(f"{op}_act", (*operands, curve.knots), bounded)
     if site.residual is None:
         return Lowered(op, operands, bounded)
     factor = round(site.residual.scale * unit)
@@ -105,16 +125,18 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
 
 def epilogue(call: Call, acc: NDArray[np.int64], channel: int, arrays: tuple[Array, ...]) -> Array:
     """From sums of (x - z_x)*w to the result. `channel` is the axis of output channels; arrays are (multiplier, offset
-    [, residual]) as the operator's operands."""
+    [, residual or curve]) as the operator's operands."""
     shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
     multiplier, offset = arrays[0].reshape(shape), arrays[1].astype(np.int64).reshape(shape)
     if call.output.dtype == FLOAT32:
         total = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)
         return total * multiplier
     v = arithmetic.scaled_accumulator(acc, multiplier) + offset
-    if len(arrays) == 3:
+    if "residual_multiplier" in call.attrs:
         zero = call.zeros[-1]
         v = v + (arrays[2].astype(np.int64) - zero) * call.attrs["residual_multiplier"]
+    elif len(arrays) == 3:
+        v = curves.evaluate(v, arrays[2])
     assert call.output.q is not None
     steps = arithmetic.rte(v, arithmetic.FRACTION)
     return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
@@ -132,6 +154,8 @@ def epilogue_params(call: Call) -> Params:
     if "residual_multiplier" in call.attrs:
         fields["residual_zero"] = np.int32(call.zeros[-1])
         fields["residual_multiplier"] = np.int32(call.attrs["residual_multiplier"])
+    elif len(call.inputs) == 6:
+        fields["curve_end"] = np.int32(((call.inputs[5].numel - 1) << arithmetic.FRACTION) - 1)
     return fields
 
 

@@ -1,5 +1,5 @@
-"""What ExecuTorch's Vulkan backend gets wrong or refuses in statically quantized graphs, one test each, by its letter in
-the list this project keeps of it. Every one compiles to int8, runs equal to the reference, and agrees with torch."""
+"""What ExecuTorch's Vulkan backend gets wrong or refuses in statically quantized graphs, one test for each letter of
+the list this project keeps. Every one compiles to int8, runs equal to the reference, and agrees with torch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,11 @@ def conv(inputs: int, outputs: int, kernel: int = 3, **options: int) -> nn.Conv2
 
 @pytest.mark.parametrize("alpha", [2, -3, 0.5])
 def test_b_alpha(vulkan: Device, alpha: float) -> None:
-    check(Plain(lambda s, x: torch.add(s.a(x), s.b(x), alpha=alpha), a=conv(3, 8), b=conv(3, 8)), [data(1, 3, 6, 6)], vulkan)
+    check(
+        Plain(lambda s, x: torch.add(s.a(x), s.b(x), alpha=alpha), a=conv(3, 8), b=conv(3, 8)),
+        [data(1, 3, 6, 6)],
+        vulkan,
+    )
 
 
 def test_b_alpha_changes_the_result(vulkan: Device) -> None:

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 import weakref
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import wgpu
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.runtime import probe
+from q8ta_wgpu.runtime.modules import create_module
 from q8ta_wgpu.target import BASELINE, Target
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
 _BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2, "OpenGLES": 2}
 _WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup", "shader-f16")
 _WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
+_NEEDED_LIMITS = {
+    "max-storage-buffers-per-shader-stage": BASELINE.storage_buffers,
+    "max-compute-invocations-per-workgroup": BASELINE.invocations,
+    "max-compute-workgroup-storage-size": BASELINE.workgroup_memory,
+    "max-compute-workgroups-per-dimension": BASELINE.workgroups,
+}
+
+
+@contextlib.contextmanager
+def wgpu_errors(doing: str) -> Iterator[None]:
+    """What wgpu raises inside becomes a DeviceError: `doing`, and the driver's words."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise DeviceError(f"{doing}: {words[:1000]}") from error
 
 
 def adapters() -> list[Any]:
     """All wgpu adapters, best first: discrete before integrated before software, Vulkan and Metal before OpenGL."""
-    try:
-        found = list(wgpu.gpu.enumerate_adapters_sync())
-    except Exception as error:
-        raise DeviceError(f"wgpu could not list adapters: {error}") from error
-    return sorted(found, key=_rank)
+    with wgpu_errors("wgpu could not list adapters"):
+        return sorted(wgpu.gpu.enumerate_adapters_sync(), key=_rank)
 
 
 def _rank(adapter: Any) -> tuple[int, int]:
@@ -46,12 +66,18 @@ class Pipeline:
 
 
 class Device:
-    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads."""
+    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads.
+
+    Raises DeviceError where the device offers less than WebGPU's baseline: some OpenGL drivers do.
+    """
 
     def __init__(self, wgpu_device: Any) -> None:
         self.wgpu = wgpu_device
         self.name = describe(wgpu_device.adapter)
         self.lock = threading.RLock()
+        for limit, needed in _NEEDED_LIMITS.items():
+            if (found := wgpu_device.limits[limit]) < needed:
+                raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
         self.target = _target(self.name, wgpu_device.limits)
         self.timestamps = "timestamp-query" in wgpu_device.features
         self._pipelines: dict[str, Pipeline] = {}
@@ -64,15 +90,13 @@ class Device:
         """
         with self.lock:
             if text not in self._pipelines:
-                bind_layout, pipeline_layout = self._layout(buffers)
                 label = text.split("\n", 1)[0].removeprefix("// ")
-                try:
-                    module = self.wgpu.create_shader_module(label=label, code=text)
+                with wgpu_errors(f"{self.name} could not compile kernel {label}"):
+                    bind_layout, pipeline_layout = self._layout(buffers)
+                    module = create_module(self.wgpu, label, text)
                     compiled = self.wgpu.create_compute_pipeline(
                         label=label, layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
                     )
-                except Exception as error:
-                    raise DeviceError(f"{self.name} could not compile kernel {label}: {error}") from error
                 self._pipelines[text] = Pipeline(compiled, bind_layout)
             return self._pipelines[text]
 
@@ -86,11 +110,35 @@ class Device:
         """The module texts compiled so far."""
         return tuple(self._pipelines)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the device still works; a lost one never comes back."""
+        try:
+            self.wgpu.create_buffer(size=16, usage=wgpu.BufferUsage.STORAGE).destroy()
+        except Exception:
+            return False
+        return True
+
+    @functools.cached_property
+    def contract(self) -> str:
+        """How the device breaks the arithmetic contract of the int8 operators; empty where it keeps it."""
+        with self.lock, wgpu_errors(f"{self.name} could not be probed"):
+            return probe.contract(self)
+
+    @functools.cached_property
+    def dot_rates(self) -> probe.DotRates:
+        """Measured speed of dot4I8Packed and of its emulation. Where the emulation wins, `target.packed_dot` is cleared."""
+        with self.lock, wgpu_errors(f"{self.name} could not be measured"):
+            rates = probe.dot_rates(self)
+            self.target = replace(self.target, packed_dot=rates.packed >= rates.emulated)
+            return rates
+
     def _layout(self, buffers: int) -> tuple[Any, Any]:
         if buffers not in self._layouts:
             kinds = ["read-only-storage"] * (buffers - 1) + ["storage", "uniform"]
             entries = [
-                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}} for i, kind in enumerate(kinds)
+                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                for i, kind in enumerate(kinds)
             ]
             layout = self.wgpu.create_bind_group_layout(entries=entries)
             self._layouts[buffers] = layout, self.wgpu.create_pipeline_layout(bind_group_layouts=[layout])
@@ -100,7 +148,7 @@ class Device:
 def _target(name: str, limits: dict[str, int]) -> Target:
     return Target(
         name=name,
-        storage_buffers=max(BASELINE.storage_buffers, limits["max-storage-buffers-per-shader-stage"]),
+        storage_buffers=limits["max-storage-buffers-per-shader-stage"],
         invocations=limits["max-compute-invocations-per-workgroup"],
         workgroup_memory=limits["max-compute-workgroup-storage-size"],
         workgroups=limits["max-compute-workgroups-per-dimension"],
@@ -109,8 +157,8 @@ def _target(name: str, limits: dict[str, int]) -> Target:
     )
 
 
-_open: dict[str, Device] = {}
-_wrapped: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
+_open: dict[tuple[str, int], Device] = {}
+_adopted: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
 
 
@@ -120,57 +168,71 @@ def open_devices() -> tuple[Device, ...]:
 
 
 def open_device(device: Any = None) -> Device:
-    """A Device for what a user may pass: None (best adapter), part of an adapter's name or backend, an adapter,
-    a wgpu device (the caller's own, used as it is) or a Device.
+    """A Device for what a user may pass.
 
-    Devices opened here are shared: the same adapter gives the same Device. Raises DeviceError where nothing fits.
+    Args:
+        device: None (best adapter), part of an adapter's name or backend, the position of an adapter in `adapters()`,
+            an adapter, a wgpu device (the caller's own, used as it is) or a Device.
+
+    Devices opened here are shared: the same adapter gives the same Device, unless that one was lost. Raises
+    DeviceError where nothing fits, or nothing that fits can make a device.
     """
     with _open_lock:
         if isinstance(device, Device):
             return device
         if isinstance(device, wgpu.GPUDevice):
-            known = _wrapped.get(id(device))
-            if known is None:
-                known = _wrapped[id(device)] = Device(device)
+            known = _adopted.get(id(device))
+            if known is None or known.wgpu is not device:
+                known = _adopted[id(device)] = Device(device)
             return known
         if isinstance(device, wgpu.GPUAdapter):
-            return _from_adapter(device)
-        if device is None or isinstance(device, str):
+            return _from_adapter(device, _number(device))
+        if device is None or isinstance(device, str) or type(device) is int:
             return _by_name(device)
     raise DeviceError(
-        f"device must be None, 'reference', part of an adapter's name, an adapter or a wgpu device, found {type(device).__name__}"
+        "device must be None, 'reference', part of an adapter's name, its number, an adapter or a wgpu device, "
+        f"found {type(device).__name__}"
     )
 
 
-def _by_name(name: str | None) -> Device:
+def _by_name(name: str | int | None) -> Device:
     found = adapters()
     if not found:
         raise DeviceError(
             "no wgpu adapter on this machine. Install a GPU driver, or software Vulkan "
             "(Debian and Ubuntu: apt-get install mesa-vulkan-drivers), or use device='reference'"
         )
-    if name is not None:
-        found = [a for a in found if name.lower() in describe(a).lower()]
-        if not found:
-            names = ", ".join(describe(a) for a in adapters())
-            raise DeviceError(f"no adapter is called {name!r}; there are: {names}")
+    names = [describe(a) for a in found]
+    chosen = [
+        i
+        for i, text in enumerate(names)
+        if name is None or i == name or (isinstance(name, str) and name.lower() in text.lower())
+    ]
     problems = []
-    for adapter in found:
+    for i in chosen:
         try:
-            return _from_adapter(adapter)
+            return _from_adapter(found[i], names[:i].count(names[i]))
         except DeviceError as error:
             problems.append(str(error))
-    raise DeviceError("no adapter could be opened: " + "; ".join(problems))
+    if problems:
+        raise DeviceError("; ".join(problems))
+    listed = ", ".join(f"{i}: {text}" for i, text in enumerate(names))
+    raise DeviceError(f"no adapter is called {name!r}; there are {listed}")
 
 
-def _from_adapter(adapter: Any) -> Device:
+def _number(adapter: Any) -> int:
+    """Which of the adapters of one name this is: equal cards are told apart by their order, where wgpu lets us."""
+    equal = [a for a in adapters() if describe(a) == describe(adapter)]
+    return next((i for i, a in enumerate(equal) if a is adapter), 0 if len(equal) == 1 else -id(adapter))
+
+
+def _from_adapter(adapter: Any, number: int) -> Device:
     name = describe(adapter)
-    if name not in _open:
-        features = [f for f in _WANTED_FEATURES if f in adapter.features]
-        limits = {key: adapter.limits[key] for key in _WANTED_LIMITS}
-        try:
+    known = _open.get((name, number))
+    if known is None or not known.alive:
+        with wgpu_errors(f"{name} cannot make a device"):
+            features = [f for f in _WANTED_FEATURES if f in adapter.features]
+            limits = {key: adapter.limits[key] for key in _WANTED_LIMITS}
             opened = adapter.request_device_sync(required_features=features, required_limits=limits)
-            _open[name] = Device(opened)
-        except Exception as error:
-            raise DeviceError(f"{name} cannot make a device: {str(error).strip().splitlines()[0]}") from error
-    return _open[name]
+            known = _open[name, number] = Device(opened)
+    return known

@@ -9,7 +9,8 @@ import numpy as np
 import wgpu
 from numpy.typing import NDArray
 
-from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.runtime.device import Device, wgpu_errors
 from q8ta_wgpu.runtime.program import Place, Program
 
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
@@ -18,20 +19,35 @@ Words = NDArray[Any]
 
 
 class Executor:
-    """Buffers, pipelines and bind groups of one program on one device, made once."""
+    """Buffers, pipelines and bind groups of one program on one device, made once. Safe to call from several threads.
+
+    Everything here raises DeviceError with wgpu's words where the device refuses: out of memory, lost.
+    """
 
     def __init__(self, program: Program, device: Device) -> None:
         self.program = program
         self.device = device
-        gpu = device.wgpu
-        with device.lock:
-            self._slots = [gpu.create_buffer(size=size, usage=_USAGE) for size in program.slots]
-            self._constants = [gpu.create_buffer_with_data(data=c, usage=_USAGE) for c in program.constants]
-            uniforms = program.uniforms or bytes(16)
-            self._uniforms = gpu.create_buffer_with_data(data=uniforms, usage=wgpu.BufferUsage.UNIFORM)
-            self._offsets, total = _offsets([port.size for port in program.outputs])
-            self._staging = gpu.create_buffer(size=max(total, 16), usage=wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
-            self._steps = [self._bind(d) for d in program.dispatches]
+        self._made: list[Any] = []
+        self._offsets, total = _offsets([port.size for port in program.outputs])
+        read_back = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
+        try:
+            with device.lock, wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
+                self._slots = [self._buffer(size, _USAGE) for size in program.slots]
+                self._constants = [self._upload(c, _USAGE) for c in program.constants]
+                self._uniforms = self._upload(program.uniforms or bytes(16), wgpu.BufferUsage.UNIFORM)
+                self._staging = self._buffer(max(total, 16), read_back)
+                self._steps = [self._bind(d) for d in program.dispatches]
+        except BaseException:
+            self.close()
+            raise
+
+    def _buffer(self, size: int, usage: int) -> Any:
+        self._made.append(self.device.wgpu.create_buffer(size=size, usage=usage))
+        return self._made[-1]
+
+    def _upload(self, data: Any, usage: int) -> Any:
+        self._made.append(self.device.wgpu.create_buffer_with_data(data=data, usage=usage))
+        return self._made[-1]
 
     def _bind(self, dispatch: Any) -> tuple[Any, Any, tuple[int, int, int]]:
         text = self.program.shaders[dispatch.shader]
@@ -50,7 +66,8 @@ class Executor:
 
     def run(self, inputs: Sequence[Words]) -> list[Words]:
         """Uploads input words in port order, runs every dispatch and returns the output words in port order."""
-        with self.device.lock:
+        with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
+            self._check_open()
             self.upload(inputs)
             encoder = self.device.wgpu.create_command_encoder()
             self.record(encoder)
@@ -87,26 +104,37 @@ class Executor:
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
         """Microseconds of every dispatch, (repeats, dispatches), by timestamp queries: one compute pass a dispatch."""
-        gpu, count = self.device.wgpu, len(self._steps)
-        size = 16 * count
-        queries = gpu.create_query_set(type="timestamp", count=2 * count)
-        resolved = gpu.create_buffer(size=size, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
-        found = []
-        with self.device.lock:
+        if not self._steps:
+            return np.zeros((repeats, 0))
+        with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
+            self._check_open()
             self.upload(inputs)
-            for _ in range(repeats):
-                encoder = gpu.create_command_encoder()
-                for i, (pipeline, group, grid) in enumerate(self._steps):
-                    writes = {"query_set": queries, "beginning_of_pass_write_index": 2 * i, "end_of_pass_write_index": 2 * i + 1}
-                    compute = encoder.begin_compute_pass(timestamp_writes=writes)
-                    compute.set_pipeline(pipeline)
-                    compute.set_bind_group(0, group)
-                    compute.dispatch_workgroups(*grid)
-                    compute.end()
-                encoder.resolve_query_set(queries, 0, 2 * count, resolved, 0)
-                gpu.queue.submit([encoder.finish()])
-                ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64).reshape(count, 2)
-                found.append((ticks[:, 1] - ticks[:, 0]).astype(np.float64) / 1e3)
+            return self._timed(repeats)
+
+    def _timed(self, repeats: int) -> NDArray[np.float64]:
+        gpu, count = self.device.wgpu, len(self._steps)
+        queries = gpu.create_query_set(type="timestamp", count=2 * count)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        resolved = gpu.create_buffer(size=16 * count, usage=usage)
+        found = []
+        for _ in range(repeats):
+            encoder = gpu.create_command_encoder()
+            for i, (pipeline, group, grid) in enumerate(self._steps):
+                writes = {
+                    "query_set": queries,
+                    "beginning_of_pass_write_index": 2 * i,
+                    "end_of_pass_write_index": 2 * i + 1,
+                }
+                compute = encoder.begin_compute_pass(timestamp_writes=writes)
+                compute.set_pipeline(pipeline)
+                compute.set_bind_group(0, group)
+                compute.dispatch_workgroups(*grid)
+                compute.end()
+            encoder.resolve_query_set(queries, 0, 2 * count, resolved, 0)
+            gpu.queue.submit([encoder.finish()])
+            ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64).reshape(count, 2)
+            found.append((ticks[:, 1] - ticks[:, 0]).astype(np.float64) / 1e3)
+        resolved.destroy()
         return np.array(found)
 
     def poison(self, word: int) -> None:
@@ -115,10 +143,21 @@ class Executor:
             self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
 
     def close(self) -> None:
-        """Frees the buffers."""
-        for buffer in (*self._slots, *self._constants, self._uniforms, self._staging):
-            buffer.destroy()
-        self._steps = []
+        """Frees the buffers, once no call uses them; later calls raise DeviceError."""
+        with self.device.lock:
+            for buffer in self._made:
+                buffer.destroy()
+            self._made, self._steps = [], []
+
+    def _check_open(self) -> None:
+        # wgpu-native ends the whole process when destroyed buffers are submitted.
+        if not self._made:
+            raise DeviceError("this program was closed")
+
+
+def _memory(program: Program) -> str:
+    weights = sum(c.nbytes for c in program.constants)
+    return f"{program.activation_bytes / 2**20:.0f} MiB of activations, {weights / 2**20:.0f} MiB of weights"
 
 
 def _aligned(size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu import reference
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
 from q8ta_wgpu.runtime.program import Port, Program
 from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.target import BASELINE
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model import Model
@@ -30,31 +32,46 @@ class Session:
 
     Args:
         model: what `compile` or `load` returned.
-        device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or
-            backend ('llvmpipe', 'opengl'), a wgpu adapter, or your own wgpu device.
+        device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or backend
+            ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own wgpu device.
 
     Raises:
-        DeviceError: no adapter fits, or the model needs more than it offers.
+        DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
+            other bytes than the reference.
 
-    Sessions may share a device; calls from several threads are serialized. NaN inputs quantize to the zero point (the
-    real value 0), infinities saturate. Use as a context manager, or `close()`, to free device memory.
+    Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
+    of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
+    is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
+
+    Sessions may share a device, and calls may come from several threads: they are serialized. Use as a context
+    manager, or `close()`, to free device memory.
     """
 
     def __init__(self, model: Model, device: Any = None) -> None:
+        if not hasattr(model, "graph"):
+            raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
         self.model = model
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
         self._executor: Executor | None = None
         if isinstance(device, str) and device == "reference":
-            self.program: Program = schedule(model.graph)
             return
         from q8ta_wgpu.runtime.device import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
         self.device = open_device(device)
-        self.program = schedule(model.graph, self.device.target)
+        if any(t.dtype == INT8X4 for t in model.graph.types.values()) and self.device.contract:
+            raise DeviceError(
+                f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
+                "device='reference'; a newer driver may help"
+            )
         self._executor = Executor(self.program, self.device)
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
+        return schedule(self.model.graph, self.device.target if self.device else BASELINE)
 
     @property
     def name(self) -> str:
@@ -62,34 +79,42 @@ class Session:
         return self.device.name if self.device else "reference"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the model. Inputs by position or name; float32 (or what numpy casts to it safely), of the exact shape.
+        """Runs the model, inputs by position or by name.
 
-        Raises InputError naming the input, what was expected and what was found.
+        Raises InputError naming the input, what was expected and what was found; DeviceError if the device fails.
         """
         arrays = self._arrays(args, kwargs)
         with self._lock:
-            if self._closed:
-                raise InputError("this session was closed; make a new Session(model)")
+            self._check_open()
             if self._executor is None:
                 values = reference.run(self.model.graph, arrays)
-                outputs = [values[name] for name in self.model.graph.outputs]
+                # Copies: a value may be a constant, or the caller's own array.
+                outputs = [values[name].copy() for name in self.model.graph.outputs]
             else:
-                words = self._executor.run([_to_words(arrays[port.name], port) for port in self.program.inputs])
+                words = self._executor.run(self._words(arrays))
                 outputs = [_from_words(w, port) for w, port in zip(words, self.program.outputs, strict=True)]
         return self.model.structure.unflatten(outputs)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
-        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs. Raises DeviceError without
-        timestamp queries."""
-        from q8ta_wgpu.errors import DeviceError
+        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs.
+
+        Raises DeviceError without timestamp queries, InputError as a call does.
+        """
         from q8ta_wgpu.runtime.timing import Timing
 
         arrays = self._arrays(args, kwargs)
-        if self._executor is None or self.device is None or not self.device.timestamps:
-            raise DeviceError(f"{self.name} has no timestamp queries, so dispatches cannot be timed")
-        words = [_to_words(arrays[port.name], port) for port in self.program.inputs]
-        measured = self._executor.time(words, warmup + repeats)[warmup:]
+        if repeats < 1 or warmup < 0:
+            raise InputError(f"repeats must be at least 1 and warmup at least 0, found {repeats} and {warmup}")
+        with self._lock:
+            self._check_open()
+            if self._executor is None or self.device is None or not self.device.timestamps:
+                raise DeviceError(f"{self.name} has no timestamp queries, so dispatches cannot be timed")
+            measured = self._executor.time(self._words(arrays), warmup + repeats)[warmup:]
         return Timing(self.name, self.program, measured)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this session was closed; make a new Session(model)")
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
@@ -120,20 +145,35 @@ class Session:
             raise InputError(f"the model takes {len(names)} inputs ({', '.join(names)}); missing: {', '.join(missing)}")
         return {name: self._check(name, given[name]) for name in names}
 
+    def _words(self, arrays: Mapping[str, Array]) -> list[Array]:
+        return [_to_words(arrays[port.name], port) for port in self.program.inputs]
+
     def _check(self, name: str, value: Any) -> Array:
         t = self.model.graph.types[name]
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-        wanted = np.dtype(DTYPES[t.dtype])
-        if array.dtype != wanted and not (t.dtype == FLOAT32 and np.can_cast(array.dtype, np.float32, "same_kind")):
-            raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}")
-        if array.dtype.kind in "ub" and t.dtype == FLOAT32:
-            raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}: convert it the way the model was trained")
+        array, wanted = _array(name, value), np.dtype(DTYPES[t.dtype])
+        if array.dtype != wanted and not (t.dtype == FLOAT32 and array.dtype.kind == "f"):
+            hint = ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
+            raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
         if array.shape != t.shape:
+            what = "is empty" if array.size == 0 else f"must have shape {t.shape}"
             raise InputError(
-                f"input {name!r} must have shape {t.shape}, found {array.shape}; "
-                "model.reshape(...) gives a model for another input size"
+                f"input {name!r} {what}, found shape {array.shape}, expected {t.shape}; "
+                "model.reshape(...) gives a model for another input or batch size"
             )
-        return np.ascontiguousarray(array, wanted)
+        with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
+            return np.asarray(array, wanted, order="C")
+
+
+def _array(name: str, value: Any) -> Array:
+    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack can hand over."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except Exception as error:
+        raise InputError(f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}") from error
 
 
 def _to_words(array: Array, port: Port) -> Array:
@@ -142,7 +182,7 @@ def _to_words(array: Array, port: Port) -> Array:
 
 def _from_words(words: Array, port: Port) -> Array:
     if port.dtype == INT8X4:
-        return unpack(words, port.shape, _layout(port))
+        return np.array(unpack(words, port.shape, _layout(port)))
     return words.reshape(port.shape).copy()
 
 

@@ -1,0 +1,112 @@
+// Matrix product of int8 rows of x with int8 weights: y[m, c] = sum over k of x[m, k] * w[c, k], tiled twice.
+// A workgroup makes TILE_M rows x TILE_N channels, a thread ROWS rows x QUADS channel quads of it in registers; SPLIT
+// groups of threads share K and add up at the end. k counts vectors of 16 int8; a step brings STEP of them to workgroup
+// memory while the next step's are already under way. Weights come in order (column tile, k, column in tile), so that
+// a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
+// Linked: the constants in capitals, row_of, place_of and load_x (gemm_rows, gemm_window), store_quad (quad_*).
+
+const THREADS = THREADS_M * THREADS_N;
+const TILE_M = THREADS_M * ROWS;
+const TILE_N = THREADS_N * QUADS * 4u;
+const SLICE = STEP * (TILE_M + TILE_N);
+const LOADS_X = STEP * TILE_M / THREADS;
+const LOADS_W = STEP * TILE_N / THREADS;
+
+var<workgroup> tile: array<vec4<u32>, SPLIT * SLICE>;
+
+// Rows are mixed so that neither the stores along k nor the loads along m hit one memory bank twice.
+fn mixed(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
+
+@compute @workgroup_size(THREADS * SPLIT)
+fn main(@builtin(local_invocation_index) local: u32,
+        @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(num_workgroups) groups: vec3<u32>) {
+  let column_tiles = (params.quads + TILE_N / 4u - 1u) / (TILE_N / 4u);
+  let index = group.y * groups.x + group.x;
+  let first_m = index / column_tiles * TILE_M;
+  if (first_m >= params.rows) { return; }
+  let column_tile = index % column_tiles;
+  let slice = local / THREADS;
+  let t = local % THREADS;
+  let tm = t / THREADS_N;
+  let tn = t % THREADS_N;
+  let x_tile = slice * SLICE;
+  let w_tile = x_tile + STEP * TILE_M;
+
+  let k_lane = t % STEP;
+  let m_lane = t / STEP;
+  var rows: array<Row, LOADS_X>;
+  for (var i = 0u; i < LOADS_X; i++) {
+    rows[i] = row_of(min(first_m + m_lane + i * (THREADS / STEP), params.rows - 1u));
+  }
+  var k = slice * params.steps * STEP;
+  var w_at = (column_tile * params.steps * SPLIT * STEP + k) * TILE_N + t;
+  var next_x: array<vec4<u32>, LOADS_X>;
+  var next_w: array<vec4<u32>, LOADS_W>;
+  let place = place_of(k + k_lane);
+  for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+  for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+
+  var acc: array<vec4<i32>, ROWS * QUADS>;
+  for (var step = 0u; step < params.steps; step++) {
+    for (var i = 0u; i < LOADS_X; i++) {
+      tile[x_tile + k_lane * TILE_M + mixed(m_lane + i * (THREADS / STEP), k_lane)] = next_x[i];
+    }
+    for (var i = 0u; i < LOADS_W; i++) { tile[w_tile + t + i * THREADS] = next_w[i]; }
+    workgroupBarrier();
+    if (step + 1u < params.steps) {
+      k += STEP;
+      w_at += STEP * TILE_N;
+      let place = place_of(k + k_lane);
+      for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+      for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+    }
+    for (var s = 0u; s < STEP; s++) {
+      var a: array<vec4<u32>, ROWS>;
+      for (var i = 0u; i < ROWS; i++) { a[i] = tile[x_tile + s * TILE_M + mixed(tm + i * THREADS_M, s)]; }
+      for (var q = 0u; q < QUADS; q++) {
+        let at = w_tile + s * TILE_N + q * 4u * THREADS_N + tn;
+        let b0 = tile[at];
+        let b1 = tile[at + THREADS_N];
+        let b2 = tile[at + 2u * THREADS_N];
+        let b3 = tile[at + 3u * THREADS_N];
+        for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = dot_quad(acc[i * QUADS + q], a[i], b0, b1, b2, b3); }
+      }
+    }
+    workgroupBarrier();
+  }
+
+  if (SPLIT == 1u) {
+    for (var q = 0u; q < QUADS; q++) {
+      let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
+      if (quad >= params.quads) { break; }
+      let channel = channel_quad(quad);
+      for (var i = 0u; i < ROWS; i++) {
+        let m = first_m + tm + i * THREADS_M;
+        if (m < params.rows) { store_quad(acc[i * QUADS + q], channel, m, quad); }
+      }
+    }
+    return;
+  }
+  // Accumulators of all slices meet in workgroup memory; the slices share the work of finishing them.
+  for (var i = 0u; i < ROWS * QUADS; i++) { tile[(slice * ROWS * QUADS + i) * THREADS + t] = bitcast<vec4<u32>>(acc[i]); }
+  workgroupBarrier();
+  for (var i = slice; i < ROWS * QUADS; i += SPLIT) {
+    let m = first_m + tm + i / QUADS * THREADS_M;
+    let quad = column_tile * (TILE_N / 4u) + i % QUADS * THREADS_N + tn;
+    if (m >= params.rows || quad >= params.quads) { continue; }
+    var sum = vec4<i32>(0);
+    for (var s = 0u; s < SPLIT; s++) { sum += bitcast<vec4<i32>>(tile[(s * ROWS * QUADS + i) * THREADS + t]); }
+    store_quad(sum, channel_quad(quad), m, quad);
+  }
+}
+
+// The sums stay in the order in which a packed dot product with accumulator takes them.
+fn dot_quad(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32>) -> vec4<i32> {
+  var sum = acc;
+  sum += vec4<i32>(dot4I8Packed(a.x, b0.x), dot4I8Packed(a.x, b1.x), dot4I8Packed(a.x, b2.x), dot4I8Packed(a.x, b3.x));
+  sum += vec4<i32>(dot4I8Packed(a.y, b0.y), dot4I8Packed(a.y, b1.y), dot4I8Packed(a.y, b2.y), dot4I8Packed(a.y, b3.y));
+  sum += vec4<i32>(dot4I8Packed(a.z, b0.z), dot4I8Packed(a.z, b1.z), dot4I8Packed(a.z, b2.z), dot4I8Packed(a.z, b3.z));
+  sum += vec4<i32>(dot4I8Packed(a.w, b0.w), dot4I8Packed(a.w, b1.w), dot4I8Packed(a.w, b2.w), dot4I8Packed(a.w, b3.w));
+  return sum;
+}

@@ -1,0 +1,25 @@
+// Rows of x as im2col would lay them out, found while loading: k runs over (tap, channel) in whole vectors.
+
+struct Row { image: u32, y: u32, x: u32 }
+struct Place { y: u32, x: u32, channel: u32 }
+
+fn row_of(m: u32) -> Row {
+  let r = m / params.y_dims.w;
+  // Unsigned: a tap above or left of the image wraps to a huge number.
+  return Row(r / params.y_dims.z * params.x_dims.z,
+             r % params.y_dims.z * params.stride.x - params.padding.x,
+             m % params.y_dims.w * params.stride.y - params.padding.y);
+}
+
+fn place_of(k: u32) -> Place {
+  let vectors = params.row_words / 4u;
+  let tap = k / vectors;
+  return Place(tap / params.kernel.y * params.dilation.x, tap % params.kernel.y * params.dilation.y, k % vectors);
+}
+
+fn load_x(row: Row, place: Place) -> vec4<u32> {
+  let y = row.y + place.y;
+  let column = row.x + place.x;
+  if (y >= params.x_dims.z || column >= params.x_dims.w) { return params.x_zeros; }
+  return x[((row.image + y) * params.x_dims.w + column) * (params.row_words / 4u) + place.channel];
+}

@@ -1,0 +1,1 @@
+fn multiplier_of(w: Window) -> f32 { return params.multiplier; }

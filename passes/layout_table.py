@@ -1,0 +1,155 @@
+"""Layout sync's view of the operator table: the options of every node, with their costs, and the sets of the sweep."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+from q8ta_wgpu import cost
+from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.ir import INT8X4, Graph, Node, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, packed_axis
+from q8ta_wgpu.op import Call, Kernel, LayoutSet, Op
+from q8ta_wgpu.op_repsets import NodeShapes, OpRepSets
+from q8ta_wgpu.passes.layout_greedy import Registered
+from q8ta_wgpu.passes.layout_problem import Choice, Option, Problem, undominated
+from q8ta_wgpu.strides import byte_order
+from q8ta_wgpu.target import Target
+from q8ta_wgpu.tensor_repr import NO_STORAGE, TensorRepSet, TensorRepSetList
+from q8ta_wgpu.verify import call_of
+
+CLONE = OPS["q8ta_clone"]
+
+
+def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
+    """The members of a kernel's layout set that fit a dtype, in a fixed order."""
+    order = INT8_LAYOUTS if dtype == INT8X4 else (ROW_MAJOR,)
+    return tuple(layout for layout in order if layout in layouts)
+
+
+def input_layouts(kernel: Kernel, op: Op, call: Call) -> list[tuple[Layout, ...]]:
+    """Layouts allowed for each input; empty for constant operands."""
+    found: list[tuple[Layout, ...]] = []
+    activations = 0
+    for position, t in enumerate(call.inputs):
+        if op.operand(position).constant:
+            found.append(())
+            continue
+        found.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))
+        activations += 1
+    return found
+
+
+def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kernel]:
+    """The kernels that can run a call on a target, preferred first; raises UnsupportedError if there is none."""
+    found = [kernel for kernel in op.kernels if kernel.when(call, target)]
+    if not found:
+        types = ", ".join(map(str, call.inputs))
+        raise UnsupportedError(f"no kernel of {op.name} can run {place} on {target.name} for inputs {types}")
+    return found
+
+
+def kernel_options(kernel: Kernel, op: Op, call: Call) -> list[Option[Layout]]:
+    """The options of one kernel: one for each layout it writes."""
+    base = cost.base_cost(kernel, op, call)
+    reads = [
+        {layout: cost.read_cost(kernel, t, layout) for layout in layouts}
+        for t, layouts in zip(call.inputs, input_layouts(kernel, op, call), strict=True)
+    ]
+    found = []
+    for out in allowed(kernel.output, call.output.dtype):
+        synced = [{r: c for r, c in read.items() if packed_axis(r) == packed_axis(out)} for read in reads]
+        found.append(
+            Option(kernel, tuple(synced if kernel.synced else reads), out, base + cost.write_cost(call.output, out))
+        )
+    return found
+
+
+def free_views(node: Node, call: Call) -> list[Option[Layout]]:
+    """For a view or permute: the layouts in which its result is its operand's buffer as it is."""
+    if node.op not in ("view", "permute"):
+        return []
+    x, y = call.inputs[0], call.output
+    dims = tuple(call.attrs["dims"]) if node.op == "permute" else None
+    layouts = INT8_LAYOUTS if x.dtype == INT8X4 else (ROW_MAJOR,)
+    found = []
+    for out in layouts:
+        order = byte_order(y.shape, out)
+        reads = {layout: 0.0 for layout in layouts if byte_order(x.shape, layout, dims) == order}
+        if reads:
+            found.append(Option(None, (reads,), out, 0.0))
+    return found
+
+
+def options(graph: Graph, node: Node, target: Target) -> tuple[Option[Layout], ...]:
+    """All ways worth considering to run a node; raises UnsupportedError if there is none."""
+    op, call = OPS[node.op], call_of(graph, node)
+    kernels = usable_kernels(op, call, target, f"node {node.output}")
+    views = [] if node.inputs and node.inputs[0] in graph.constants else free_views(node, call)
+    return undominated([*views, *(option for kernel in kernels for option in kernel_options(kernel, op, call))])
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def transitions(t: TensorType, target: Target) -> Mapping[tuple[Layout, Layout], tuple[float, Kernel]]:
+    """(from, to) -> cost and kernel of the cheapest q8ta_clone; empty for float32, which has one layout."""
+    found: dict[tuple[Layout, Layout], tuple[float, Kernel]] = {}
+    if t.dtype != INT8X4:
+        return found
+    call = clone_call(t)
+    for kernel in usable_kernels(CLONE, call, target, "a transition"):
+        for option in kernel_options(kernel, CLONE, call):
+            for source, read in option.reads[0].items():
+                total = option.cost + read
+                if (source, option.out) not in found or total < found[source, option.out][0]:
+                    found[source, option.out] = total, kernel
+    return found
+
+
+def clone_call(t: TensorType) -> Call:
+    """The call of q8ta_clone on a value of type `t`."""
+    return Call({}, (t,), t)
+
+
+def problem_of(graph: Graph, target: Target) -> Problem[Layout]:
+    """The layout problem of a graph on a target, under `cost.MODEL`."""
+
+    def transition(name: str, source: Layout, wanted: Layout) -> float:
+        return transitions(graph.types[name], target).get((source, wanted), (math.inf,))[0]
+
+    return Problem(
+        tuple(Choice(node.inputs, node.output, options(graph, node, target)) for node in graph.nodes),
+        {name: allowed(frozenset(Layout), graph.types[name].dtype) for name in graph.inputs},
+        graph.constants.keys(),
+        transition,
+    )
+
+
+def registered(graph: Graph, target: Target) -> list[Registered]:
+    """Every node with the representation sets of its kernels, for the sweep."""
+    found = []
+    for node in graph.nodes:
+        op, call = OPS[node.op], call_of(graph, node)
+        kernels = usable_kernels(op, call, target, f"node {node.output}")
+        sets = []
+        for kernel in kernels:
+            reads = [
+                () if name in graph.constants else layouts
+                for name, layouts in zip(node.inputs, input_layouts(kernel, op, call), strict=True)
+            ]
+            sets.append(_repsets(tuple(reads), allowed(kernel.output, call.output.dtype), kernel.synced))
+        found.append(Registered(node.inputs, node.output, tuple(sets)))
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _repsets(reads: tuple[tuple[Layout, ...], ...], outs: tuple[Layout, ...], synced: bool) -> OpRepSets:
+    """A kernel's registration, in buffers, which fit any shape: one set for all arguments if it is synced, else one
+    each; nothing is asked of constants."""
+    shape = (1,)
+    node = NodeShapes(tuple((shape,) if layouts else () for layouts in reads), (shape,))
+    sets = [TensorRepSet(layouts) for layouts in reads]
+    if synced:
+        sets = [repset for repset in sets if not repset.is_empty()][:1]
+    return OpRepSets(TensorRepSetList(sets or NO_STORAGE), TensorRepSetList(TensorRepSet(outs)), node)

@@ -1,0 +1,194 @@
+"""Least sum of small tables over discrete variables: variable elimination, and branch and bound where tables grow.
+
+Elimination in min-fill order (Dechter, "Bucket elimination", 1999) is exact; on variables of degree 0, 1 and 2 it is
+the R0, R1 and R2 reductions of partitioned boolean quadratic programming (Scholz and Eckstein, 2002). Where a table
+would pass the cap, the bucket is split (mini-buckets, Dechter and Rish, 2003), which gives a lower bound, and one of
+its variables is branched on, best bound first. Work is limited by table entries computed, not by the clock, so that
+the answer is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+Scope = tuple[int, ...]
+Factor = tuple[Scope, Table]
+"""Variables in ascending order, and the cost of each combination of their values: one axis a variable."""
+
+CAP = 1 << 18
+"""Entries a table may have: 2 MiB."""
+
+BUDGET = 1 << 28
+"""Entries computed in all before branch and bound gives up: about a second."""
+
+FILL_DEGREE = 24
+"""Variables with more neighbours are not examined pair by pair: they are eliminated late anyway."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best values found, their cost, and a proved lower bound of the cost."""
+
+    values: tuple[int, ...]
+    cost: float
+    bound: float
+
+    @property
+    def proved(self) -> bool:
+        """Whether the cost is the least there is, but for rounding."""
+        return self.cost <= self.bound + 1e-9 * abs(self.bound)
+
+
+def minimize(sizes: Sequence[int], factors: Sequence[Factor], cap: int = CAP, budget: int = BUDGET) -> Solution:
+    """Values, one in range(size) for each variable, with the least sum of factors. Tables may hold infinities."""
+    root = _Elimination(sizes, factors, {}, cap)
+    best, work, serial = root.solution, root.work, 0
+    queue: list[tuple[float, int, dict[int, int], int]] = []
+    if root.branch is not None:
+        queue.append((root.bound, 0, {}, root.branch))
+    while queue and queue[0][0] < best.cost and work < budget:
+        _, _, fixed, variable = heapq.heappop(queue)
+        for value in range(sizes[variable]):
+            child = _Elimination(sizes, factors, {**fixed, variable: value}, cap)
+            work += child.work
+            if child.solution.cost < best.cost:
+                best = child.solution
+            if child.branch is not None and child.bound < best.cost:
+                serial += 1
+                heapq.heappush(queue, (child.bound, serial, {**fixed, variable: value}, child.branch))
+    return Solution(best.values, best.cost, min(best.cost, queue[0][0]) if queue else best.cost)
+
+
+@dataclass
+class _Elimination:
+    """One run of (mini-)bucket elimination with some variables fixed.
+
+    Attributes:
+        bound: a lower bound of the cost; the cost itself if no bucket was split.
+        branch: the variable to branch on if one was.
+        solution: the values found by going back through the buckets.
+        work: table entries computed.
+    """
+
+    sizes: Sequence[int]
+    original: Sequence[Factor]
+    fixed: Mapping[int, int]
+    cap: int
+    bound: float = 0.0
+    branch: int | None = None
+    work: int = 0
+    factors: dict[int, Factor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.of: list[set[int]] = [set() for _ in self.sizes]
+        self.near: list[set[int]] = [set() for _ in self.sizes]
+        self.serial = 0
+        for scope, table in self.original:
+            self._add(*self._conditioned(scope, table))
+        trail = self._run()
+        self.solution = self._decode(trail)
+
+    def _conditioned(self, scope: Scope, table: Table) -> Factor:
+        """A factor without its fixed and its single-valued variables."""
+        index = tuple(self.fixed.get(v, 0 if self.sizes[v] == 1 else slice(None)) for v in scope)
+        return tuple(v for v, i in zip(scope, index, strict=True) if isinstance(i, slice)), table[index]
+
+    def _add(self, scope: Scope, table: Table) -> None:
+        if not scope:
+            self.bound += float(table)
+            return
+        self.factors[self.serial] = scope, table
+        for v in scope:
+            self.of[v].add(self.serial)
+            self.near[v].update(scope)
+            self.near[v].discard(v)
+        self.serial += 1
+
+    def _priority(self, v: int) -> tuple[int, int, int]:
+        near = self.near[v]
+        if len(near) <= 1:
+            return 0, 0, v
+        if len(near) > FILL_DEGREE:
+            return len(near) ** 2, 0, v
+        fill = sum(len(near) - 1 - len(self.near[u] & near) for u in near) // 2
+        return fill, math.prod(self.sizes[u] for u in near), v
+
+    def _run(self) -> list[tuple[int, list[Factor]]]:
+        """Eliminates every variable; returns each with the factors it had, in order."""
+        open_variables = {v for v in range(len(self.sizes)) if self.of[v]}
+        current = {v: self._priority(v) for v in open_variables}
+        heap = list(current.values())
+        heapq.heapify(heap)
+        trail: list[tuple[int, list[Factor]]] = []
+        while heap:
+            entry = heapq.heappop(heap)
+            v = entry[2]
+            if v not in open_variables or current[v] != entry:
+                continue
+            open_variables.discard(v)
+            trail.append((v, self._eliminate(v)))
+            for u in self.near[v]:
+                self.near[u].discard(v)
+            for u in self.near[v]:
+                if current[u] != (priority := self._priority(u)):
+                    current[u] = priority
+                    heapq.heappush(heap, priority)
+        return trail
+
+    def _eliminate(self, v: int) -> list[Factor]:
+        ids = sorted(self.of[v])
+        bucket = [self.factors.pop(i) for i in ids]
+        for i, (scope, _) in zip(ids, bucket, strict=True):
+            for u in scope:
+                self.of[u].discard(i)
+        parts = self._parts(bucket)
+        if len(parts) > 1 and self.branch is None:
+            scopes = {u for scope, _ in bucket for u in scope}
+            self.branch = max(sorted(scopes), key=lambda u: len(self.near[u]))
+        for scope, members in parts:
+            total = _joined(scope, members)
+            self.work += total.size
+            axis = scope.index(v)
+            self._add(scope[:axis] + scope[axis + 1 :], total.min(axis=axis))
+        return bucket
+
+    def _parts(self, bucket: list[Factor]) -> list[tuple[Scope, list[Factor]]]:
+        """The bucket as one part if its table fits the cap, else as few as first fit finds, widest factors first."""
+        parts: list[tuple[Scope, list[Factor]]] = []
+        for factor in sorted(bucket, key=lambda f: -len(f[0])):
+            for place, (scope, members) in enumerate(parts):
+                union = tuple(sorted({*scope, *factor[0]}))
+                if math.prod(self.sizes[u] for u in union) <= self.cap:
+                    parts[place] = union, [*members, factor]
+                    break
+            else:
+                parts.append((factor[0], [factor]))
+        return parts
+
+    def _decode(self, trail: list[tuple[int, list[Factor]]]) -> Solution:
+        values = [self.fixed.get(v, 0) for v in range(len(self.sizes))]
+        for v, bucket in reversed(trail):
+            total = np.zeros(self.sizes[v])
+            for scope, table in bucket:
+                total = total + table[tuple(slice(None) if u == v else values[u] for u in scope)]
+            values[v] = int(total.argmin())
+        cost = float(sum(table[tuple(values[u] for u in scope)] for scope, table in self.original))
+        return Solution(tuple(values), cost, self.bound)
+
+
+def _joined(scope: Scope, factors: Sequence[Factor]) -> Table:
+    """The sum of factors as one table over `scope`."""
+    total: Table | None = None
+    for own, table in factors:
+        if own != scope:
+            table = table[tuple(slice(None) if u in own else None for u in scope)]
+        total = table if total is None else total + table
+    assert total is not None
+    return total

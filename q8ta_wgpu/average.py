@@ -1,0 +1,77 @@
+"""What average pooling and reductions share: int8 lowering of a windowed sum, its reference, its uniform fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu import arithmetic
+from q8ta_wgpu.ir import Array, Attrs
+from q8ta_wgpu.op import INT8_RANGE, Attr, Call, Lowered, Params, Site
+
+INT32_MAX = 2**31 - 1
+LIMIT = 1024.0
+"""Steps beyond which every zero point saturates: the range of the float-to-integer conversion."""
+
+RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
+RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
+"""Attributes where the divisor follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
+
+
+def valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    """What is wrong with the multipliers of operand 1: each must be finite and not negative."""
+    found = arrays[1]
+    assert found is not None
+    bad = found[~(np.isfinite(found) & (found >= 0))]
+    return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
+
+
+def ratio_of(site: Site, count: int) -> float | str:
+    """s_x/s_y in float64, or why a sum of `count` elements has no int8 form."""
+    x, y = site.q[0], site.out
+    if x is None or y is None:
+        return "it needs a quantized input and a quantized result"
+    if text := too_many(count):
+        return text
+    ratio = x.scale / y.scale
+    return ratio if ratio <= 3e38 else f"the ratio {ratio:.3g} of its scales is not a finite float32"
+
+
+def too_many(count: int) -> str:
+    """Why a sum of `count` differences of int8 could pass int32, or an empty string."""
+    return f"a sum of {count} elements could pass int32" if count * 255 > INT32_MAX else ""
+
+
+def lower(site: Site, op: str, attrs: Attrs, count: int) -> Lowered | str:
+    """The int8 form whose multiplier follows from `ratio` and the input size."""
+    ratio = ratio_of(site, count)
+    if isinstance(ratio, str):
+        return ratio
+    return Lowered(op, (0,), {**attrs, "lo": site.lo, "hi": site.hi, "ratio": ratio})
+
+
+def multiplier(ratio: float, divisor: Any) -> Any:
+    """f32(ratio/divisor), divided in float64: the same on every host."""
+    return np.asarray(ratio / np.asarray(divisor, np.float64), np.float32)
+
+
+def requantize(call: Call, sums: Array, factor: Array) -> Array:
+    """Sums of (q - z_x) times a float32 multiplier, as an int8 of the output."""
+    assert call.output.q is not None
+    product = np.rint(sums.astype(np.int32).astype(np.float32) * factor)
+    steps = np.clip(product, np.float32(-LIMIT), np.float32(LIMIT)).astype(np.int64)
+    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def params(call: Call) -> Params:
+    """Uniform fields of kernels/average_int8x4.wgsl; none for a float32 result."""
+    if call.output.q is None:
+        return {}
+    return {
+        "x_zero": np.int32(call.zeros[0]),
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+    }

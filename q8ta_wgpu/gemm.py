@@ -1,0 +1,147 @@
+"""The tiled int8 matrix product behind linear and convolution: tile shapes, packed weights, uniforms and choice.
+
+y[m, c] = sum over k of x[m, k] * w[c, k]. Rows m are pixels or the leading dimensions, k counts vectors of 16 int8.
+kernels/gemm.wgsl says how a workgroup shares the work; kernels/gemm_*.wgsl say how x is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir import Array
+from q8ta_wgpu.layout import Layout
+from q8ta_wgpu.op import Call, Params
+from q8ta_wgpu.target import Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a workgroup shares a matrix product.
+
+    Attributes:
+        threads_m, threads_n: threads along rows and along channels.
+        rows: rows of the result a thread makes.
+        quads: channel quads a thread makes.
+        step: vectors of 16 int8 along k brought to workgroup memory at a time, at most 8.
+        split: groups of threads that share k; their sums meet in workgroup memory.
+    """
+
+    threads_m: int
+    threads_n: int
+    rows: int
+    quads: int
+    step: int = 4
+    split: int = 1
+
+    @property
+    def m(self) -> int:
+        """Rows of the result a workgroup makes."""
+        return self.threads_m * self.rows
+
+    @property
+    def n(self) -> int:
+        """Channels a workgroup makes."""
+        return self.threads_n * self.quads * 4
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup."""
+        return self.threads_m * self.threads_n * self.split
+
+    @property
+    def memory(self) -> int:
+        """Bytes of workgroup memory."""
+        return 16 * self.split * self.step * (self.m + self.n)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants kernels/gemm.wgsl is linked with."""
+        names = ("threads_m", "threads_n", "rows", "quads", "step", "split")
+        return {name.upper(): getattr(self, name) for name in names}
+
+    def steps(self, vectors: int) -> int:
+        """Steps each group of threads takes along `vectors` vectors of k."""
+        return -(-vectors // (self.step * self.split))
+
+    def groups(self, rows: int, channels: int) -> int:
+        """Workgroups of a result."""
+        return -(-rows // self.m) * -(-channels // self.n)
+
+    def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
+        """(channels, bytes along k) int8 -> words in order (column tile, k, column in tile), zero padded.
+
+        Column (4q + j) * threads_n + t of a tile is its channel (q * threads_n + t) * 4 + j, so that neighbouring
+        threads read neighbouring columns and write neighbouring words.
+        """
+        channels, depth = weight.shape
+        vectors = self.steps(-(-depth // 16)) * self.step * self.split
+        padded = np.pad(weight, ((0, -channels % self.n), (0, vectors * 16 - depth)))
+        split = padded.reshape(-1, self.quads, self.threads_n, 4, vectors, 16)  # tile, q, t, j, k, byte
+        return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2, 5)).reshape(-1).view("<u4")
+
+
+LARGE = Tile(threads_m=16, threads_n=8, rows=8, quads=2)
+MEDIUM = Tile(threads_m=16, threads_n=8, rows=4, quads=2)
+SMALL = Tile(threads_m=8, threads_n=8, rows=4, quads=1, split=4)
+TINY = Tile(threads_m=8, threads_n=8, rows=2, quads=1, split=4)
+TILES = {"tiled_128x64": LARGE, "tiled_64x64": MEDIUM, "tiled_32x32": SMALL, "tiled_16x32": TINY}
+
+Sizes = Callable[[Call], tuple[int, int, int]]
+"""From a call to (rows, channels, words along k)."""
+
+
+def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
+    """The uniform fields kernels/gemm.wgsl reads."""
+    rows, channels, words = sizes
+    return {
+        "rows": np.uint32(rows),
+        "quads": np.uint32(-(-channels // 4)),
+        "steps": np.uint32(tile.steps(-(-words // 4))),
+    }
+
+
+def threads(tile: Tile, sizes: Sizes) -> Callable[[Call, Layout], tuple[int, int, int]]:
+    """The grid: all tiles in one dimension."""
+
+    def grid(call: Call, layout: Layout) -> tuple[int, int, int]:
+        rows, channels, _ = sizes(call)
+        return tile.groups(rows, channels) * tile.threads, 1, 1
+
+    return grid
+
+
+ENOUGH_GROUPS = 200
+"""Workgroups that keep a large GPU's processors busy."""
+
+
+def best(sizes: tuple[int, int, int], target: Target) -> str:
+    """The tile for a result: the largest that makes enough workgroups, else the one that makes most."""
+    rows, channels, _ = sizes
+    for name, tile in TILES.items():
+        if tile.groups(rows, channels) >= ENOUGH_GROUPS:
+            return name
+    return next(reversed(TILES))
+
+
+def pack_with(tile: Tile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
+    """A prepack function: `rows` gives the weight as (channels, bytes along k)."""
+
+    def pack(call: Call, weight: Array) -> Array:
+        return tile.pack(rows(call, weight))
+
+    return pack
+
+
+def kernel_fields(tile: Tile, sizes: Sizes, rows: Callable[[Call, Array], Array]) -> dict[str, Any]:
+    """The parts of a Kernel that follow from its tile."""
+    return {
+        "constants": lambda call: tile.constants,
+        "threads": threads(tile, sizes),
+        "workgroup": (tile.threads, 1, 1),
+        "pack": pack_with(tile, rows),
+    }

@@ -1,0 +1,189 @@
+"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, and the speed of packed dot products.
+
+WGSL leaves rounding of conversions, flushing of denormals and what a driver re-associates open. Every device known so
+far computes what q8ta_wgpu/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import wgpu
+from numpy.typing import NDArray
+
+from q8ta_wgpu import arithmetic
+from q8ta_wgpu.ir import Array
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.device import Device
+
+_BINDINGS = """
+@group(0) @binding(0) var<storage, read> a: array<i32>;
+@group(0) @binding(1) var<storage, read> b: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<i32>;
+struct Params { count: u32, unused: u32, inverse_scale: f32, scale: f32 };
+@group(0) @binding(3) var<uniform> params: Params;
+"""
+
+# Operands come from buffers and factors from the uniform, as in the kernels: a constant could be folded by the compiler.
+_CONTRACT = """
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  let i = id.x;
+  let n = params.count;
+  if (i >= n) { return; }
+  let x = bitcast<f32>(b[i]);
+  let finite = (b[i] & 0x7f800000u) != 0x7f800000u;
+  let t = scaled_accumulator(a[i], select(0.0, x, finite));
+  y[i] = t;
+  y[n + i] = rte(t, FRACTION);
+  y[2u * n + i] = select(round_within(x * params.inverse_scale, 1024.0), 0, is_nan(x));
+  y[3u * n + i] = bitcast<i32>(f32(a[i]) * params.scale);
+  y[4u * n + i] = dot4I8Packed(bitcast<u32>(a[i]), b[i]);
+}
+"""
+_RULES = (
+    "an accumulator times its multiplier, rounded and clamped",
+    "a shift that rounds half to even",
+    "quantize",
+    "dequantize",
+    "dot4I8Packed",
+)
+_SCALE = 0.0372
+_UNROLLED = 16
+
+
+def contract(device: Device) -> str:
+    """The first rule of the contract `device` breaks, with a case; empty if it keeps all of them. Takes a few ms plus
+    one compilation."""
+    a, b = _cases()
+    expected = _expected(a, b)
+    words = np.array([len(a), 0], np.uint32).tobytes() + np.array([1 / _SCALE, _SCALE], np.float32).tobytes()
+    text = f"// probe of the arithmetic contract\n{_BINDINGS}{_library('arithmetic')}{_CONTRACT}"
+    found = _run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
+    wrong = np.argwhere(found.reshape(expected.shape) != expected)
+    if not len(wrong):
+        return ""
+    rule, i = wrong[0]
+    return (
+        f"{_RULES[rule]} of {a[i]} and {b[i : i + 1].view(np.float32)[0]} gives {found.reshape(expected.shape)[rule, i]}, "
+        f"the contract {expected[rule, i]} ({len(wrong)} of {expected.size} results differ)"
+    )
+
+
+def _cases() -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
+    """Accumulators and the bits of floats: ties above 2^24, products at ties, out of range, denormals, NaN, random."""
+    generator = np.random.default_rng(0)
+    ends = [2**24 + i for i in range(-3, 8)] + [2**25 + i for i in range(-6, 14, 2)] + [2**30 + 32 * i for i in range(-6, 14)]
+    halves = [2**13 + 2**14 * i for i in range(-6, 6)]
+    edges = [2**31 - 1, -(2**31), -(2**31) + 1]
+    accumulators = np.array([*ends, *(-e for e in ends), *halves, *range(-40, 40), *edges], np.int64)
+    ties = [0.5, 0.25, 0.125, 0.75, 1.0, 1.5, 2.0**-14, 3 * 2.0**-15, 16384.5]
+    limits = [3.4e38, 1e30, 2.0**100, 1e-40, 1.4e-45, 1.1754942e-38, 2.0**-126, 0.0, 1.0]
+    factors = np.array([*ties, *limits], np.float32)
+    pairs = [(acc, factor) for acc in accumulators for factor in factors]
+    count = 2000
+    random = np.exp(generator.uniform(-25, 12, count)).astype(np.float32)
+    a = np.concatenate([np.array([p[0] for p in pairs]), generator.integers(-(2**31), 2**31, count) >> generator.integers(0, 24, count)])
+    b = np.concatenate([np.array([p[1] for p in pairs], np.float32), random])
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, -1e-40, -3e38, -0.0186, 0.0186, 0.0558], np.float32)
+    # Multipliers are finite; only what quantize reads may not be.
+    return np.concatenate([a, np.ones(len(special))]).astype(np.int32), np.concatenate([b, special]).view(np.uint32)
+
+
+def _expected(a: NDArray[np.int32], b: NDArray[np.uint32]) -> Array:
+    x, wide = b.view(np.float32), a.astype(np.int64)
+    usable = np.isfinite(x)
+    t = np.where(usable, arithmetic.scaled_accumulator(wide, np.where(usable, x, np.float32(1))), 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.clip(np.rint(x * np.float32(1 / _SCALE)), np.float32(-1024), np.float32(1024))
+    quantized = np.where(np.isnan(x), np.float32(0), rounded).astype(np.int64)
+    dequantized = (a.astype(np.float32) * np.float32(_SCALE)).view(np.int32)
+    dots = (a[:, None].view(np.int8).astype(np.int64) * b[:, None].view(np.int8)).sum(1)
+    return np.stack([t, arithmetic.rte(t, arithmetic.FRACTION), quantized, dequantized, dots]).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class DotRates:
+    """Measured multiply-accumulate rates of int8 in 10^9 operations (2 a multiply-accumulate) a second."""
+
+    packed: float
+    emulated: float
+
+
+_DOT = {
+    "packed": "fn product(p: u32, q: u32) -> i32 { return dot4I8Packed(p, q); }",
+    "emulated": """
+fn product(p: u32, q: u32) -> i32 {
+  let v = unpack4xI8(p) * unpack4xI8(q);
+  return v.x + v.y + v.z + v.w;
+}""",
+}
+
+
+def dot_rates(device: Device, seconds: float = 0.02) -> DotRates:
+    """Times both forms of the dot product on every core of `device`, for about `seconds` each after a warm-up."""
+    body = "\n".join(f"    s{i % 4} += product(p + {i}u, q);" for i in range(_UNROLLED))
+    rounds, groups = 32, 256
+    main = f"""
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+  var p = b[id.x % 64u];
+  let q = b[id.x % 63u];
+  var s0 = 0; var s1 = 0; var s2 = 0; var s3 = 0;
+  for (var i = 0u; i < params.count; i++) {{
+{body}
+    p = p ^ u32(s0);
+  }}
+  y[id.x] = s0 + s1 + s2 + s3;
+}}
+"""
+    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
+    data = np.arange(64, dtype=np.int32)
+    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
+    operations = 2 * 4 * _UNROLLED * rounds * groups * 64
+    found = {}
+    for name, product in _DOT.items():
+        text = f"// probe of the {name} dot product\n{_BINDINGS}{product}{main}"
+        _run(device, text, buffers, words, groups, 1)
+        repeats, elapsed = 1, 0.0
+        while elapsed < seconds and repeats < 4096:
+            repeats *= 4
+            started = time.perf_counter()
+            _run(device, text, buffers, words, groups, repeats)
+            elapsed = time.perf_counter() - started
+        found[name] = operations * repeats / elapsed / 1e9
+    return DotRates(**found)
+
+
+def _library(stem: str) -> str:
+    return importlib.resources.files("q8ta_wgpu").joinpath("kernels", f"{stem}.wgsl").read_text(encoding="utf-8")
+
+
+def _run(device: Device, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int) -> NDArray[np.int32]:
+    """Dispatches a probe `repeats` times and returns the last buffer."""
+    gpu: Any = device.wgpu
+    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
+    compiled = device.pipeline(text, len(buffers))
+    made = [gpu.create_buffer_with_data(data=data, usage=usage) for data in buffers]
+    made.append(gpu.create_buffer_with_data(data=uniform, usage=wgpu.BufferUsage.UNIFORM))
+    try:
+        entries = [{"binding": i, "resource": {"buffer": buffer}} for i, buffer in enumerate(made)]
+        group = gpu.create_bind_group(layout=compiled.layout, entries=entries)
+        encoder = gpu.create_command_encoder()
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(compiled.pipeline)
+        compute.set_bind_group(0, group)
+        for _ in range(repeats):
+            compute.dispatch_workgroups(groups)
+        compute.end()
+        gpu.queue.submit([encoder.finish()])
+        return np.frombuffer(gpu.queue.read_buffer(made[-2]), np.int32).copy()
+    finally:
+        for buffer in made:
+            buffer.destroy()

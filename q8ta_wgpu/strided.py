@@ -1,0 +1,112 @@
+"""What view, permute, expand, slice, flip, repeat and the shuffles share: each is a strided move, run by one kernel.
+
+A move is a list of digits: the linear index of a result element in mixed radix, and for each digit the step it makes in
+the input's linear index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import Array, Attrs, TensorType
+from q8ta_wgpu.layout import Shape
+from q8ta_wgpu.op import ANY, EITHER, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads
+
+Digit = tuple[int, int]
+Digits = Callable[[Shape, Shape, Attrs], "tuple[list[Digit], int]"]
+"""(input shape, result shape, attributes) -> (size, stride) digits, slowest first, and the input's linear index of the
+first result element."""
+
+ShapeRule = Callable[[Shape, Attrs], Shape]
+"""(input shape, attributes) -> result shape; raises GraphError."""
+
+MAX_DIGITS = 8
+
+
+def strides(shape: Shape) -> list[int]:
+    """Step in the linear index for each dimension of a row-major tensor."""
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def permuted(shape: Shape, dims: Sequence[int]) -> list[Digit]:
+    """The digits of a permutation: dimension i of the result is dimension dims[i] of `shape`."""
+    steps = strides(shape)
+    return [(shape[d], steps[d]) for d in dims]
+
+
+def merged(digits: Sequence[Digit]) -> list[Digit]:
+    """The same walk with the fewest digits: those of size 1 dropped, neighbours that step as one joined."""
+    found: list[Digit] = []
+    for size, stride in digits:
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * stride:
+            found[-1] = found[-1][0] * size, stride
+        else:
+            found.append((size, stride))
+    return found
+
+
+def _params(digits: Digits) -> Callable[[Call], Params]:
+    def params(call: Call) -> Params:
+        walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
+        found = merged(walk)[::-1]
+        a, b, c, d, e, f, g, h = [*found, *[(1, 0)] * (MAX_DIGITS - len(found))]
+        word = 0xFFFFFFFF
+        return {
+            "size_low": (a[0], b[0], c[0], d[0]),
+            "size_high": (e[0], f[0], g[0], h[0]),
+            "stride_low": (a[1] & word, b[1] & word, c[1] & word, d[1] & word),
+            "stride_high": (e[1] & word, f[1] & word, g[1] & word, h[1] & word),
+            "offset": np.uint32(offset),
+            "digits": np.uint32(len(found)),
+        }
+
+    return params
+
+
+def move(
+    name: str,
+    *,
+    shape: ShapeRule,
+    digits: Digits,
+    reference: Callable[[Array, Shape, Attrs], Array],
+    schema: Mapping[str, Attr],
+    aten: Mapping[str, Import],
+    cases: Sequence[tuple[Shape, Attrs]],
+    reads: Reads | None = None,
+) -> Op:
+    """The operator of a strided move on float32 or int8x4.
+
+    Args:
+        name: of the operator.
+        shape, digits: the shape rule and the walk the kernel takes.
+        reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
+        schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
+    """
+
+    def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+        x = types[0]
+        result = shape(x.shape, attrs)
+        count = len(merged(digits(x.shape, result, attrs)[0]))
+        if count > MAX_DIGITS:
+            raise GraphError(f"{name} of {x.shape} takes {count} nested steps; at most {MAX_DIGITS} are supported")
+        return result, x.dtype
+
+    return Op(
+        name=name,
+        operands=(Operand("x", dtypes=EITHER),),
+        infer=infer,
+        reference=lambda call, arrays: np.array(reference(arrays[0], call.output.shape, call.attrs), order="C"),
+        schema=schema,
+        kernels=(Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),),
+        aten=aten,
+        moves_bytes=True,
+        annotate="shared",
+        reads=reads,
+        cases=tuple(Case((x,), attrs) for x, attrs in cases),
+    )

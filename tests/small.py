@@ -1,0 +1,72 @@
+"""A small model made without torch: what the tests of files, sessions and the command line load and run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model import Model
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.structure import Structure
+
+SHAPE = (2, 5, 6, 7)
+CHANNELS = 6
+X, MIDDLE, SUM = QParams(0.05, 3), QParams(0.11, -20), QParams(0.13, 7)
+
+
+def small_model() -> Model:
+    """A quantized convolution with a residual, a table and a second output: {'y': y, 'parts': (middle,)}."""
+    return Model(run_passes(_graph()), Structure({"dict": {"y": 0, "parts": {"tuple": [1]}}}))
+
+
+def small_input(seed: int = 0) -> Array:
+    """An input of the small model."""
+    return np.random.default_rng(seed).normal(0, 2, SHAPE).astype(np.float32)
+
+
+def _graph() -> Graph:
+    generator = np.random.default_rng(7)
+    graph = Graph(inputs=["x"], outputs=["y", "middle"])
+    result = (SHAPE[0], CHANNELS, *SHAPE[2:])
+    graph.types["x"] = TensorType(SHAPE)
+    _convolution(graph, generator, "x", "first", 5)
+    _convolution(graph, generator, "first", "second", CHANNELS)
+    _node(graph, "add", ("second", "first"), "sum", TensorType(result), {"alpha": 1.0})
+    _requantize(graph, "sum", SUM)
+    table = graph.add_constant("table", generator.integers(-128, 128, 256).astype(np.int8))
+    _node(graph, "q8ta_table", ("sum.q", table), "looked", TensorType(result, INT8X4, MIDDLE))
+    _node(graph, "dequantize", ("looked",), "y", TensorType(result))
+    _node(graph, "dequantize", ("first.q",), "middle", TensorType(result))
+    return graph
+
+
+def _convolution(graph: Graph, generator: np.random.Generator, x: str, name: str, depth: int) -> None:
+    x_q = X if x == "x" else MIDDLE
+    _requantize(graph, x, x_q)
+    shape = (CHANNELS, depth, 3, 3)
+    parts = (
+        graph.add_constant(f"{name}.weight", generator.integers(-128, 128, shape).astype(np.int8)),
+        graph.add_constant(f"{name}.scale", generator.uniform(0.001, 0.01, CHANNELS).astype(np.float32)),
+        graph.add_constant(f"{name}.zero", np.zeros(CHANNELS, np.int32)),
+    )
+    bias = graph.add_constant(f"{name}.bias", generator.normal(0, 1, CHANNELS).astype(np.float32))
+    _node(graph, "dequantize_weight", parts, f"{name}.w", TensorType(shape), {"axis": 0})
+    attrs = {"stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
+    inputs = (f"{x}.real", f"{name}.w", bias)
+    _node(graph, "conv2d", inputs, f"{name}.float", TensorType((SHAPE[0], CHANNELS, *SHAPE[2:])), attrs)
+    _requantize(graph, f"{name}.float", MIDDLE, name)
+
+
+def _requantize(graph: Graph, x: str, q: QParams, name: str = "") -> None:
+    """Adds `name`.q and its dequantization: `name`.real of a graph input, else `name` itself."""
+    base, shape = name or x, graph.types[x].shape
+    if f"{base}.q" not in graph.types:
+        _node(graph, "quantize", (x,), f"{base}.q", TensorType(shape, INT8X4, q), {"lo": -128, "hi": 127})
+    real = name or f"{x}.real"
+    if real not in graph.types:
+        _node(graph, "dequantize", (f"{base}.q",), real, TensorType(shape))
+
+
+def _node(graph: Graph, op: str, inputs: tuple[str, ...], output: str, t: TensorType, attrs: dict[str, object] | None = None) -> None:
+    graph.types[output] = t
+    graph.nodes.append(Node(op, inputs, output, attrs or {}, source=f"small.{output}"))

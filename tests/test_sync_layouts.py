@@ -1,0 +1,335 @@
+"""Layout sync: no kernel reads a layout it did not list, both policies give the same bytes, and optimal is optimal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from q8ta_wgpu import cost, reference
+from q8ta_wgpu.errors import GraphError, UnsupportedError
+from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.layout import INT8_LAYOUTS, Layout, byte_address, canonical, packed_axis
+from q8ta_wgpu.op import Call
+from q8ta_wgpu.passes.layout_optimal import optimal
+from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem, undominated
+from q8ta_wgpu.passes.layout_report import layout_report
+from q8ta_wgpu.passes.layout_table import problem_of
+from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, input_layouts, sync_layouts
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.target import BASELINE
+from tests.harness import run_poisoned
+from tests.layout_graphs import GraphMaker, assignments, count, random_graph, random_inputs, random_problem
+
+L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
+graphs = st.builds(random_graph, st.integers(0, 10**6), st.integers(1, 14))
+
+
+def addresses(t: TensorType, layout: Layout) -> Array:
+    places = np.meshgrid(*(np.arange(d) for d in canonical(t.shape)), indexing="ij")
+    return byte_address(*places, t.shape, layout).reshape(t.shape)
+
+
+def check_sound(graph: Graph, plan: Plan) -> None:
+    """Every step reads values that exist, in the layout they are in, and that its kernel lists."""
+    made = {*graph.inputs}
+    nodes = {node.output: node for node in graph.nodes}
+    aliases = dict(plan.aliases)
+    for step in plan.steps:
+        for name, layouts, found in zip(
+            step.node.inputs, input_layouts(step.kernel, OPS[step.node.op], step.call), step.layouts, strict=True
+        ):
+            assert (found is None) == (not layouts)
+            if found is None:
+                continue
+            assert found in layouts and found is not Layout.PACKED_INT8_CONV2D
+            assert name in graph.constants or (plan.root(name) in made and plan.layouts[name] == found)
+        assert step.out in step.kernel.output and plan.layouts[step.node.output] == step.out
+        assert step.kernel.when(step.call, BASELINE)
+        if step.kernel.synced:
+            assert len({packed_axis(layout) for layout in (*step.layouts, step.out) if layout}) == 1
+        made.add(step.node.output)
+    for name, source in aliases.items():
+        node = nodes[name]
+        was = addresses(graph.types[node.inputs[0]], plan.layouts[source])
+        if node.op == "permute":
+            was = was.transpose(node.attrs["dims"])
+        now = addresses(graph.types[name], plan.layouts[name])
+        np.testing.assert_array_equal(was.reshape(-1), now.reshape(-1))
+    assert {plan.root(name) for name in nodes} <= made
+    assert len({step.node.output for step in plan.steps}) == len(plan.steps)
+
+
+@given(graphs, st.sampled_from(POLICIES))
+def test_no_step_reads_a_layout_its_kernel_does_not_list(graph: Graph, policy: str) -> None:
+    check_sound(graph, sync_layouts(graph, BASELINE, policy))
+
+
+@given(graphs)
+def test_optimal_is_proved_and_never_above_greedy(graph: Graph) -> None:
+    best, swept = sync_layouts(graph, BASELINE), sync_layouts(graph, BASELINE, "greedy")
+    assert best.proved
+    assert best.cost <= swept.cost * (1 + 1e-9)
+    report = layout_report(graph)
+    assert best.cost <= min(report.single.values()) * (1 + 1e-9)
+
+
+@given(graphs, st.sampled_from(POLICIES))
+def test_plans_are_deterministic(graph: Graph, policy: str) -> None:
+    assert sync_layouts(graph, BASELINE, policy) == sync_layouts(graph.copy(), BASELINE, policy)
+
+
+@given(graphs, st.sampled_from(POLICIES))
+def test_the_cost_of_a_plan_is_the_sum_over_its_dispatches(graph: Graph, policy: str) -> None:
+    plan = sync_layouts(graph, BASELINE, policy)
+    total = 0.0
+    for step in plan.steps:
+        op = OPS[step.node.op]
+        total += cost.base_cost(step.kernel, op, step.call) + cost.write_cost(step.call.output, step.out)
+        for t, layout in zip(step.call.inputs, step.layouts, strict=True):
+            total += cost.read_cost(step.kernel, t, layout) if layout else 0.0
+    assert plan.cost == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_policies_give_the_bytes_of_the_reference(seed: int, vulkan: Device) -> None:
+    graph = random_graph(seed, 9)
+    inputs = random_inputs(graph, seed)
+    expected = reference.run(graph, inputs)
+    for policy in POLICIES:
+        found = run_poisoned(graph, inputs, sync_layouts(graph, vulkan.target, policy), vulkan)
+        for name, array in zip(graph.outputs, found, strict=True):
+            np.testing.assert_array_equal(array, expected[name], err_msg=f"{policy} {name}")
+
+
+# --- optimal against brute force ---
+
+
+def least(problem: Problem[str]) -> float:
+    return min(assignment.cost(problem) for assignment in assignments(problem))
+
+
+def solved(problem: Problem[str], **limits: int) -> float:
+    found, bound = optimal(problem, **limits)
+    total = found.cost(problem)
+    assert bound <= total * (1 + 1e-9)
+    assert total <= bound * (1 + 1e-9), "not proved"
+    return total
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_optimal_equals_brute_force(seed: int) -> None:
+    problem = random_problem(seed, nodes=2 + seed % 4)
+    if count(problem) > 30_000:
+        problem = random_problem(seed, nodes=3, arity=2)
+    assert solved(problem) == pytest.approx(least(problem))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_branch_and_bound_equals_brute_force(seed: int) -> None:
+    """With tables of at most four entries nearly every bucket is split."""
+    problem = random_problem(seed, nodes=4, arity=2)
+    assert solved(problem, cap=4) == pytest.approx(least(problem))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_without_a_budget_the_bound_still_holds(seed: int) -> None:
+    problem = random_problem(seed, nodes=4, arity=2)
+    found, bound = optimal(problem, cap=4, budget=0)
+    assert bound <= least(problem) + 1e-9 <= found.cost(problem) + 2e-9
+
+
+def flat(value: str, source: str, target: str) -> float:
+    return 10.0
+
+
+def test_a_value_read_twice_by_one_node_is_copied_once() -> None:
+    """x op x: both operands in b, while x can only be written in a."""
+    x = Choice((), "x", (Option(None, (), "a", 0.0),))
+    both = Choice(("x", "x"), "y", (Option(None, ({"b": 0.0}, {"b": 0.0}), "b", 0.0),))
+    assert solved(Problem((x, both), {}, (), flat)) == 10.0
+    differing = Choice(("x", "x"), "y", (Option(None, ({"b": 0.0}, {"c": 0.0}), "b", 0.0),))
+    assert solved(Problem((x, differing), {}, (), flat)) == 20.0
+
+
+def test_a_transition_is_shared_between_readers() -> None:
+    x = Choice((), "x", (Option(None, (), "a", 0.0),))
+    readers = tuple(Choice(("x",), f"y{i}", (Option(None, ({"b": 0.0, "a": 4.0},), "b", 0.0),)) for i in range(4))
+    assert solved(Problem((x, *readers[:2]), {}, (), flat)) == 8.0  # each reads a
+    assert solved(Problem((x, *readers), {}, (), flat)) == 10.0  # one copy in b
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("split", [False, True])
+def test_cat_of_24(seed: int, split: bool) -> None:
+    """24 slices of one value joined by one node, or by a tree of nodes of at most 7."""
+    draw = np.random.default_rng(seed)
+
+    def option(arity: int, out: str) -> Option[str]:
+        reads = tuple({layout: float(draw.integers(0, 5)) for layout in "ab"} for _ in range(arity))
+        return Option(None, reads, out, float(draw.integers(0, 20)))
+
+    def choice(inputs: tuple[str, ...], output: str) -> Choice[str]:
+        return Choice(inputs, output, tuple(option(len(inputs), out) for out in "ab"))
+
+    x, slices = choice((), "x"), [choice(("x",), f"s{i}") for i in range(24)]
+    names = tuple(s.output for s in slices)
+    if split:
+        parts = [choice(names[i : i + 7], f"p{i}") for i in range(0, 24, 7)]
+        joins = [*parts, choice(tuple(p.output for p in parts), "y")]
+    else:
+        joins = [choice(names, "y")]
+    price = {(v, s, t): float(draw.integers(1, 9)) for v in ("x", *names, *(j.output for j in joins))
+             for s in "ab" for t in "ab"}
+    problem = Problem((x, *slices, *joins), {}, (), lambda v, s, t: price[v, s, t])
+
+    def reading(node: Choice[str], position: int, chosen: Option[str], stored: str) -> float:
+        return min(c + (0.0 if r == stored else price[node.inputs[position], stored, r])
+                   for r, c in chosen.reads[position].items())
+
+    def best(node: Choice[str], out: str | None, below: dict[str, dict[str, float]]) -> float:
+        """Least cost of a tree node written in `out`, given its operands' costs by the layout they are written in."""
+        return min(
+            o.cost + sum(min(c + reading(node, i, o, s) for s, c in below[n].items())
+                         for i, n in enumerate(node.inputs))
+            for o in node.options if out in (None, o.out)
+        )
+
+    def joined(leaves: dict[str, dict[str, float]]) -> float:
+        for node in joins[:-1]:
+            leaves[node.output] = {out: best(node, out, leaves) for out in "ab"}
+        return best(joins[-1], None, leaves)
+
+    expected = math.inf
+    for produced in x.options:
+        for copied in (False, True):
+            other = "b" if produced.out == "a" else "a"
+            here = {produced.out, other} if copied else {produced.out}
+            leaves = {
+                s.output: {o.out: o.cost + min(c for r, c in o.reads[0].items() if r in here) for o in s.options}
+                for s in slices
+            }
+            copy = price["x", produced.out, other] if copied else 0.0
+            expected = min(expected, produced.cost + copy + joined(leaves))
+    assert solved(problem) == pytest.approx(expected)
+
+
+def test_dominated_options_go() -> None:
+    cheap = Option("cheap", ({"a": 1.0, "b": 1.0},), "a", 1.0)
+    dear = Option("dear", ({"a": 1.0},), "a", 2.0)
+    other = Option("other", ({"a": 1.0},), "b", 2.0)
+    assert undominated([dear, cheap, other, dear]) == (cheap, other)
+    assert undominated([cheap, cheap]) == (cheap,)
+
+
+def test_an_assignment_that_reads_what_is_not_listed_has_no_cost() -> None:
+    x = Choice((), "x", (Option(None, (), "a", 0.0),))
+    y = Choice(("x",), "y", (Option("k", ({"a": 0.0},), "a", 0.0),))
+    problem = Problem((x, y), {}, (), flat)
+    with pytest.raises(GraphError, match="y reads b"):
+        Assignment((x.options[0], y.options[0]), ((), ("b",))).cost(problem)
+
+
+# --- free views, aliases, reports ---
+
+
+def test_a_pooled_classifier_head_needs_no_copy(vulkan: Device) -> None:
+    """(N, C, 1, 1) channels-packed and (N, C) width-packed are the same bytes."""
+    make = GraphMaker(0)
+    x = make.input((2, 10, 1, 1))
+    y = make.conv(x, channels=9)
+    graph = make.finish(make.linear(make.view(y, 2, 9), 4))
+    plan = sync_layouts(graph, BASELINE)
+    assert plan.transitions == () and len(plan.aliases) == 1
+    inputs = random_inputs(graph, 0)
+    (found,) = run_poisoned(graph, inputs, plan, vulkan)
+    np.testing.assert_array_equal(found, reference.run(graph, inputs)[graph.outputs[0]])
+
+
+def test_channels_last_permutes_are_free(vulkan: Device) -> None:
+    """(N, C, H, W) in 4C is (N, H, W, C) in 4W."""
+    make = GraphMaker(1)
+    y = make.permute(make.conv(make.input((1, 6, 5, 7))), 0, 2, 3, 1)
+    graph = make.finish(make.permute(make.linear(y, 10), 0, 3, 1, 2))
+    plan = sync_layouts(graph, BASELINE)
+    assert [plan.transitions, len(plan.aliases), len(plan.steps)] == [(), 2, 2]
+    inputs = random_inputs(graph, 1)
+    (found,) = run_poisoned(graph, inputs, plan, vulkan)
+    np.testing.assert_array_equal(found, reference.run(graph, inputs)[graph.outputs[0]])
+
+
+def test_a_view_of_an_input_may_be_an_output(vulkan: Device) -> None:
+    """Aliases share one slot that lives as long as the longest of them."""
+    graph = Graph(inputs=["x"], outputs=["v", "r"])
+    graph.types = {
+        "x": TensorType((3, 4), INT8X4, QParams(0.1, 0)),
+        "v": TensorType((1, 12), INT8X4, QParams(0.1, 0)),
+        "table": TensorType((256,), "int8"),
+        "r": TensorType((3, 4), INT8X4, QParams(0.2, 1)),
+    }
+    graph.constants["table"] = np.arange(256, dtype=np.uint8).view(np.int8)
+    graph.nodes = [Node("view", ("x",), "v", {"shape": (1, 12)}), Node("q8ta_table", ("x", "table"), "r")]
+    plan = sync_layouts(graph, BASELINE)
+    assert plan.aliases == {"v": "x"}
+    program = schedule(graph, BASELINE, plan)
+    assert program.outputs[0].place == program.inputs[0].place and len(program.dispatches) == 1
+    inputs = random_inputs(graph, 2)
+    expected = reference.run(graph, inputs)
+    for name, found in zip(graph.outputs, run_poisoned(graph, inputs, plan, vulkan), strict=True):
+        np.testing.assert_array_equal(found, expected[name])
+
+
+def test_a_copy_is_inserted_once_for_all_readers() -> None:
+    """Two linears that read rows of a channels-packed image share the copy that a greedy sweep makes."""
+    make = GraphMaker(3)
+    y = make.conv(make.input((1, 6, 5, 7)))
+    graph = make.finish(make.linear(y, 4), make.linear(y, 5))
+    for policy in POLICIES:
+        plan = sync_layouts(graph, BASELINE, policy)
+        assert len(plan.transitions) == 1
+        reads = [step.node.inputs[0] for step in plan.steps if step.node.op == "q8ta_linear"]
+        assert reads == [plan.transitions[0].node.output] * 2
+        check_sound(graph, plan)
+
+
+def test_the_report_names_layouts_transitions_and_costs() -> None:
+    make = GraphMaker(4)
+    graph = make.finish(make.linear(make.conv(make.input((1, 6, 5, 7))), 4))
+    report = layout_report(graph)
+    text = str(report)
+    (copy,) = report.transitions(report.optimal)
+    t = graph.types[copy.value]
+    assert copy.moved == cost.size(t, copy.source) + cost.size(t, copy.target)
+    for part in (f"{copy.source.short} -> {copy.target.short}, {copy.moved} bytes", "proved optimal", "greedy:"):
+        assert part in text
+    assert all(name in text for name in report.optimal.layouts if name in graph.types and name not in graph.constants)
+    assert set(report.single) == set(INT8_LAYOUTS)
+
+
+def test_unknown_policies_and_impossible_nodes_are_refused() -> None:
+    make = GraphMaker(5)
+    graph = make.finish(make.conv(make.input((1, 6, 5, 7))))
+    with pytest.raises(UnsupportedError, match="'best'"):
+        sync_layouts(graph, BASELINE, "best")
+
+
+def test_costs_count_padding_and_launches() -> None:
+    t = TensorType((1, 3, 5, 7), INT8X4, QParams(0.1, 0))
+    assert [cost.size(t, layout) for layout in (L4W, L4C, L4C1W)] == [120, 140, 140]
+    kernel = OPS["q8ta_add"].kernels[0]
+    call = Call({}, (t, t), t)
+    assert cost.base_cost(kernel, OPS["q8ta_add"], call) == cost.MODEL.dispatch
+    clone = OPS["q8ta_clone"].kernels[0]
+    assert cost.read_cost(clone, t, L4C) == cost.MODEL.elementwise_read * 140 and cost.read_cost(kernel, t, L4C) == 140
+
+
+def test_every_graph_input_layout_is_packed_by_the_session() -> None:
+    make = GraphMaker(6)
+    graph = make.finish(make.conv(make.input((1, 6, 5, 7))))
+    problem = problem_of(graph, BASELINE)
+    assert problem.free == {"x0": INT8_LAYOUTS}
