@@ -25,6 +25,7 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
+    four_words,
     reads_same_place,
 )
 
@@ -211,10 +212,11 @@ q8ta_add = Op(
     kernels=(
         Kernel(
             "q8ta_add",
-            ("q8ta_add", "elementwise_int8x4"),
+            ("q8ta_add", "elementwise_int8x4", "words_int8x4"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
+            threads=four_words,
             when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
@@ -232,10 +234,11 @@ q8ta_mul = Op(
     kernels=(
         Kernel(
             "q8ta_mul",
-            ("q8ta_mul", "elementwise_int8x4"),
+            ("q8ta_mul", "elementwise_int8x4", "words_int8x4"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
+            threads=four_words,
             when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),

@@ -13,6 +13,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs, TensorType
 from q8ta_wgpu.layout import Shape
 from q8ta_wgpu.op import ANY, EITHER, Attr, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.strided import eight
 from q8ta_wgpu.target import BASELINE, Target
 
 MAX_INPUTS = BASELINE.storage_buffers - 1
@@ -37,10 +38,8 @@ def _params(call: Call) -> Params:
     shape, dim = call.output.shape, call.attrs["dim"]
     tail = len(shape) - 3
     ends = list(itertools.accumulate(t.shape[dim] for t in call.inputs))
-    a, b, c, d, e, f, g, h = [*ends, *[ends[-1]] * (8 - len(ends))]
     return {
-        "end_low": (a, b, c, d),
-        "end_high": (e, f, g, h),
+        **eight("end", ends),
         "axis": np.uint32(max(dim - tail + 1, 0)),
         "inner": np.uint32(math.prod(shape[dim + 1 : tail]) if dim < tail else 1),
         "extent": np.uint32(shape[dim]),

@@ -10,6 +10,7 @@ import numpy as np
 from q8ta_wgpu import weighted
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.kernels import conv2d_tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.op import (
     FLOAT,
@@ -165,6 +166,10 @@ def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
     return n * -(-c // 4) * h * w, 1, 1
 
 
+FAST = {"q8ta_conv2d": "quad_requantize", "q8ta_conv2d_add": "quad_requantize_add"}
+"""The epilogue of the fast kernels, for the operators that have them."""
+
+
 def _kernels(op: str, epilogue: tuple[str, ...], inputs: tuple[frozenset[Layout], ...]) -> tuple[Kernel, ...]:
     floats = op.endswith("_float")
     per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
@@ -175,7 +180,9 @@ def _kernels(op: str, epilogue: tuple[str, ...], inputs: tuple[frozenset[Layout]
     }
     if floats:
         common["threads"] = _tiles
+    fast = conv2d_tiled.fast_kernels(op, FAST[op]) if op in FAST else ()
     return (
+        *fast,
         Kernel(
             f"{op}.dw",
             ("q8ta_conv2d_dw", *epilogue),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import weighted
+from q8ta_wgpu import gemm, weighted
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import WIDTH_PACKED_INT8, Layout, Shape
 from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, dims
+from q8ta_wgpu.target import Target
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -66,11 +68,92 @@ def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
     return n * c * h * -(-w // 4), 1, 1
 
 
+ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
+WIDE_CHANNEL = ("multiplier", "offset", "correction")
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, outputs, words along k) of the matrix product."""
+    n, c, h, w = dims(call.output)
+    return n * c * h, w, -(-call.inputs[1].shape[1] // 4)
+
+
+def _rows(call: Call, weight: Array) -> Array:
+    return np.pad(weight, ((0, 0), (0, -weight.shape[1] % 4)))
+
+
+def _pack_quads(call: Call, weight: Array) -> Array:
+    return gemm.pack_quads(_rows(call, weight))
+
+
+def _tiled_params(tile: gemm.Tile, call: Call) -> Params:
+    rows, one = np.uint32(_sizes(call)[2]), (1, 1, 0, 0)
+    grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
+    return {**gemm.params(tile, _sizes(call)), **weighted.epilogue_params(call), **grids}
+
+
+def _gemv_params(call: Call) -> Params:
+    words = {"row_words": np.uint32(_sizes(call)[2])}
+    return {**gemm.few_rows_params(_sizes(call)), **weighted.epilogue_params(call), **words}
+
+
+def _when(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Tile) -> bool:
+    rows, _, words = _sizes(call)
+    return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
+
+
+def _fast_kernels(op: str, epilogue: str, common: Mapping[str, Any]) -> tuple[Kernel, ...]:
+    """Matrix-vector products for few rows, tiled products for more; whole vectors of x first."""
+    found = []
+    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
+    for wide in (True, False):
+        stems = ("gemm_dot", "gemm_wide" if wide else "gemm_narrow", epilogue, "quad_finish")
+        bound = (*WIDE_CHANNEL, "weight", *(("x",) if wide else ()))
+        found.append(
+            Kernel(
+                f"{op}.gemv",
+                ("gemv", *stems),
+                when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TINY),
+                wide=bound,
+                params=_gemv_params,
+                constants=lambda call: gemm.few_rows(_sizes(call)),
+                prepack={1: _pack_quads, **per_channel},
+                threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
+                **common,
+            )
+        )
+        for label, tile in gemm.TILES.items():
+            found.append(
+                Kernel(
+                    f"{op}.tiled_{label}",
+                    ("gemm", "gemm_rows", *stems),
+                    when=functools.partial(_when, wide=wide, most_rows=1 << 31, tile=tile),
+                    suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
+                    wide=bound,
+                    params=functools.partial(_tiled_params, tile),
+                    prepack={1: gemm.pack_with(tile, _rows), **per_channel},
+                    **common,
+                    **gemm.kernel_fields(tile, _sizes),
+                )
+            )
+    return tuple(found)
+
+
+FAST = {
+    "q8ta_linear": "quad_requantize",
+    "q8ta_linear_add": "quad_requantize_add",
+    "q8ta_linear_float": "quad_float32",
+}
+"""The epilogue of the fast kernels, for the operators that have them."""
+
+
 def _kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
     floats: dict[str, Any] = {"threads": _tiles} if op.endswith("_float") else {}
     prepack = {1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}}
     output = FLOAT if floats else WIDTH_PACKED_INT8
+    common = {"inputs": (ONLY_4W,), "output": FLOAT if floats else ONLY_4W}
     return (
+        *(_fast_kernels(op, FAST[op], common) if op in FAST else ()),
         Kernel(
             f"{op}.direct",
             ("q8ta_linear", *epilogue),

@@ -12,6 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs, QParams, TensorType
 from q8ta_wgpu.layout import Shape
 from q8ta_wgpu.op import ANY, EITHER, MAX_EXTENT, Attr, Builder, Call, Case, Kernel, Op, Operand, Params
+from q8ta_wgpu.strided import eight
 
 MAX_RANK = 8
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -49,21 +50,12 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     return result
 
 
-def _quads(numbers: Sequence[int]) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-    a, b, c, d, e, f, g, h = [n & 0xFFFFFFFF for n in (*numbers, *[1] * (8 - len(numbers)))]
-    return (a, b, c, d), (e, f, g, h)
-
-
 def _params(call: Call) -> Params:
     before = [pair[0] for pair in _pairs(call.attrs)]
-    size, extent, first = (_quads(list(v)[::-1]) for v in (call.output.shape, call.inputs[0].shape, before))
     return {
-        "size_low": size[0],
-        "size_high": size[1],
-        "extent_low": extent[0],
-        "extent_high": extent[1],
-        "before_low": first[0],
-        "before_high": first[1],
+        **eight("size", call.output.shape[::-1]),
+        **eight("extent", call.inputs[0].shape[::-1]),
+        **eight("before", before[::-1]),
         "digits": np.uint32(len(before)),
         "fill": _fill(call.inputs[0].q, call.attrs["value"]),
     }

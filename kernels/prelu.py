@@ -10,7 +10,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
 from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand, Params
+from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -47,6 +47,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         kernels=(Kernel("prelu", ("prelu", "map"), (FLOAT,), FLOAT, params=_params),),
+        reads=reads_same_place,
         aten={"aten.prelu.default": _import},
         cases=(
             Case(((2, 5, 3, 7), (5,))),

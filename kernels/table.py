@@ -9,7 +9,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import INT8, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape
-from q8ta_wgpu.op import Call, Kernel, Op, Operand, reads_same_place
+from q8ta_wgpu.op import Call, Kernel, Op, Operand, four_words, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -30,6 +30,10 @@ OPS = (
         infer=_infer,
         reference=_reference,
         reads=reads_same_place,
-        kernels=(Kernel("q8ta_table", ("q8ta_table",), (ANY_INT8,), ANY_INT8, synced=True),),
+        kernels=(
+            Kernel(
+                "q8ta_table", ("q8ta_table", "words_int8x4"), (ANY_INT8,), ANY_INT8, synced=True, threads=four_words
+            ),
+        ),
     ),
 )

@@ -15,7 +15,20 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import Array, Attrs
 from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import FLOAT, Attr, Builder, Call, Case, Import, Kernel, Op, Operand, Params, same_as_first
+from q8ta_wgpu.op import (
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Import,
+    Kernel,
+    Op,
+    Operand,
+    Params,
+    reads_same_place,
+    same_as_first,
+)
 
 Float64 = NDArray[np.float64]
 
@@ -45,7 +58,7 @@ def _gelu_tanh(x: Float64) -> Float64:
 
 def _elu(x: Float64, attrs: Attrs) -> Float64:
     negative = attrs["alpha"] * attrs["scale"] * np.expm1(np.minimum(x, 0.0) * attrs["input_scale"])
-    return np.where(x > 0, attrs["scale"] * x, negative)
+    return np.asarray(np.where(x > 0, attrs["scale"] * x, negative))
 
 
 def _softplus(x: Float64, attrs: Attrs) -> Float64:
@@ -279,6 +292,7 @@ def _op(index: int, row: _Row) -> Op:
         unary=_unary(row),
         clamp=row.clamp,
         annotate="elementwise",
+        reads=reads_same_place,
         cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
         tolerance=row.tolerance,
     )

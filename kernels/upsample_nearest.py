@@ -42,7 +42,7 @@ def _sources(call: Call, axis: int) -> NDArray[np.int64]:
     step, place = _step(call.attrs, axis, extent, size), np.arange(size)
     if call.attrs["exact"]:
         place, step = 2 * place + 1, step * np.float32(0.5)
-    return np.minimum(np.floor(place.astype(np.float32) * step).astype(np.int64), extent - 1)
+    return np.asarray(np.minimum(np.floor(place.astype(np.float32) * step).astype(np.int64), extent - 1))
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:

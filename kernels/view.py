@@ -12,23 +12,22 @@ from q8ta_wgpu.layout import Shape
 from q8ta_wgpu.op import MAX_EXTENT, Attr, Builder, Import
 from q8ta_wgpu.strided import Digit, move
 
-
 LEFT, REST, RIGHT = 0, -1, -2
+"""Entries of a view's `shape`: the input's dimension of the same index, what is left, the one as far from the end."""
 
 
 def _shape(x: Shape, attrs: Attrs) -> Shape:
-    """0 keeps the input's dimension of the same index, -2 the one as far from the end, -1 (once) is what is left."""
     shape = list(attrs["shape"])
     missing = len(shape) - len(x)
     lost = any((d == LEFT and i >= len(x)) or (d == RIGHT and i < missing) for i, d in enumerate(shape))
     if lost or shape.count(REST) > 1:
         raise GraphError(f"view of {x} as {shape}: 0 and -2 keep dimensions of the input, -1 may stand once")
     found = [x[i] if d == LEFT else x[i - missing] if d == RIGHT else d for i, d in enumerate(shape)]
-    if -1 in found:
+    if REST in found:
         known = -math.prod(found)
         if math.prod(x) % known:
             raise GraphError(f"view of {x} as {shape}: {math.prod(x)} elements are no multiple of {known}")
-        found[found.index(-1)] = math.prod(x) // known
+        found[found.index(REST)] = math.prod(x) // known
     if math.prod(found) != math.prod(x):
         raise GraphError(f"view of {x} as {shape}: {math.prod(x)} elements cannot become {math.prod(found)}")
     return tuple(found)

@@ -43,8 +43,12 @@ def input_layouts(kernel: Kernel, op: Op, call: Call) -> list[tuple[Layout, ...]
 
 
 def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kernel]:
-    """The kernels that can run a call on a target, preferred first; raises UnsupportedError if there is none."""
+    """The kernels that can run a call on a target and suit it (all that can, if none suits), preferred first.
+
+    Raises UnsupportedError if there is none.
+    """
     found = [kernel for kernel in op.kernels if kernel.when(call, target)]
+    found = [kernel for kernel in found if kernel.suits(call, target)] or found
     if not found:
         types = ", ".join(map(str, call.inputs))
         raise UnsupportedError(f"no kernel of {op.name} can run {place} on {target.name} for inputs {types}")

@@ -64,6 +64,10 @@ class Tile:
         names = ("threads_m", "threads_n", "rows", "quads", "step", "split")
         return {name.upper(): getattr(self, name) for name in names}
 
+    def fits(self, target: Target) -> bool:
+        """Whether a target's workgroups are large enough."""
+        return self.threads <= target.invocations and self.memory <= target.workgroup_memory
+
     def steps(self, vectors: int) -> int:
         """Steps each group of threads takes along `vectors` vectors of k."""
         return -(-vectors // (self.step * self.split))
@@ -89,7 +93,7 @@ LARGE = Tile(threads_m=16, threads_n=8, rows=8, quads=2)
 MEDIUM = Tile(threads_m=16, threads_n=8, rows=4, quads=2)
 SMALL = Tile(threads_m=8, threads_n=8, rows=4, quads=1, split=4)
 TINY = Tile(threads_m=8, threads_n=8, rows=2, quads=1, split=4)
-TILES = {"tiled_128x64": LARGE, "tiled_64x64": MEDIUM, "tiled_32x32": SMALL, "tiled_16x32": TINY}
+TILES = {"128x64": LARGE, "64x64": MEDIUM, "32x32": SMALL, "16x32": TINY}
 
 Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
@@ -105,27 +109,45 @@ def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
     }
 
 
-def threads(tile: Tile, sizes: Sizes) -> Callable[[Call, Layout], tuple[int, int, int]]:
-    """The grid: all tiles in one dimension."""
-
-    def grid(call: Call, layout: Layout) -> tuple[int, int, int]:
-        rows, channels, _ = sizes(call)
-        return tile.groups(rows, channels) * tile.threads, 1, 1
-
-    return grid
-
-
 ENOUGH_GROUPS = 200
 """Workgroups that keep a large GPU's processors busy."""
 
 
-def best(sizes: tuple[int, int, int], target: Target) -> str:
-    """The tile for a result: the largest that makes enough workgroups, else the one that makes most."""
-    rows, channels, _ = sizes
-    for name, tile in TILES.items():
-        if tile.groups(rows, channels) >= ENOUGH_GROUPS:
-            return name
-    return next(reversed(TILES))
+def suits(call: Call, target: Target, label: str, sizes: Sizes) -> bool:
+    """Whether a tile is the one for a call: the largest that makes enough workgroups, else the smallest."""
+    rows, channels, _ = sizes(call)
+    if rows <= FEW_ROWS:
+        return False
+    enough = (name for name, tile in TILES.items() if tile.groups(rows, channels) >= ENOUGH_GROUPS)
+    return label == next(enough, next(reversed(TILES)))
+
+
+FEW_ROWS = 8
+"""Rows up to which threads do better to share k than to share rows."""
+
+
+def few_rows(sizes: tuple[int, int, int]) -> dict[str, int]:
+    """The constants kernels/gemv.wgsl is linked with: rows of a workgroup."""
+    return {"ROWS": next(rows for rows in (1, 4, FEW_ROWS) if sizes[0] <= rows)}
+
+
+def few_rows_params(sizes: tuple[int, int, int]) -> Params:
+    """The uniform fields kernels/gemv.wgsl reads."""
+    rows, channels, words = sizes
+    return {"rows": np.uint32(rows), "quads": np.uint32(-(-channels // 4)), "vectors": np.uint32(-(-words // 4))}
+
+
+def few_rows_threads(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The grid: a workgroup of 64 for each channel quad."""
+    return -(-sizes[1] // 4) * 64, 1, 1
+
+
+def pack_quads(weight: NDArray[np.int8]) -> NDArray[np.uint32]:
+    """(channels, bytes along k) int8 -> words in order (channel quad, vector of k, channel in quad), zero padded."""
+    channels, depth = weight.shape
+    padded = np.pad(weight, ((0, -channels % 4), (0, -depth % 16)))
+    split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
 
 
 def pack_with(tile: Tile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
@@ -137,11 +159,11 @@ def pack_with(tile: Tile, rows: Callable[[Call, Array], Array]) -> Callable[[Cal
     return pack
 
 
-def kernel_fields(tile: Tile, sizes: Sizes, rows: Callable[[Call, Array], Array]) -> dict[str, Any]:
+def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
     """The parts of a Kernel that follow from its tile."""
-    return {
-        "constants": lambda call: tile.constants,
-        "threads": threads(tile, sizes),
-        "workgroup": (tile.threads, 1, 1),
-        "pack": pack_with(tile, rows),
-    }
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        rows, channels, _ = sizes(call)
+        return tile.groups(rows, channels) * tile.threads, 1, 1
+
+    return {"constants": lambda call: tile.constants, "threads": threads, "workgroup": (tile.threads, 1, 1)}

@@ -1,8 +1,8 @@
 """Links a kernel's WGSL: its files, the libraries, and generated bindings, params struct and operand functions.
 
 Module-scope declarations have no order in WGSL, so linking is appending. For an activation operand `x` a kernel may
-call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only) and `x_at(p)` (the element as i32 or
-f32); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type
+call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only), `x_at(p)` (the element as i32 or f32)
+and, where result and operand are int8 of one shape and packed axis, `x_word_of(word)` (its word for a result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type
 of its elements: i32 or f32). Constant operands are plain arrays under their name. Of a variadic operand `x`, `x_at(i,
 p)` reads the i-th.
 """
@@ -79,6 +79,12 @@ def _operand(binding: Binding, slot: int, wide: bool) -> list[str]:
     return lines
 
 
+def _counterpart(name: str, same: bool) -> str:
+    """The operand's word at the place of a word of the result: the same one where shape and layout are the same."""
+    place = "word" if same else f"{name}_index(y_coord(word))"
+    return f"fn {name}_word_of(word: u32) -> u32 {{ return {name}[{place}]; }}"
+
+
 def _variadic(op: Op, operands: Sequence[Binding]) -> list[str]:
     name = op.operands[-1].name
     members = [b for b in operands if re.fullmatch(rf"{name}\d+", b.name)]
@@ -125,8 +131,11 @@ def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], o
     operands = bindings(op, call, layouts)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
-    for slot, binding in enumerate(operands):
-        lines += _operand(binding, slot, binding.name in kernel.wide)
+    for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
+        wide = binding.name in kernel.wide
+        lines += _operand(binding, slot, wide)
+        if binding.layout is not None and binding.dtype == call.output.dtype == INT8X4 and not wide:
+            lines.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
         lines += _variadic(op, operands)
     lines += _result(call.output.dtype, out, len(operands))

@@ -137,6 +137,11 @@ def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
     return word_count(call.output.shape, layout), 1, 1
 
 
+def four_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a kernel that links words_int8x4: one for four words of the output."""
+    return -(-word_count(call.output.shape, layout) // 4), 1, 1
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One way to compute an operator in a single dispatch.

@@ -55,7 +55,7 @@ def _activation(qat: bool) -> QuantizationSpec:
     )
 
 
-def _weight(qat: bool) -> QuantizationSpec:
+def _weight(qat: bool, channels: int) -> QuantizationSpec:
     if qat:
         observer = FusedMovingAvgObsFakeQuantize.with_args(
             observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30
@@ -67,7 +67,7 @@ def _weight(qat: bool) -> QuantizationSpec:
         quant_min=-127,
         quant_max=127,
         qscheme=torch.per_channel_symmetric,
-        ch_axis=0,
+        ch_axis=channels,
         observer_or_fake_quant_ctr=observer,
     )
 
@@ -85,7 +85,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def __init__(self, qat: bool = False) -> None:
         super().__init__()
         self._activation = _activation(qat)
-        self._weight = _weight(qat)
+        self._weight = _weight(qat, channels=0)
+        self._matrix = _weight(qat, channels=1)
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes the annotation of every node the table knows."""
@@ -109,9 +110,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
         arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
         x = arguments.get("input", arguments.get("mat1", arguments.get("self")))
-        weight = arguments.get("weight", arguments.get("mat2"))
-        if isinstance(x, Node) and isinstance(weight, Node) and _is_constant(weight):
+        weight = arguments.get("weight")
+        matrix = arguments.get("mat2", arguments.get("other"))  # of x @ matrix: its columns are the channels
+        if not isinstance(x, Node):
+            return
+        if isinstance(weight, Node) and _is_constant(weight):
             self._put(node, {x: self._activation, weight: self._weight})
+        elif isinstance(matrix, Node) and _is_constant(matrix) and matrix.meta["val"].dim() == 2:
+            self._put(node, {x: self._activation, matrix: self._matrix})
 
     def _shared(self, node: Node) -> None:
         inputs = [n for n in node.all_input_nodes if _is_float(n)]

@@ -51,17 +51,20 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
     return found
 
 
+def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, int]]:
+    """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high; the last one fills up."""
+    last = numbers[-1] if numbers else 1
+    a, b, c, d, e, f, g, h = (n & 0xFFFFFFFF for n in (*numbers, *[last] * (8 - len(numbers))))
+    return {f"{name}_low": (a, b, c, d), f"{name}_high": (e, f, g, h)}
+
+
 def _params(digits: Digits) -> Callable[[Call], Params]:
     def params(call: Call) -> Params:
         walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
         found = merged(walk)[::-1]
-        a, b, c, d, e, f, g, h = [*found, *[(1, 0)] * (MAX_DIGITS - len(found))]
-        word = 0xFFFFFFFF
         return {
-            "size_low": (a[0], b[0], c[0], d[0]),
-            "size_high": (e[0], f[0], g[0], h[0]),
-            "stride_low": (a[1] & word, b[1] & word, c[1] & word, d[1] & word),
-            "stride_high": (e[1] & word, f[1] & word, g[1] & word, h[1] & word),
+            **eight("size", [size for size, _ in found]),
+            **eight("stride", [stride for _, stride in found]),
             "offset": np.uint32(offset),
             "digits": np.uint32(len(found)),
         }

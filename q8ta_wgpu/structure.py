@@ -25,6 +25,10 @@ class Structure:
         """Outputs in this structure."""
         return _decode(self.tree, outputs)
 
+    def flatten(self, nested: Any) -> list[Any]:
+        """The outputs in order of their positions: the inverse of `unflatten`."""
+        return [leaf for _, leaf in sorted(_leaves(self.tree, nested), key=lambda item: item[0])]
+
     def check(self, count: int) -> None:
         """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
         found = sorted(_positions(self.tree, 0))
@@ -54,6 +58,16 @@ def _decode(tree: Any, outputs: Sequence[Any]) -> Any:
         return {key: _decode(item, outputs) for key, item in value.items()}
     items = [_decode(item, outputs) for item in value]
     return tuple(items) if kind == "tuple" else items
+
+
+def _leaves(tree: Any, nested: Any) -> list[tuple[int, Any]]:
+    if tree is None:
+        return []
+    if isinstance(tree, int):
+        return [(tree, nested)]
+    ((kind, value),) = tree.items()
+    pairs = [(item, nested[key]) for key, item in value.items()] if kind == "dict" else zip(value, nested, strict=True)
+    return [leaf for item, part in pairs for leaf in _leaves(item, part)]
 
 
 def _positions(tree: Any, depth: int) -> list[int]:

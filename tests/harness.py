@@ -115,6 +115,32 @@ def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, A
     return run_passes(graph), inputs
 
 
+EPILOGUES = {"add": "_add", "act": "_act", "float": "_float"}
+"""What may follow a weighted sum before it is rounded, and the operator that has it fused."""
+
+
+def epilogue_graph(op: Op, case: Case, setting: Setting, epilogue: str) -> tuple[Graph, dict[str, Array]]:
+    """The fused graph of a weighted operator with a residual, an activation, or a float32 result."""
+    graph, inputs, out = _unfused(op, case, setting)
+    result = graph.types["real"]
+    if epilogue == "float":
+        graph.outputs = ["real"]
+        return run_passes(graph), inputs
+    if epilogue == "add":
+        q = QParams(out.scale * 1.7, setting.zeros[1])
+        graph.inputs.append("residual")
+        graph.types |= {"residual": TensorType(result.shape, INT8X4, q), "addend": result}
+        inputs["residual"] = extremes(rng(op.name, case, epilogue), result.shape)
+        graph.nodes.append(Node("dequantize", ("residual",), "addend"))
+        graph.nodes.append(Node("add", ("real", "addend"), "joined", {"alpha": 1.0}))
+    else:
+        graph.nodes.append(Node("silu", ("real",), "joined", {}))
+    graph.types |= {"joined": result, "y": TensorType(result.shape, INT8X4, out)}
+    graph.nodes.append(Node("quantize", ("joined",), "y", {"lo": -128, "hi": 127}))
+    graph.outputs = ["y"]
+    return run_passes(graph), inputs
+
+
 def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array], QParams]:
     generator = rng(op.name, case, setting)
     graph = Graph()

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from q8ta_wgpu import Session
+from q8ta_wgpu import Session, reference
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.importer import import_program
+from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model import Model
 from q8ta_wgpu.passes import run_passes
 
@@ -121,7 +122,7 @@ class Patches(nn.Module):
         b, c, h, w = x.shape
         tokens = x.flatten(2).transpose(1, 2)
         heads = tokens.reshape(b, h * w, 2, c // 2).permute(0, 2, 1, 3)
-        return heads.transpose(1, 2).reshape(b, h * w, c).transpose(1, 2).unflatten(2, (h, w))
+        return heads.transpose(1, 2).reshape(b, h * w, c).transpose(1, 2).reshape(b, c, h, w)
 
 
 MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
@@ -201,10 +202,13 @@ def test_upsample_index_rule(mode: str, extent: int) -> None:
     x = torch.arange(2 * extent, dtype=torch.float32).reshape(1, 1, 2, extent)
     options: list[dict[str, Any]] = [{"scale_factor": (2.0, s)} for s in SCALES if math.floor(extent * s) >= 1]
     options += [{"size": (3, s)} for s in (1, 2, 3, 7, 13, extent, 2 * extent, 3 * extent, 61, 97)]
-    for option in options:
-        model = imported(lambda x, option=option: F.interpolate(x, mode=mode, **option), x)
-        expected = F.interpolate(x, mode=mode, **option).numpy()
-        np.testing.assert_array_equal(flat(Session(model, "reference")(x))[0], expected, err_msg=str(option))
+
+    def all_of_them(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(F.interpolate(x, mode=mode, **option) for option in options)
+
+    found = flat(Session(imported(all_of_them, x), "reference")(x))
+    for f, e, option in zip(found, flat(all_of_them(x)), options, strict=True):
+        np.testing.assert_array_equal(f, e, err_msg=str(option))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,11 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "squeeze_dims": (lambda x: x.squeeze((1, 3)), (2, 1, 5, 1, 4), (3, 1, 6, 1, 7)),
     "unflatten": (lambda x: x.unflatten(1, (2, -1)), (2, 6, 5), (3, 6, 7)),
     "merge_batch": (lambda x: x.reshape(-1, 7), (2, 5, 7), (3, 4, 7)),
-    "groups": (lambda x: x.view(x.shape[0], 2, 3, *x.shape[2:]).transpose(1, 2).flatten(1, 2), (2, 6, 3, 7), (3, 6, 4, 9)),
+    "groups": (
+        lambda x: x.unflatten(1, (2, 3)).transpose(1, 2).flatten(1, 2),
+        (2, 6, 3, 7),
+        (3, 6, 4, 9),
+    ),
     "crop": (lambda x: x[:, :, 1:-1, 2:], (2, 5, 4, 7), (1, 5, 6, 9)),
     "select": (lambda x: x[:, 1] + x[:, -1], (2, 5, 3, 7), (3, 5, 4, 7)),
     "stack": (lambda x: torch.stack([x, x], 1), (2, 5, 3), (3, 7, 3)),
@@ -254,6 +262,27 @@ def test_reshape(name: str) -> None:
     x = data(*new)
     (found,) = flat(Session(model, "reference")(x))
     np.testing.assert_allclose(found, flat(function(x))[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "out"), [(5.0, QParams(0.1, -20)), (0.03, QParams(0.0005, 7)), (0.0, QParams(0.023, 3))]
+)
+def test_pad_value_between_int8_values(value: float, out: QParams) -> None:
+    """A padding value that the input's scale cannot hold is not rounded to it on the way to the result's scale."""
+    x_q, shape = QParams(0.01, -10), (1, 5, 3, 7)
+    padded = (1, 5, 5, 9)
+    graph = Graph(["x"], ["y"])
+    graph.types = {"x": TensorType(shape, INT8X4, x_q), "real": TensorType(shape), "padded": TensorType(padded)}
+    graph.types["y"] = TensorType(padded, INT8X4, out)
+    graph.nodes = [
+        Node("dequantize", ("x",), "real"),
+        Node("pad", ("real",), "padded", {"padding": (0, 0, 0, 0, 1, 1, 1, 1), "value": value}),
+        Node("quantize", ("padded",), "y", {"lo": -128, "hi": 127}),
+    ]
+    inputs = {"x": np.arange(-52, 53, dtype=np.int8).reshape(shape)}
+    expected, fused = reference.run(graph, inputs)["y"], run_passes(graph)
+    assert {node.op for node in fused.nodes} == {"pad", "q8ta_table"}
+    np.testing.assert_array_equal(reference.run(fused, inputs)["y"], expected)
 
 
 def test_reshape_refuses_what_the_network_fixes() -> None:

@@ -80,6 +80,24 @@ def test_int8(op: Op, index: int, device: Device) -> None:
             assert mismatches == 0, f"{name}, {setting}: {mismatches} of {expected.size} differ"
 
 
+WEIGHTED = [(op, i) for op, i in CASES if op.annotate == "weighted"]
+
+
+@pytest.mark.parametrize("epilogue", harness.EPILOGUES)
+@pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
+def test_epilogues(op: Op, index: int, epilogue: str, device: Device) -> None:
+    """A residual or an activation before rounding, and the float32 result, on every kernel: 0 mismatches."""
+    for setting in harness.settings_for(op, index):
+        if setting.mode == "overflow" and epilogue == "act":
+            continue  # an activation 2^30 steps tall has no curve: it stays in float32
+        graph, inputs = harness.epilogue_graph(op, op.cases[index], setting, epilogue)
+        assert [node.op for node in graph.nodes] == [f"q8ta_{op.name}{harness.EPILOGUES[epilogue]}"], graph.notes
+        expected = reference.run(graph, inputs)[graph.outputs[0]]
+        for name, plan in harness.plans(graph, index):
+            (found,) = harness.run_poisoned(graph, inputs, plan, device)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")
+
+
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
 def test_int8_against_float(op: Op, index: int) -> None:
     """The int8 definition is the quantized float operator: at most one step off, and equal away from ties."""

@@ -1,0 +1,210 @@
+"""The fast kernels of q8ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators here.
+
+All of them read and write 4C: a pixel's channels lie side by side, which is k of the matrix product.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu import gemm, weighted
+from q8ta_wgpu.ir import Array
+from q8ta_wgpu.layout import Layout
+from q8ta_wgpu.op import Call, Kernel, Params, dims
+from q8ta_wgpu.target import Target
+
+ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
+PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
+WIDE_CHANNEL = ("multiplier", "offset", "correction")
+LARGEST_UNROLLED = 7
+"""Kernel extent up to which a depthwise strip is unrolled."""
+
+STRIPS = {"dw_4x2": (4, 2), "dw_2x1": (2, 1)}
+ENOUGH_STRIPS = 1 << 16
+"""Threads from which the larger strip keeps a large GPU busy."""
+
+
+def _quads(channels: int) -> int:
+    return -(-channels // 4)
+
+
+def sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, channels, words along k) of the matrix product a convolution is: pixels, outputs, taps x input quads."""
+    n, c, h, w = dims(call.output)
+    _, depth, kh, kw = call.inputs[1].shape
+    return n * h * w, c, kh * kw * _quads(depth)
+
+
+def _weight_rows(call: Call, weight: Array) -> Array:
+    """(outputs, taps x padded input channels) int8."""
+    channels, depth, kh, kw = weight.shape
+    taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
+    return np.pad(taps, ((0, 0), (0, 0), (0, -depth % 4))).reshape(channels, -1)
+
+
+def _is_pointwise(call: Call) -> bool:
+    return call.inputs[1].shape[2:] == (1, 1) and not any(call.attrs["padding"])
+
+
+def _product_params(tile: gemm.Tile, call: Call) -> Params:
+    attrs, x = call.attrs, dims(call.inputs[0])
+    fields: dict[str, Any] = {
+        **gemm.params(tile, sizes(call)),
+        **weighted.epilogue_params(call),
+        "row_words": np.uint32(_quads(x[1])),
+    }
+    if _is_pointwise(call):
+        h, w = dims(call.output)[2:]
+        return {**fields, "row_grid": (h, w, 0, 0), "x_grid": (x[2], x[3], 0, 0), "step_grid": (*attrs["stride"], 0, 0)}
+    return {
+        **fields,
+        "kernel": (*call.inputs[1].shape[2:], 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": tuple(attrs["padding"]),
+        "dilation": (*attrs["dilation"], 0, 0),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+    }
+
+
+def _products(call: Call, target: Target, pointwise: bool, wide: bool, tile: gemm.Tile) -> bool:
+    whole = _quads(call.inputs[0].shape[1]) % 4 == 0
+    return bool(
+        call.attrs["groups"] == 1
+        and _is_pointwise(call) == pointwise
+        and whole == wide
+        and tile.fits(target)
+    )
+
+
+def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Tiled matrix products for every tile, for 1x1 and other kernels, for whole vectors of channels and others."""
+    found = []
+    for label, tile in gemm.TILES.items():
+        for pointwise in (True, False):
+            for wide in (True, False):
+                stem = "gemm_rows" if pointwise else "gemm_window" if wide else "gemm_window_narrow"
+                vectors = (("gemm_wide",) if wide else ("gemm_narrow",)) if pointwise else ()
+                found.append(
+                    Kernel(
+                        f"{op}.{'pw' if pointwise else 'implicit'}_{label}",
+                        ("gemm", "gemm_dot", stem, *vectors, *epilogue),
+                        (ONLY_4C,),
+                        ONLY_4C,
+                        when=functools.partial(_products, pointwise=pointwise, wide=wide, tile=tile),
+                        suits=functools.partial(gemm.suits, label=label, sizes=sizes),
+                        wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+                        params=functools.partial(_product_params, tile),
+                        prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
+                        **gemm.kernel_fields(tile, sizes),
+                    )
+                )
+    return tuple(found)
+
+
+def _is_vector(call: Call, target: Target, wide: bool) -> bool:
+    x = dims(call.inputs[0])
+    few = x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
+    return few and (_quads(x[1]) % 4 == 0) == wide
+
+
+def _vector_params(call: Call) -> Params:
+    words = np.uint32(_quads(call.inputs[0].shape[1]))
+    return {**gemm.few_rows_params(sizes(call)), **weighted.epilogue_params(call), "row_words": words}
+
+
+def vector_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
+    return tuple(
+        Kernel(
+            f"{op}.gemv",
+            ("gemv", "gemm_dot", "gemm_wide" if wide else "gemm_narrow", *epilogue),
+            (ONLY_4C,),
+            ONLY_4C,
+            when=functools.partial(_is_vector, wide=wide),
+            wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+            params=_vector_params,
+            constants=lambda call: gemm.few_rows(sizes(call)),
+            prepack={1: _pack_quads, **PER_CHANNEL},
+            threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
+        )
+        for wide in (True, False)
+    )
+
+
+def _pack_quads(call: Call, weight: Array) -> Array:
+    return gemm.pack_quads(_weight_rows(call, weight))
+
+
+def is_depthwise(call: Call) -> bool:
+    """Whether every input channel has one output channel of its own."""
+    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
+
+
+def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
+    n, c, h, w = dims(call.output)
+    return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
+
+
+def _dw_when(call: Call, target: Target) -> bool:
+    return is_depthwise(call) and call.attrs["dilation"] == (1, 1) and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
+
+
+def _dw_suits(call: Call, target: Target, large: bool) -> bool:
+    return (_strips(call, Layout.PACKED_INT8_4C, 4, 2)[0] >= ENOUGH_STRIPS) == large
+
+
+def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
+    (kernel_y, kernel_x), (stride_y, stride_x) = call.inputs[1].shape[2:], call.attrs["stride"]
+    return {
+        "COLUMNS": columns,
+        "ROWS": rows,
+        "KERNEL_Y": kernel_y,
+        "KERNEL_X": kernel_x,
+        "STRIDE_Y": stride_y,
+        "STRIDE_X": stride_x,
+    }
+
+
+def _dw_params(call: Call) -> Params:
+    return {
+        **weighted.epilogue_params(call),
+        "padding": tuple(call.attrs["padding"]),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        "quads": np.uint32(_quads(call.output.shape[1])),
+    }
+
+
+def pack_depthwise(call: Call, weight: Array) -> Array:
+    """Words in order (channel quad, tap), a lane a channel."""
+    channels = weight.shape[0]
+    padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
+
+
+def depthwise_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Depthwise strips, the larger first."""
+    return tuple(
+        Kernel(
+            f"{op}.{label}",
+            ("q8ta_conv2d_dw_strip", *epilogue),
+            (ONLY_4C,),
+            ONLY_4C,
+            when=_dw_when,
+            suits=functools.partial(_dw_suits, large=label == "dw_4x2"),
+            wide=WIDE_CHANNEL,
+            params=_dw_params,
+            constants=functools.partial(_dw_constants, columns=columns, rows=rows),
+            prepack={1: pack_depthwise, **PER_CHANNEL},
+            threads=functools.partial(_strips, columns=columns, rows=rows),
+        )
+        for label, (columns, rows) in STRIPS.items()
+    )
+
+
+def fast_kernels(op: str, epilogue: str) -> tuple[Kernel, ...]:
+    """The kernels to try before the general ones; `epilogue` is the stem that defines store_quad."""
+    stems = (epilogue, "quad_finish")
+    return (*depthwise_kernels(op, stems), *vector_kernels(op, stems), *product_kernels(op, stems))

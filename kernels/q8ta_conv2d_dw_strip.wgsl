@@ -1,0 +1,54 @@
+// Depthwise convolution of 4C tensors: a thread makes COLUMNS x ROWS outputs of one channel quad, so that input words and
+// weights are unpacked once for all of them. Weight words: (channel quad, tap), a lane a channel.
+// Kernel size and stride are constants, so that the loops unroll and everything stays in registers.
+
+const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
+const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+  let index = id.y * groups.x * 64u + id.x;
+  let across = (params.y_dims.w + COLUMNS - 1u) / COLUMNS;
+  let down = (params.y_dims.z + ROWS - 1u) / ROWS;
+  let quad = index % params.quads;
+  let strip = index / params.quads;
+  let band = strip / across;
+  let n = band / down;
+  if (n >= params.y_dims.x) { return; }
+  let y0 = band % down * ROWS;
+  let x0 = strip % across * COLUMNS;
+  // Unsigned: a row or column before the image wraps to a huge number.
+  let top = y0 * STRIDE_Y - params.padding.x;
+  let left = x0 * STRIDE_X - params.padding.y;
+
+  var acc: array<vec4<i32>, ROWS * COLUMNS>;
+  for (var row = 0u; row < SPAN_Y; row++) {
+    let y = top + row;
+    let inside = y < params.x_dims.z;
+    let line = (n * params.x_dims.z + y) * params.x_dims.w;
+    var values: array<vec4<i32>, SPAN_X>;
+    for (var i = 0u; i < SPAN_X; i++) {
+      let column = left + i;
+      var word = params.x_zeros.x;
+      if (inside && column < params.x_dims.w) { word = x[(line + column) * params.quads + quad]; }
+      values[i] = unpack4xI8(word);
+    }
+    for (var r = 0u; r < ROWS; r++) {
+      let ky = row - r * STRIDE_Y;
+      if (ky < KERNEL_Y) {
+        for (var kx = 0u; kx < KERNEL_X; kx++) {
+          let w = unpack4xI8(weight[(quad * KERNEL_Y + ky) * KERNEL_X + kx]);
+          for (var i = 0u; i < COLUMNS; i++) { acc[r * COLUMNS + i] += values[i * STRIDE_X + kx] * w; }
+        }
+      }
+    }
+  }
+  let channel = channel_quad(quad);
+  for (var r = 0u; r < ROWS; r++) {
+    for (var i = 0u; i < COLUMNS; i++) {
+      if (y0 + r < params.y_dims.z && x0 + i < params.y_dims.w) {
+        store_quad(acc[r * COLUMNS + i], channel, (n * params.y_dims.z + y0 + r) * params.y_dims.w + x0 + i, quad);
+      }
+    }
+  }
+}

@@ -1,0 +1,201 @@
+"""The command line: readable output, exit code 2 and one line for every mistake, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model import Model
+from q8ta_wgpu.runtime import device as devices
+from q8ta_wgpu.runtime import probe
+from q8ta_wgpu.runtime.device import adapters, describe
+from q8ta_wgpu.structure import Structure
+from tests.small import small_input, small_model
+
+MODEL = small_model()
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    MODEL.save(tmp_path / "net.q8ta")
+    np.save(tmp_path / "x.npy", small_input())
+    return tmp_path
+
+
+def single_output() -> Model:
+    """Two inputs and one output, in a list."""
+    q = QParams(0.1, 3)
+    graph = Graph(inputs=["a", "b"], outputs=["file"])
+    graph.types = {name: TensorType((3, 5), INT8X4, q) for name in ("a", "b", "file")}
+    attrs = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 14, "shift": 14, "lo": -128, "hi": 127}
+    graph.nodes = [Node("q8ta_add", ("a", "b"), "file", attrs)]
+    return Model(graph, Structure({"list": [0]}))
+
+
+def fails(captured: Captured, *arguments: str) -> str:
+    """Runs, expects exit code 2, nothing on stdout and one line on stderr, and returns it."""
+    assert main(arguments) == 2
+    out, err = captured.readouterr()
+    assert out == ""
+    lines = [line for line in err.splitlines() if "XDG_RUNTIME_DIR" not in line]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("q8ta_wgpu: ")
+    return lines[0]
+
+
+def test_devices(capsys: Captured) -> None:
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    for word in ("adapter", "backend", "packed dot", "f16", "subgroups", "binding"):
+        assert word in out[0]
+    for number, adapter in enumerate(adapters()):
+        row = out[1 + number]
+        assert row.startswith(str(number))
+        assert adapter.info["device"] in row
+        assert adapter.info["backend_type"] in row
+        assert row.count("GOP/s") == 2
+        assert row.endswith("yes")
+
+
+def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = devices._from_adapter
+
+    def refuse(adapter: object, number: int) -> devices.Device:
+        if "OpenGL" in describe(adapter):
+            raise DeviceError("it cannot make a device: no compute")
+        return original(adapter, number)
+
+    monkeypatch.setattr(devices, "_from_adapter", refuse)
+    monkeypatch.setattr(probe, "contract", lambda device: "quantize of 1.0 gives 7, the contract 3")
+    monkeypatch.setattr(devices, "_open", {})
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    assert "1: it cannot make a device: no compute" in out
+    assert "breaks the arithmetic contract: quantize of 1.0 gives 7" in out
+    assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["no", "no"]
+    monkeypatch.setattr(devices.wgpu.gpu, "enumerate_adapters_sync", list)
+    assert "no wgpu adapter" in fails(capsys, "devices")
+
+
+def test_show(capsys: Captured) -> None:
+    for extra in ((), ("--device", "opengl"), ("--device", "0"), ("--device", "reference")):
+        assert main(["show", "net.q8ta", *extra]) == 0
+        out = capsys.readouterr().out
+        assert "input  x: float32[2, 5, 6, 7]" in out
+        assert "4 of 4 compute nodes in int8" in out
+        assert "q8ta_conv2d" in out.split("dispatches")[1]
+        assert ("OpenGL" in out) == ("opengl" in extra)
+
+
+@pytest.mark.parametrize("where", ["vulkan", "0", "reference"])
+def test_run(where: str, capsys: Captured, files: Path) -> None:
+    assert main(["run", "net.q8ta", "--input", "x.npy", "--output", "y.npz", "--device", where]) == 0
+    assert "y float32[2, 6, 6, 7], first float32[2, 6, 6, 7]" in capsys.readouterr().out
+    expected = Session(MODEL, "reference")(small_input())
+    with np.load("y.npz", allow_pickle=False) as found:
+        assert sorted(found) == ["first", "y"]
+        np.testing.assert_array_equal(found["y"], expected["y"])
+        np.testing.assert_array_equal(found["first"], expected["parts"][0])
+
+
+def test_run_with_two_inputs(capsys: Captured, files: Path) -> None:
+    model = single_output()
+    model.save(files / "two.q8ta")
+    arrays = {name: np.random.default_rng(i).integers(-128, 128, (3, 5)).astype(np.int8) for i, name in enumerate("ab")}
+    for name, array in arrays.items():
+        np.save(f"{name}=1.npy", array)
+    expected = Session(model, "reference")(**arrays)[0]
+    given = (("a=a=1.npy", "b=b=1.npy"), ("b=b=1.npy", "./a=1.npy"), ("./a=1.npy", "./b=1.npy"))
+    for first, second in given:
+        assert main(["run", "two.q8ta", "--input", first, "--input", second, "--output", "y.npy"]) == 0
+        np.testing.assert_array_equal(np.load("y.npy"), expected)
+        Path("y.npy").unlink()
+    assert main(["run", "two.q8ta", "--input", "a=a=1.npy", "--input", "b=b=1.npy", "--output", "y.npz"]) == 0
+    np.testing.assert_array_equal(np.load("y.npz")["file"], expected)
+    capsys.readouterr()
+    assert "missing: b" in fails(capsys, "run", "two.q8ta", "--input", "a=a=1.npy", "--output", "y.npy")
+    assert "given twice" in fails(
+        capsys, "run", "two.q8ta", "--input", "a=a=1.npy", "--input", "a=b=1.npy", "--output", "y.npy"
+    )
+
+
+def test_time(capsys: Captured) -> None:
+    assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan"]) == 0
+    out = capsys.readouterr().out
+    assert "ms GPU time, 7 dispatches" in out
+    assert out.count("q8ta_conv2d") == 2
+    assert main(["time", "net.q8ta", "--repeats", "1", "--input", "x.npy"]) == 0
+    capsys.readouterr()
+    assert "repeats must be at least 1" in fails(capsys, "time", "net.q8ta", "--repeats", "0")
+    assert "no timestamp queries" in fails(capsys, "time", "net.q8ta", "--device", "reference")
+
+
+def test_mistakes(capsys: Captured, files: Path) -> None:
+    (files / "text.npy").write_text("not an array")
+    (files / "broken.q8ta").write_bytes((files / "net.q8ta").read_bytes()[:-9])
+    np.savez(files / "two.npz", a=np.zeros(3), b=np.zeros(3))
+    np.save(files / "objects.npy", np.array([{}, []], dtype=object))
+    np.save(files / "small.npy", np.zeros((1, 2), np.float32))
+    run = ("run", "net.q8ta", "--output", "y.npz", "--input")
+    assert "nothing.q8ta is not a file" in fails(capsys, "show", "nothing.q8ta")
+    assert "broken.q8ta is not a readable" in fails(capsys, "show", "broken.q8ta")
+    assert "broken.q8ta" in fails(capsys, "run", "broken.q8ta", "--input", "x.npy", "--output", "y.npz")
+    assert "nothing.npy is not a readable .npy file" in fails(capsys, *run, "nothing.npy")
+    assert "text.npy is not a readable .npy file" in fails(capsys, *run, "text.npy")
+    assert "objects.npy is not a readable .npy file" in fails(capsys, *run, "objects.npy")
+    assert "two.npz holds several arrays" in fails(capsys, *run, "two.npz")
+    assert "must have shape (2, 5, 6, 7), found shape (1, 2)" in fails(capsys, *run, "small.npy")
+    assert "no input 'z'; it takes x float32[2, 5, 6, 7]" in fails(capsys, *run, "z=x.npy")
+    assert "2 inputs given, the model takes x" in fails(capsys, *run, "x.npy", "--input", "x.npy")
+    assert "missing: x" in fails(capsys, "run", "net.q8ta", "--output", "y.npz")
+    assert "2 outputs (y, first): use --output y.npz" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "y.npy")
+    assert "must end in .npy or .npz" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "y.txt")
+    assert "cannot write" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "missing/y.npz")
+    assert "no adapter is called 'nobody'" in fails(capsys, *run, "x.npy", "--device", "nobody")
+    assert "no adapter is called 77" in fails(capsys, "show", "net.q8ta", "--device", "77")
+    assert not (files / "y.npz").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["unknown"], ["run", "net.q8ta"], ["show"], ["time", "net.q8ta", "--repeats", "x"]])
+def test_usage(arguments: list[str], capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: q8ta_wgpu" in capsys.readouterr().err
+
+
+def test_as_a_program() -> None:
+    """`python -m q8ta_wgpu`, its exit codes, and a reader that closes the pipe early."""
+    root = Path(__file__).parents[1]
+
+    def program(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "q8ta_wgpu", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={"PYTHONPATH": str(root)})
+
+    shown = program("show", "net.q8ta")
+    out, err = shown.communicate(timeout=60)
+    assert shown.returncode == 0
+    assert out.startswith("input  x")
+    assert err == ""
+    wrong = program("show", "nothing.q8ta")
+    out, err = wrong.communicate(timeout=60)
+    assert (wrong.returncode, out) == (2, "")
+    assert err.count("\n") == 1
+    closed = program("show", "net.q8ta")
+    assert closed.stdout is not None
+    assert closed.stderr is not None
+    closed.stdout.close()
+    assert closed.stderr.read() == ""
+    assert closed.wait(60) == 0
+    closed.stderr.close()

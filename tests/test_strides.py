@@ -1,0 +1,102 @@
+"""Tensors of equal byte order hold equal elements at equal addresses: against the address formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from q8ta_wgpu.ir import Array
+from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, byte_address, canonical
+from q8ta_wgpu.strides import byte_order
+
+L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
+L4W4C, L4H4W = Layout.PACKED_INT8_4W4C, Layout.PACKED_INT8_4H4W
+extents = st.sampled_from([1, 1, 2, 3, 4, 5, 6, 8, 12])
+shapes = st.lists(extents, min_size=1, max_size=6).map(tuple).filter(lambda s: math.prod(s) <= 4000)
+layouts = st.sampled_from([*INT8_LAYOUTS, ROW_MAJOR])
+
+
+def addresses(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> Array:
+    places = np.meshgrid(*(np.arange(d) for d in canonical(shape)), indexing="ij")
+    found = byte_address(*places, shape, layout).reshape(shape)
+    return (found if dims is None else found.transpose(dims)).reshape(-1)
+
+
+@st.composite
+def regrouped(draw: st.DrawFn) -> tuple[Shape, Shape]:
+    """A shape and another with as many elements: leading dimensions joined, or split at a divisor."""
+    shape = draw(shapes)
+    total, parts = math.prod(shape), []
+    for _ in range(draw(st.integers(0, 3))):
+        part = draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
+        parts.append(part)
+        total //= part
+    return shape, (*parts, total)
+
+
+@given(regrouped(), layouts, layouts)
+def test_views(pair: tuple[Shape, Shape], a: Layout, b: Layout) -> None:
+    if byte_order(pair[0], a) == byte_order(pair[1], b):
+        np.testing.assert_array_equal(addresses(pair[0], a), addresses(pair[1], b))
+
+
+@given(shapes, st.randoms(use_true_random=False), layouts, layouts)
+def test_permutations(shape: Shape, random: object, a: Layout, b: Layout) -> None:
+    dims = list(range(len(shape)))
+    random.shuffle(dims)  # type: ignore[attr-defined]
+    order = byte_order(shape, a, tuple(dims))
+    permuted = tuple(shape[d] for d in dims)
+    if order is not None and order == byte_order(permuted, b):
+        np.testing.assert_array_equal(addresses(shape, a, tuple(dims)), addresses(permuted, b))
+
+
+@given(shapes.filter(lambda s: len(s) <= 4), shapes.filter(lambda s: len(s) <= 4), layouts, layouts)
+def test_whole_blocks_miss_nothing(x: Shape, y: Shape, a: Layout, b: Layout) -> None:
+    """Of tensors without partly filled blocks none of equal addresses is overlooked."""
+    x, y = (tuple(4 * d for d in s) if len(s) > 1 else (1, 4 * s[0]) for s in (x, y))
+    if a.is_int8 != b.is_int8 or math.prod(x) != math.prod(y) or math.prod(x) > 20000:
+        return
+    same = np.array_equal(addresses(x, a), addresses(y, b))
+    assert same == (byte_order(x, a) == byte_order(y, b))
+
+
+FREE = [
+    ((2, 10, 1, 1), L4C, (2, 10), L4W),
+    ((2, 10, 1, 1), L4C1W, (2, 10), L4W),
+    ((1, 10, 1, 1), L4C1W, (10,), L4W),
+    ((2, 3, 5, 7), L4W, (30, 7), L4W),
+    ((2, 3, 5, 7), L4W, (1, 6, 5, 7), L4W),
+    ((4, 6, 5, 7), L4C, (2, 2, 6, 5, 7), L4C),
+    ((2, 3, 8, 8), L4H4W, (6, 8, 8), L4H4W),
+    ((2, 3, 5, 8), L4W, (2, 3, 40), L4W),
+    ((7, 9), ROW_MAJOR, (63,), ROW_MAJOR),
+]
+DEAR = [
+    ((2, 10, 1, 1), L4W, (2, 10), L4W),
+    ((2, 10, 1, 1), L4W4C, (2, 10), L4W),
+    ((2, 3, 5, 7), L4W, (2, 3, 35), L4W),
+    ((2, 8, 5, 7), L4C, (2, 8, 35), L4C1W),
+    ((2, 3, 5, 7), L4C, (30, 7), L4W),
+]
+
+
+@pytest.mark.parametrize(("x", "a", "y", "b", "free"), [(*f, True) for f in FREE] + [(*d, False) for d in DEAR])
+def test_known_views(x: Shape, a: Layout, y: Shape, b: Layout, free: bool) -> None:
+    assert (byte_order(x, a) == byte_order(y, b)) is free
+
+
+def test_channels_last() -> None:
+    """NCHW in 4C is NHWC in 4W, for any number of channels; 4C1W is not."""
+    for channels in (1, 6, 8):
+        order = byte_order((2, 5, 7, channels), L4W)
+        assert byte_order((2, channels, 5, 7), L4C, (0, 2, 3, 1)) == order
+    assert byte_order((2, 6, 5, 7), L4C1W, (0, 2, 3, 1)) != byte_order((2, 5, 7, 6), L4W)
+
+
+def test_folded_dimensions_do_not_move() -> None:
+    assert byte_order((2, 3, 4, 5, 6), L4W, (1, 0, 2, 3, 4)) is None
+    assert byte_order((2, 3, 4, 5, 6), L4C, (0, 1, 3, 4, 2)) == byte_order((2, 3, 5, 6, 4), L4W)
