@@ -292,6 +292,7 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
             return [value(a) for a in argument]
         return _integer(argument) if isinstance(argument, torch.SymInt) else argument
 
+    assert isinstance(node.target, torch._ops.OpOverload)
     found: dict[str, Any] = {}
     for position, parameter in enumerate(node.target._schema.arguments):
         if position < len(node.args) and not parameter.kwarg_only:

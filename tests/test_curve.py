@@ -1,0 +1,48 @@
+"""Activations as piecewise linear integer curves, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu import arithmetic, curve
+from q8ta_wgpu.ir import Array, QParams
+from q8ta_wgpu.kernels import OPS
+
+NAMES = ("silu", "gelu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "mish")
+
+
+def _function(name: str) -> Callable[[Array], Array]:
+    unary = OPS[name].unary
+    assert unary is not None
+    return lambda x: unary(x, {})
+
+
+FUNCTIONS = {name: _function(name) for name in NAMES}
+FUNCTIONS["eighth"] = lambda x: x / 8
+FUNCTIONS["abs"] = np.abs
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("out", [QParams(0.004, -100), QParams(0.05, 3), QParams(0.4, -128)])
+def test_within_rounding_of_the_function(name: str, out: QParams) -> None:
+    """Everywhere, also far outside the curve's interval: within 2 % of an output step."""
+    found = curve.fit(FUNCTIONS[name], out, -128, 127)
+    assert found is not None
+    x = np.random.default_rng(1).normal(0, 1, 20000) * np.repeat([0.1, 1, 10, 1000], 5000)
+    v = np.rint(np.clip((x - found.low) / found.step * 2.0**arithmetic.FRACTION, -(2**40), 2**40)).astype(np.int64)
+    steps = curve.evaluate(v, found.knots) / 2.0**arithmetic.FRACTION
+    bounds = -128 - out.zero, 127 - out.zero
+    exact = FUNCTIONS[name](x) / out.scale
+    assert np.abs(np.clip(steps, *bounds) - np.clip(exact, *bounds)).max() <= 0.02
+
+
+def test_a_function_too_steep_is_refused() -> None:
+    assert curve.fit(lambda x: np.sign(x) * 1e6, QParams(1e-6, 0), -128, 127) is None
+
+
+@pytest.mark.parametrize("knots", [np.zeros(1000, np.int32), np.full(1025, 2**25, np.int32), np.arange(1025) * 2**18])
+def test_knots_of_a_file_are_checked(knots: Array) -> None:
+    assert curve.valid(knots.astype(np.int32))
