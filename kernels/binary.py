@@ -47,7 +47,16 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if "shift" in attrs and not _fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
+        raise GraphError(
+            f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} with shift {attrs['shift']} pass int32"
+        )
     return _infer(types, attrs)[0], INT8X4
+
+
+def _fits(a: int, b: int, shift: int) -> bool:
+    """Whether 255 steps of both operands and the rounding term stay within int32."""
+    return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= INT32_MAX
 
 
 def _float_params(call: Call) -> Params:
@@ -61,7 +70,7 @@ def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None
     """
     for shift in range(30, SMALLEST_SHIFT - 1, -1):
         ma, mb = (int(np.rint(s / y * 2.0**shift)) for s in (a, b))
-        if 255 * (abs(ma) + abs(mb)) + 2 ** (shift - 1) <= INT32_MAX:
+        if _fits(ma, mb, shift):
             return ma, mb, shift
     return None
 

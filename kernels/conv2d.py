@@ -177,6 +177,7 @@ def _kernels(op: str, epilogue: tuple[str, ...], inputs: tuple[frozenset[Layout]
         "inputs": inputs,
         "output": FLOAT if floats else CHANNELS_PACKED_INT8,
         "params": _params,
+        "cost": weighted.cost("direct"),
     }
     if floats:
         common["threads"] = _tiles

@@ -129,6 +129,7 @@ def vector_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
             constants=lambda call: gemm.few_rows(sizes(call)),
             prepack={1: _pack_quads, **PER_CHANNEL},
             threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
+            cost=weighted.cost("shared"),
         )
         for wide in (True, False)
     )
@@ -199,6 +200,7 @@ def depthwise_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
             prepack={1: pack_depthwise, **PER_CHANNEL},
             threads=functools.partial(_strips, columns=columns, rows=rows),
+            cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()
     )

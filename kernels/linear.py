@@ -119,6 +119,7 @@ def _fast_kernels(op: str, epilogue: str, common: Mapping[str, Any]) -> tuple[Ke
                 constants=lambda call: gemm.few_rows(_sizes(call)),
                 prepack={1: _pack_quads, **per_channel},
                 threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
+                cost=weighted.cost("shared"),
                 **common,
             )
         )
@@ -161,6 +162,7 @@ def _kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
             output,
             params=_params,
             prepack=prepack,
+            cost=weighted.cost("direct"),
             **floats,
         ),
     )

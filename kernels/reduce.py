@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -105,16 +104,14 @@ def _import(op: str) -> Import:
         lead = set(range(len(shape) - 3))
         if len(shape) <= 4 or not lead & reduced or lead <= reduced:
             return b.emit(op, (x,), {"dims": tuple(sorted(reduced)), "keepdim": keepdim})
-        # Neighbours that are both reduced or both kept become one dimension.
-        runs = [(is_reduced, list(run)) for is_reduced, run in groupby(range(len(shape)), lambda d: d in reduced)]
-        if len(runs) > 4:
-            raise b.refuse(f"{op} over dimensions {sorted(reduced)} of {shape}: permute these together first")
-        extents = [math.prod(shape[d] for d in run) for _, run in runs]
-        merged = b.emit("view", (x,), {"shape": (-1, *extents[1:])})
-        dims = tuple(i for i, (is_reduced, _) in enumerate(runs) if is_reduced)
-        y = b.emit(op, (merged,), {"dims": dims, "keepdim": False})
-        kept = tuple(1 if d in reduced else s for d, s in enumerate(shape) if keepdim or d not in reduced)
-        return b.emit("view", (y,), {"shape": (-1, *kept[1:])})
+        # Leading dimensions are one to the kernel: the reduced ones go last.
+        kept = [d for d in range(len(shape)) if d not in reduced]
+        x = b.emit("permute", (x,), {"dims": (*kept, *sorted(reduced))})
+        x = b.emit("view", (x,), {"shape": (*(0 for _ in kept), -1)})
+        y = b.emit(op, (x,), {"dims": (len(kept),), "keepdim": False})
+        if not keepdim:
+            return y
+        return b.emit("view", (y,), {"shape": (-1, *(1 if d in reduced else shape[d] for d in range(1, len(shape))))})
 
     return rule
 

@@ -43,6 +43,8 @@ def fold_tables(graph: Graph) -> None:
         if bounds and {"lo", "hi"} <= set(OPS[producer.op].schema):
             limits = [int(np.clip(producer.attrs[k], *bounds)) for k in ("lo", "hi")]
             merged = replace(producer, attrs={**producer.attrs, "lo": limits[0], "hi": limits[1]}, output=node.output)
+        elif bounds == (-128, 127):
+            merged = replace(producer, output=node.output)
         elif producer.op == "q8ta_table":
             first = graph.constants[producer.inputs[1]]
             entries = graph.add_constant(f"{node.output}.table", table[first.astype(np.int64) + 128])

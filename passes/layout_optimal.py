@@ -7,6 +7,7 @@ depends on its own node and value alone, so reads are minimized into the tables 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class _Model(Generic[L]):
     sizes: list[int] = field(default_factory=list)
     factors: list[min_sum.Factor] = field(default_factory=list)
     values: dict[str, _Value[L]] = field(default_factory=dict)
+    readable: dict[object, tuple[L, ...]] = field(default_factory=dict)
+    reading: dict[object, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -72,15 +75,12 @@ class _Model(Generic[L]):
         return option.cost + sum(constants)
 
     def _add(self, name: str, source: int, stored: tuple[L, ...], places: list[tuple[int, int]]) -> None:
-        choices = self.problem.choices
-        options = [(index, position, choices[index].options) for index, position in places]
-        wanted = tuple(dict.fromkeys(layout for _, p, found in options for o in found for layout in o.reads[p]))
-        row = {s: [0.0 if s == w else self.problem.transition(name, s, w) for w in wanted] for s in dict.fromkeys(stored)}
-        transition = np.array([row[layout] for layout in stored])
-        reads = [
-            (index, p, np.array([[o.reads[p].get(w, math.inf) for w in wanted] for o in found]))
-            for index, p, found in options
-        ]
+        options = [(index, position, self.problem.choices[index].options) for index, position in places]
+        wanted = tuple(dict.fromkeys(layout for _, p, found in options for layout in self._readable(found, p)))
+        price = self.problem.transition
+        rows = {s: [0.0 if s == w else price(name, s, w) for w in wanted] for s in dict.fromkeys(stored)}
+        transition = np.array([rows[layout] for layout in stored])
+        reads = [(index, p, self._reading(found, p, wanted)) for index, p, found in options]
         copies = None
         if len(reads) == 1:
             index, _, cost = reads[0]
@@ -93,6 +93,21 @@ class _Model(Generic[L]):
             for index, _, cost in reads:
                 self._factor(copies[0], index, (absent[:, None] + cost[None]).min(axis=2))
         self.values[name] = _Value(source, stored, wanted, transition, reads, copies)
+
+    def _readable(self, options: tuple[Option[L], ...], position: int) -> tuple[L, ...]:
+        """The layouts in which some option reads an operand. Nodes with equal options share their objects."""
+        key = id(options), position
+        if key not in self.readable:
+            self.readable[key] = tuple(dict.fromkeys(layout for o in options for layout in o.reads[position]))
+        return self.readable[key]
+
+    def _reading(self, options: tuple[Option[L], ...], position: int, wanted: tuple[L, ...]) -> Table:
+        """[option, place in wanted]: what reading costs, infinite where the option cannot."""
+        key = id(options), position, wanted
+        if key not in self.reading:
+            rows = [[option.reads[position].get(layout, math.inf) for layout in wanted] for option in options]
+            self.reading[key] = np.array(rows)
+        return self.reading[key]
 
     @staticmethod
     def _copying(transition: Table, subsets: Table) -> Table:
@@ -123,6 +138,7 @@ class _Model(Generic[L]):
         return Assignment(options, tuple(map(tuple, reads)), free)
 
 
+@functools.lru_cache(maxsize=256)
 def _subsets(members: int, largest: int) -> Table:
     """Rows of 0 and 1: the non-empty subsets of at most `largest` of `members`."""
     sizes = range(1, min(members, largest) + 1)

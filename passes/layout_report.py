@@ -67,8 +67,8 @@ class LayoutReport:
             lines += [f"  {t.value}: {t.source.short} -> {t.target.short}, {t.moved} bytes" for t in copies]
         best = self.best_single
         lines.append(f"everything in {best.short}: {self.single[best] / 1e6:.3f} MB")
-        gap = self.optimal.cost - self.optimal.bound
-        lines.append("proved optimal" if self.optimal.proved else f"at most {gap / 1e6:.3f} MB above the least possible")
+        gap = (self.optimal.cost - self.optimal.bound) / 1e6
+        lines.append("proved optimal" if self.optimal.proved else f"at most {gap:.3f} MB above the least possible")
         return "\n".join(lines)
 
 

@@ -55,28 +55,29 @@ def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kerne
     return found
 
 
-def kernel_options(kernel: Kernel, op: Op, call: Call) -> list[Option[Layout]]:
-    """The options of one kernel: one for each layout it writes."""
-    base = cost.base_cost(kernel, op, call)
-    reads = [
+_AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
+
+
+def kernel_options(kernel: Kernel, op: Op, call: Call, base: float) -> list[Option[Layout]]:
+    """The options of one kernel: one for each layout it writes. `base` is what it costs in any of them."""
+    reads = tuple(
         {layout: cost.read_cost(kernel, t, layout) for layout in layouts}
         for t, layouts in zip(call.inputs, input_layouts(kernel, op, call), strict=True)
-    ]
-    found = []
-    for out in allowed(kernel.output, call.output.dtype):
-        synced = [{r: c for r, c in read.items() if packed_axis(r) == packed_axis(out)} for read in reads]
-        found.append(
-            Option(kernel, tuple(synced if kernel.synced else reads), out, base + cost.write_cost(call.output, out))
-        )
-    return found
+    )
+    synced = {
+        axis: tuple({r: c for r, c in read.items() if _AXIS[r] == axis} for read in reads) if kernel.synced else reads
+        for axis in (1, 3)
+    }
+    outs = allowed(kernel.output, call.output.dtype)
+    return [Option(kernel, synced[_AXIS[out]], out, base + cost.write_cost(call.output, out)) for out in outs]
 
 
-def free_views(node: Node, call: Call) -> list[Option[Layout]]:
+def free_views(op: Op, call: Call) -> list[Option[Layout]]:
     """For a view or permute: the layouts in which its result is its operand's buffer as it is."""
-    if node.op not in ("view", "permute"):
+    if op.name not in ("view", "permute"):
         return []
     x, y = call.inputs[0], call.output
-    dims = tuple(call.attrs["dims"]) if node.op == "permute" else None
+    dims = tuple(call.attrs["dims"]) if op.name == "permute" else None
     layouts = INT8_LAYOUTS if x.dtype == INT8X4 else (ROW_MAJOR,)
     found = []
     for out in layouts:
@@ -87,12 +88,25 @@ def free_views(node: Node, call: Call) -> list[Option[Layout]]:
     return found
 
 
-def options(graph: Graph, node: Node, target: Target) -> tuple[Option[Layout], ...]:
-    """All ways worth considering to run a node; raises UnsupportedError if there is none."""
+Options = tuple[Option[Layout], ...]
+Known = dict[object, Options]
+
+
+def options(graph: Graph, node: Node, target: Target, known: Known) -> Options:
+    """All ways worth considering to run a node; raises UnsupportedError if there is none.
+
+    Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
+    """
     op, call = OPS[node.op], call_of(graph, node)
     kernels = usable_kernels(op, call, target, f"node {node.output}")
-    views = [] if node.inputs and node.inputs[0] in graph.constants else free_views(node, call)
-    return undominated([*views, *(option for kernel in kernels for option in kernel_options(kernel, op, call))])
+    bases = tuple(cost.base_cost(kernel, op, call) for kernel in kernels)
+    views = not any(name in graph.constants for name in node.inputs) and free_views(op, call) or []
+    types = tuple((t.shape, t.dtype) for t in (*call.inputs, call.output))
+    key = (op.name, tuple(map(id, kernels)), bases, types, tuple((v.out, *v.reads[0]) for v in views))
+    if key not in known:
+        runs = [kernel_options(kernel, op, call, base) for kernel, base in zip(kernels, bases, strict=True)]
+        known[key] = undominated([*views, *(option for run in runs for option in run)])
+    return known[key]
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -103,7 +117,7 @@ def transitions(t: TensorType, target: Target) -> Mapping[tuple[Layout, Layout],
         return found
     call = clone_call(t)
     for kernel in usable_kernels(CLONE, call, target, "a transition"):
-        for option in kernel_options(kernel, CLONE, call):
+        for option in kernel_options(kernel, CLONE, call, cost.base_cost(kernel, CLONE, call)):
             for source, read in option.reads[0].items():
                 total = option.cost + read
                 if (source, option.out) not in found or total < found[source, option.out][0]:
@@ -122,8 +136,9 @@ def problem_of(graph: Graph, target: Target) -> Problem[Layout]:
     def transition(name: str, source: Layout, wanted: Layout) -> float:
         return transitions(graph.types[name], target).get((source, wanted), (math.inf,))[0]
 
+    known: Known = {}
     return Problem(
-        tuple(Choice(node.inputs, node.output, options(graph, node, target)) for node in graph.nodes),
+        tuple(Choice(node.inputs, node.output, options(graph, node, target, known)) for node in graph.nodes),
         {name: allowed(frozenset(Layout), graph.types[name].dtype) for name in graph.inputs},
         graph.constants.keys(),
         transition,

@@ -6,17 +6,17 @@ together for least total cost under `q8ta_wgpu.cost`, and says whether that is p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir import Graph, Node
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.layout import Layout
 from q8ta_wgpu.op import Call, Kernel
 from q8ta_wgpu.passes.layout_greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_optimal import optimal
-from q8ta_wgpu.passes.layout_problem import Assignment, Problem, cheapest
+from q8ta_wgpu.passes.layout_problem import Assignment, Option, Problem, cheapest
 from q8ta_wgpu.passes.layout_table import (
     allowed,
     clone_call,
@@ -105,28 +105,26 @@ def sync_layouts(graph: Graph, target: Target, policy: str = "optimal") -> Plan:
 
 def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assignment[Layout]:
     """The sweep's picks with the cheapest option that they allow for every node."""
-    options, reads = [], []
+    options: list[Option[Layout]] = []
+    reads: list[tuple[Layout | None, ...]] = []
     free: dict[str, Layout] = {}
     for choice, pick in zip(problem.choices, picks, strict=True):
         layouts = [r.memory_layout if r else None for r in pick.reads]
-        fitting = [
-            option
-            for option in choice.options
-            if option.out == pick.out.memory_layout
-            and all(layout is None or layout in read for layout, read in zip(layouts, option.reads, strict=True))
-        ]
-        option = min(
-            fitting,
-            key=lambda o: o.cost + sum(read[r] for r, read in zip(layouts, o.reads, strict=True) if r is not None),  # noqa: B023
-        )
+        costs = {place: _cost_with(option, layouts) for place, option in enumerate(choice.options)}
+        fitting = [place for place in costs if choice.options[place].out == pick.out.memory_layout]
+        option = choice.options[min(fitting, key=costs.__getitem__)]
         options.append(option)
         reads.append(tuple(r or cheapest(read) for r, read in zip(layouts, option.reads, strict=True)))
         for name, layout in zip(choice.inputs, layouts, strict=True):
             if name in problem.free and layout is not None:
                 free.setdefault(name, layout)
-    return Assignment(
-        tuple(options), tuple(reads), {name: free.get(name, layouts[0]) for name, layouts in problem.free.items()}
-    )
+    return Assignment(tuple(options), tuple(reads), {n: free.get(n, found[0]) for n, found in problem.free.items()})
+
+
+def _cost_with(option: Option[Layout], layouts: Sequence[Layout | None]) -> float:
+    """What an option costs with these reads; infinite if it does not list one of them."""
+    pairs = zip(layouts, option.reads, strict=True)
+    return option.cost + sum(read.get(layout, math.inf) for layout, read in pairs if layout is not None)
 
 
 def plan_of(

@@ -76,7 +76,8 @@ def _devices(options: argparse.Namespace) -> None:
 
     header = ("", "adapter", "backend", "type", "packed dot", "emulated", "f16", "subgroups", "buffers", "threads",
               "shared", "binding", "int8")  # fmt: skip
-    rows, problems = [header], []
+    rows: list[tuple[str, ...]] = [header]
+    problems: list[str] = []
     for number, adapter in enumerate(adapters()):
         try:
             rows.append(_device_row(number, adapter))
@@ -88,8 +89,10 @@ def _devices(options: argparse.Namespace) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print("\npacked dot, emulated: measured int8 multiply-adds, 10^9 operations a second. buffers: storage buffers a shader")
-    print("may bind. threads, shared: invocations and memory of a workgroup. int8: keeps the arithmetic contract.")
+    print()
+    print("packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. buffers: storage buffers a")
+    print("shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest storage binding.")
+    print("int8: computes the bytes that the reference computes.")
     print(*problems, sep="\n", end="\n" if problems else "")
 
 
@@ -151,7 +154,9 @@ def _run(options: argparse.Namespace) -> None:
     if target.suffix not in (".npy", ".npz"):
         raise InputError(f"--output must end in .npy or .npz, found {options.output}")
     if target.suffix == ".npy" and len(names) != 1:
-        raise InputError(f"{options.file} has {len(names)} outputs ({', '.join(names)}): use --output {target.stem}.npz")
+        raise InputError(
+            f"{options.file} has {len(names)} outputs ({', '.join(names)}): use --output {target.stem}.npz"
+        )
     with Session(model, _device(options.device)) as session:
         outputs = model.structure.flatten(session(**inputs))
         where = session.name
@@ -162,7 +167,9 @@ def _run(options: argparse.Namespace) -> None:
             _write_npz(target, {_key(names, i): array for i, array in enumerate(outputs)})
     except OSError as error:
         raise InputError(f"cannot write {target}: {error}") from error
-    described = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(names, outputs, strict=True))
+    described = ", ".join(
+        f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(names, outputs, strict=True)
+    )
     print(f"{target}: {described}, computed on {where}")
 
 
@@ -181,7 +188,7 @@ def _key(names: Sequence[str], i: int) -> str:
 
 def _time(options: argparse.Namespace) -> None:
     model = load(options.file)
-    inputs = _inputs(model, options.input)
+    inputs: dict[str, Any] = {**_inputs(model, options.input)}
     generator = np.random.default_rng(0)
     for name, t in model.inputs.items():
         if name not in inputs:

@@ -24,4 +24,6 @@ def compile(program: Any) -> Model:
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
     graph, structure = import_program(program)
+    if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
+        graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")
     return Model(run_passes(graph), structure)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from q8ta_wgpu import weighted
 from q8ta_wgpu.ir import Array
 from q8ta_wgpu.layout import Layout
 from q8ta_wgpu.op import Call, Params
@@ -166,4 +167,9 @@ def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
         rows, channels, _ = sizes(call)
         return tile.groups(rows, channels) * tile.threads, 1, 1
 
-    return {"constants": lambda call: tile.constants, "threads": threads, "workgroup": (tile.threads, 1, 1)}
+    return {
+        "constants": lambda call: tile.constants,
+        "threads": threads,
+        "workgroup": (tile.threads, 1, 1),
+        "cost": weighted.cost("tiled"),
+    }

@@ -154,7 +154,7 @@ class _Importer:
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
             self.problems.append(f"input {node.name} must be a float32 tensor, found {found}")
-            return node.name
+            return str(self._placeholder_for(node))
         dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
         if dynamic:
             self.problems.append(

@@ -1,8 +1,8 @@
 """The .q8ta file: a safetensors container with the constants as tensors and the graph as JSON in its metadata.
 
 No pickle and no shader text: a file is data, checked against the operator table before anything is allocated on a
-device. The metadata holds one entry, `q8ta`: the JSON, whose first field `sha256` covers the rest of it and all tensors.
-The same model always gives the same bytes.
+device. The metadata holds one entry, `q8ta`: the JSON, whose first field `sha256` covers the rest of it and all
+tensors. The same model always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -204,7 +204,12 @@ def _text(value: Any, where: str) -> str:
 
 
 def _name(value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME or value == _CONTAINER_KEY:
+    if (
+        not isinstance(value, str)
+        or not value.isprintable()
+        or not 0 < len(value) <= MAX_NAME
+        or value == _CONTAINER_KEY
+    ):
         raise GraphError(f"a name must be 1 to {MAX_NAME} printable characters, found {ascii(value)[:MAX_NAME]}")
     return value
 

@@ -53,7 +53,11 @@ class Attr:
         """An explanation of what is wrong with `value`, or an empty string."""
         match self.kind:
             case "enum":
-                return "" if isinstance(value, str) and value in self.choices else f"must be one of {', '.join(self.choices)}"
+                return (
+                    ""
+                    if isinstance(value, str) and value in self.choices
+                    else f"must be one of {', '.join(self.choices)}"
+                )
             case "bool":
                 return "" if isinstance(value, bool) else "must be true or false"
             case "ints" | "floats":

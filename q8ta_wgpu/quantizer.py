@@ -181,6 +181,8 @@ def quantize(
         InputError: the module is in training mode, the calibration is empty or holds NaN or infinities.
         UnsupportedError: the module changes its own buffers, or torchao would fold a batch norm wrongly.
     """
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
     example = tuple(example_inputs)
     if module.training:
         raise InputError(
@@ -199,7 +201,7 @@ def quantize(
         count = 0
         items = list(calibration)
         for item in track(items, "calibrating", disable=not progress, transient=True):
-            prepared(*_finite(item, count))
+            prepared(*_calibration_item(item, count, example))
             count += 1
         if not count:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
@@ -207,9 +209,21 @@ def quantize(
         return torch.export.export(converted, example)
 
 
-def _finite(item: torch.Tensor | Sequence[torch.Tensor], index: int) -> tuple[torch.Tensor, ...]:
+def _calibration_item(
+    item: torch.Tensor | Sequence[torch.Tensor], index: int, example: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The arguments of one calibration item, checked against the example: number, shapes, finite values."""
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
-    for argument in arguments:
+    if len(arguments) != len(example):
+        raise InputError(f"calibration item {index} has {len(arguments)} arguments, the module takes {len(example)}")
+    for argument, wanted in zip(arguments, example, strict=True):
+        if not isinstance(argument, torch.Tensor) or argument.shape != wanted.shape or argument.dtype != wanted.dtype:
+            found = (
+                f"{argument.dtype} {tuple(argument.shape)}" if isinstance(argument, torch.Tensor) else repr(argument)
+            )
+            raise InputError(
+                f"calibration item {index} is {found}, the example input is {wanted.dtype} {tuple(wanted.shape)}"
+            )
         if not torch.isfinite(argument).all():
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
     return arguments

@@ -33,7 +33,9 @@ class Structure:
         """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
         found = sorted(_positions(self.tree, 0))
         if found != list(range(count)):
-            raise GraphError(f"the output structure names positions {reprlib.repr(found)}, the graph has {count} outputs")
+            raise GraphError(
+                f"the output structure names positions {reprlib.repr(found)}, the graph has {count} outputs"
+            )
 
 
 def _encode(nested: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +158,20 @@ def epilogue_params(call: Call) -> Params:
     elif len(call.inputs) == 6:
         fields["curve_end"] = np.int32(((call.inputs[5].numel - 1) << arithmetic.FRACTION) - 1)
     return fields
+
+
+MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
+"""Multiply-accumulates a kernel does in the time a large GPU moves a byte: measured orders of magnitude on an H200."""
+
+
+def macs(call: Call) -> int:
+    """Multiply-accumulates of a weighted sum."""
+    return call.output.numel * math.prod(call.inputs[1].shape[1:])
+
+
+def cost(kind: str) -> Callable[[Call], float]:
+    """`Kernel.cost` of a kernel of a kind of MACS_A_BYTE."""
+    return lambda call: macs(call) / MACS_A_BYTE[kind]
 
 
 def pad4(call: Call, array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Neutral graphs of the networks layout sync is measured on: operator names and shapes, as upstream would lower them."""
+"""Neutral graphs of the networks layout sync is measured on: operators and shapes, as upstream would lower them."""
 
 from __future__ import annotations
 
@@ -63,19 +63,20 @@ def mobilenet_v3() -> Neutral:
 
 
 def refinenet() -> Neutral:
-    """Light-weight RefineNet: four residual blocks, each followed by a clone (a dropout in eval mode exports as one);
-    two pixel_shuffles; the features of three levels, joined through 1x1 convolutions."""
+    """Light-weight RefineNet: three encoder levels, each with a 1x1 convolution into the decoder; four residual blocks,
+    each followed by a clone (what a dropout in eval mode exports as); pixel_shuffles between the levels."""
     g = Neutral()
     fine = g.conv(g.add("quantize", g.input(1, 3, 256, 144)), 32, 3, 2)
     middle = g.conv(fine, 64, 3, 2)
-    x = middle
+    coarse = g.conv(middle, 64, 3, 2)
+    x = coarse
     for _ in range(4):
         x = g.add("clone", g.add("add", g.conv(g.conv(x, 64), 64), x))
-    x = g.add("add", g.conv(x, 64, 1), g.conv(middle, 64, 1))
-    n, _, h, w = g.shapes[fine]
-    x = g.add("pixel_shuffle", g.conv(x, 128), shape=(n, 32, h, w))
-    x = g.add("add", x, g.conv(fine, 32, 1))
-    x = g.add("pixel_shuffle", g.conv(x, 8), shape=(n, 2, 2 * h, 2 * w))
+    x = g.add("add", g.conv(x, 64, 1), g.conv(coarse, 64, 1))
+    for level, channels in ((middle, 64), (fine, 32)):
+        x = g.add("pixel_shuffle", g.conv(x, 4 * channels), shape=g.shapes[level])
+        x = g.add("add", x, g.conv(level, channels, 1))
+    x = g.add("pixel_shuffle", g.conv(x, 8), shape=(1, 2, 256, 144))
     g.add("dequantize", x)
     return g
 
@@ -128,9 +129,7 @@ def transformer() -> Neutral:
     x = g.add("linear", g.add("quantize", g.input(1, tokens, width)))
     for _ in range(12):
         y = g.floats("layer_norm", x)
-        q, k, v = (
-            g.add("dequantize", g.add("view", g.add("linear", y), shape=(1, 3, tokens, 64))) for _ in range(3)
-        )
+        q, k, v = (g.add("dequantize", g.add("view", g.add("linear", y), shape=(1, 3, tokens, 64))) for _ in range(3))
         weights = g.add("softmax", g.add("matmul", q, k, shape=(1, 3, tokens, tokens)))
         y = g.add("quantize", g.add("matmul", weights, v, shape=(1, 3, tokens, 64)))
         x = g.add("add", x, g.add("linear", g.add("view", y, shape=(1, tokens, width))))

@@ -120,8 +120,12 @@ def repsets(graph: Neutral, node: NeutralNode, views: tuple[Sets, TensorRepSet],
     return OpRepSets(pick(inputs), pick(output), shapes)
 
 
-def options(graph: Neutral, node: NeutralNode, sets: OpRepSets, factor: float = 1.0) -> list[Option[TensorRepr]]:
-    """The combinations that a registration allows; synced operands share packed dimension and block."""
+def options(
+    graph: Neutral, node: NeutralNode, views: tuple[Sets, TensorRepSet], op: str = "", factor: float = 1.0
+) -> list[Option[TensorRepr]]:
+    """The combinations that a registration, the node's own or that of `op`, allows; synced operands share packed
+    dimension and block."""
+    sets = repsets(graph, node, views, op)
 
     def bytes_of(name: str, r: TensorRepr) -> float:
         return factor * size(graph.shapes[name], name in graph.quantized, r)
@@ -145,7 +149,7 @@ def options(graph: Neutral, node: NeutralNode, sets: OpRepSets, factor: float = 
                 for i in positions
             )
             if all(reads):
-                found.append(Option(node.op, reads, out, factor * DISPATCH + bytes_of(node.output, out)))
+                found.append(Option(op or node.op, reads, out, factor * DISPATCH + bytes_of(node.output, out)))
     return found
 
 
@@ -181,9 +185,9 @@ class Fixture:
 
         choices = []
         for node in graph.nodes:
-            found = options(graph, node, repsets(graph, node, self.views))
+            found = options(graph, node, self.views)
             if node.op == "pw" and self.free_kernels:
-                found += options(graph, node, repsets(graph, node, self.views, "conv"), GENERAL_FOR_POINTWISE)
+                found += options(graph, node, self.views, "conv", GENERAL_FOR_POINTWISE)
             choices.append(Choice(node.inputs, node.output, undominated(found)))
         free = {name: tuple(tr.ANY_STORAGE.reprs()) for name in graph.inputs}
         return Problem(tuple(choices), free, (), transition)

@@ -5,15 +5,23 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.layout import Layout, Shape, byte_address, canonical
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem
 
 CHANNELS = 6
+
+
+def addresses(shape: Shape, layout: Layout) -> Array:
+    """The byte address of every element, in the tensor's own shape."""
+    n, c, h, w = np.meshgrid(*(np.arange(d) for d in canonical(shape)), indexing="ij")
+    return byte_address(n, c, h, w, shape, layout).reshape(shape)
 
 
 class GraphMaker:
@@ -30,7 +38,7 @@ class GraphMaker:
         self.graph.inputs.append(name)
         return name
 
-    def add(self, op: str, *inputs: str, shared: bool = False, **attrs: object) -> str:
+    def add(self, op: str, *inputs: str, **attrs: Any) -> str:
         """The int8 result of a float operator on int8 values and constants."""
         graph, reals = self.graph, []
         for name in inputs:
@@ -44,7 +52,9 @@ class GraphMaker:
         real, name = graph.fresh("real"), graph.fresh(f"v{len(graph.nodes)}")
         graph.types[real] = TensorType(shape)
         graph.nodes.append(Node(op, tuple(reals), real, attrs))
-        graph.types[name] = TensorType(shape, INT8X4, graph.types[inputs[0]].q if shared else QParams(0.05, -5))
+        graph.types[name] = TensorType(
+            shape, INT8X4, graph.types[inputs[0]].q if OPS[op].keeps_int8 else QParams(0.05, -5)
+        )
         graph.nodes.append(Node("quantize", (real,), name, {"lo": -128, "hi": 127}))
         return name
 
@@ -73,10 +83,10 @@ class GraphMaker:
         return self.add("linear", x, self.weight(outputs, self.graph.types[x].shape[-1]), bias)
 
     def view(self, x: str, *shape: int) -> str:
-        return self.add("view", x, shared=True, shape=shape)
+        return self.add("view", x, shape=shape)
 
     def permute(self, x: str, *dims: int) -> str:
-        return self.add("permute", x, shared=True, dims=dims)
+        return self.add("permute", x, dims=dims)
 
     def finish(self, *outputs: str) -> Graph:
         """The fused graph with those outputs."""
@@ -115,6 +125,31 @@ def random_graph(seed: int, nodes: int) -> Graph:
     read = {name for node in make.graph.nodes for name in node.inputs}
     ends = [name for made in found.values() for name in made if name not in read]
     return make.finish(*ends, found[image][len(found[image]) // 2])
+
+
+def deep_graph(blocks: int) -> Graph:
+    """Inverted residual blocks, four nodes each, on a 16x16 image: convolution, depthwise, convolution, sum."""
+    make = GraphMaker(0)
+    conv, graph = make.finish(make.conv(make.input((1, 8, 16, 16)), 3, 8)), Graph()
+    dw = GraphMaker(0)
+    wide = dw.finish(dw.conv(dw.input((1, 8, 16, 16)), 3, 8, groups=8))
+    both = GraphMaker(0)
+    x = both.input((1, 8, 16, 16))
+    joined = both.finish(both.add("add", x, both.input((1, 8, 16, 16)), alpha=1.0))
+    graph.inputs, graph.types, graph.constants = ["x0"], {"x0": conv.types["x0"]}, {}
+    last = "x0"
+    for block in range(blocks):
+        kept = last
+        for place, part in enumerate((conv, wide, conv, joined)):
+            (node,) = part.nodes
+            for name, array in part.constants.items():
+                graph.constants[f"{place}.{name}"], graph.types[f"{place}.{name}"] = array, part.types[name]
+            names = {"x0": last, "x1": kept, **{name: f"{place}.{name}" for name in part.constants}}
+            last = f"v{block}.{place}"
+            graph.types[last] = part.types[node.output]
+            graph.nodes.append(Node(node.op, tuple(names[i] for i in node.inputs), last, node.attrs))
+    graph.outputs = [last]
+    return graph
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:

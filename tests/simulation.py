@@ -74,7 +74,7 @@ class _Replay(torch.fx.Interpreter):
             return result
         if self.types[n.name].dtype != INT8X4:
             return result
-        args = [self.env[a] if isinstance(a, torch.fx.Node) else a for a in n.args]
+        args: list[Any] = [self.env[a] if isinstance(a, torch.fx.Node) else a for a in n.args]
         x, scale, zero = args[0], float(args[1]), int(args[2])
         shift = 128 if result.dtype == torch.uint8 else 0
         exact = x.numpy().astype(np.float64) / scale + zero - shift

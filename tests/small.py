@@ -67,6 +67,8 @@ def _requantize(graph: Graph, x: str, q: QParams, name: str = "") -> None:
         _node(graph, "dequantize", (f"{base}.q",), real, TensorType(shape))
 
 
-def _node(graph: Graph, op: str, inputs: tuple[str, ...], output: str, t: TensorType, attrs: dict[str, object] | None = None) -> None:
+def _node(
+    graph: Graph, op: str, inputs: tuple[str, ...], output: str, t: TensorType, attrs: dict[str, object] | None = None
+) -> None:
     graph.types[output] = t
     graph.nodes.append(Node(op, inputs, output, attrs or {}, source=f"small.{output}"))

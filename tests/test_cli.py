@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import wgpu
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
@@ -83,7 +84,7 @@ def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest
     assert "1: it cannot make a device: no compute" in out
     assert "breaks the arithmetic contract: quantize of 1.0 gives 7" in out
     assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["no", "no"]
-    monkeypatch.setattr(devices.wgpu.gpu, "enumerate_adapters_sync", list)
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
     assert "no wgpu adapter" in fails(capsys, "devices")
 
 
@@ -158,7 +159,9 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
     assert "no input 'z'; it takes x float32[2, 5, 6, 7]" in fails(capsys, *run, "z=x.npy")
     assert "2 inputs given, the model takes x" in fails(capsys, *run, "x.npy", "--input", "x.npy")
     assert "missing: x" in fails(capsys, "run", "net.q8ta", "--output", "y.npz")
-    assert "2 outputs (y, first): use --output y.npz" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "y.npy")
+    assert "2 outputs (y, first): use --output y.npz" in fails(
+        capsys, *run[:2], "--input", "x.npy", "--output", "y.npy"
+    )
     assert "must end in .npy or .npz" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "y.txt")
     assert "cannot write" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "missing/y.npz")
     assert "no adapter is called 'nobody'" in fails(capsys, *run, "x.npy", "--device", "nobody")
@@ -166,7 +169,9 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
     assert not (files / "y.npz").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["unknown"], ["run", "net.q8ta"], ["show"], ["time", "net.q8ta", "--repeats", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["unknown"], ["run", "net.q8ta"], ["show"], ["time", "net.q8ta", "--repeats", "x"]]
+)
 def test_usage(arguments: list[str], capsys: Captured) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

@@ -149,8 +149,10 @@ def test_nothing_is_imported_by_a_text(name: str) -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    code = "import sys, q8ta_wgpu, q8ta_wgpu.__main__; print(sorted({'torch', 'torchao', 'wgpu', 'rich'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    code = "import sys, q8ta_wgpu.__main__; print(sorted({'torch', 'torchao', 'wgpu', 'rich'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
+    )
     assert done.stdout.strip() == "[]", done.stderr
 
 

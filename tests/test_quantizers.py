@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.quantizer import Quantizer, convert_pt2e, prepare_pt2e
+from q8ta_wgpu.quantizer import Quantizer
 from q8ta_wgpu.runtime.device import Device
 from tests import networks, simulation
 from tests.test_upstream_defects import Plain, conv, data, flat, ops
@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
     from torchao.quantization.pt2e import move_exported_model_to_eval
-    from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
     from torchao.testing.pt2e import _xnnpack_quantizer as xnnpack
 
 
@@ -43,7 +43,8 @@ def convert(module: nn.Module, inputs: Sequence[Tensor], quantizer: Any, fold: b
         prepared = prepare_pt2e(torch.export.export(module.eval(), tuple(inputs)).module(), quantizer)
         prepared(*inputs)
         prepared(*(t * 0.8 for t in inputs))
-        return convert_pt2e(prepared, fold_quantize=fold)
+        converted: torch.fx.GraphModule = convert_pt2e(prepared, fold_quantize=fold)
+        return converted
 
 
 def check(module: nn.Module, inputs: Sequence[Tensor], device: Device, quantizer: Any, fold: bool = True) -> q8.Model:

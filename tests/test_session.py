@@ -74,30 +74,30 @@ def test_default_names_numbers_and_the_callers_own(vulkan: Device) -> None:
 
 @pytest.mark.parametrize("wrong", ["no such adapter", 99, -1, True, 1.5, object()])
 def test_a_device_that_is_not_there(wrong: Any) -> None:
-    with pytest.raises(DeviceError, match=r"there are 0: .*llvmpipe|there are 0: |device must be"):
+    with pytest.raises(DeviceError, match=r"there are 0: |device must be"):
         Session(MODEL, wrong)
 
 
 def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices.wgpu.gpu, "enumerate_adapters_sync", list)
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
     with pytest.raises(DeviceError, match=r"no wgpu adapter.*device='reference'"):
         Session(MODEL)
 
     def broken() -> None:
         raise RuntimeError("no driver")
 
-    monkeypatch.setattr(devices.wgpu.gpu, "enumerate_adapters_sync", broken)
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", broken)
     with pytest.raises(DeviceError, match="could not list adapters: no driver"):
         adapters()
 
 
-class FakeAdapter(wgpu.GPUAdapter):
+class FakeAdapter(wgpu.GPUAdapter):  # type: ignore[misc]
     """An adapter that lists well and cannot make a device, as OpenGL on a headless NVIDIA machine."""
 
     def __init__(self, fails: Callable[[], Any], kind: str = "DiscreteGPU") -> None:
         self.fails = fails
         self._adapter_info: Any = {"device": "Broken GPU", "backend_type": "OpenGL", "adapter_type": kind}
-        self._features = frozenset()
+        self._features: frozenset[str] = frozenset()
         self._limits = {"max-buffer-size": 2**28, "max-storage-buffer-binding-size": 2**27}
 
     def __del__(self) -> None:
@@ -113,7 +113,7 @@ def cannot() -> None:
 
 def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     real = adapters()
-    monkeypatch.setattr(devices.wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
     assert describe(adapters()[0]) == "Broken GPU (OpenGL)"
     with pytest.raises(DeviceError, match=r"Broken GPU \(OpenGL\) cannot make a device: storage buffers in compute"):
         Session(MODEL, "broken")
@@ -122,9 +122,10 @@ def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_device_below_the_baseline(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     class Small:
-        adapter = vulkan.wgpu.adapter
-        features: frozenset[str] = frozenset()
-        limits = {**vulkan.wgpu.limits, "max-storage-buffers-per-shader-stage": 4}
+        def __init__(self) -> None:
+            self.adapter = vulkan.wgpu.adapter
+            self.features: frozenset[str] = frozenset()
+            self.limits = {**vulkan.wgpu.limits, "max-storage-buffers-per-shader-stage": 4}
 
     with pytest.raises(DeviceError, match=r"max-storage-buffers-per-shader-stage 4, every program needs 8"):
         Device(Small())
@@ -428,6 +429,13 @@ def test_a_kernel_that_does_not_compile(vulkan: Device) -> None:
     broken = replace(program, shaders=tuple("// broken\nfn main( {" for _ in program.shaders))
     with pytest.raises(DeviceError, match="could not compile kernel broken"):
         Executor(broken, vulkan)
+
+
+def test_a_grid_past_the_limit(vulkan: Device) -> None:
+    program = schedule(MODEL.graph, vulkan.target)
+    wide = tuple(replace(d, grid=(1, 1, vulkan.target.workgroups + 1)) for d in program.dispatches)
+    with pytest.raises(DeviceError, match=r"quantize for x\.q needs a grid of \(1, 1, 65536\), the limit is 65535"):
+        Executor(replace(program, dispatches=wide), vulkan)
 
 
 # --- the arithmetic contract ---

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from q8ta_wgpu.ir import Array
-from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, byte_address, canonical
+from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape
 from q8ta_wgpu.strides import byte_order
+from tests.layout_graphs import addresses
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
 L4W4C, L4H4W = Layout.PACKED_INT8_4W4C, Layout.PACKED_INT8_4H4W
@@ -20,9 +21,8 @@ shapes = st.lists(extents, min_size=1, max_size=6).map(tuple).filter(lambda s: m
 layouts = st.sampled_from([*INT8_LAYOUTS, ROW_MAJOR])
 
 
-def addresses(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> Array:
-    places = np.meshgrid(*(np.arange(d) for d in canonical(shape)), indexing="ij")
-    found = byte_address(*places, shape, layout).reshape(shape)
+def walked(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> Array:
+    found = addresses(shape, layout)
     return (found if dims is None else found.transpose(dims)).reshape(-1)
 
 
@@ -41,7 +41,7 @@ def regrouped(draw: st.DrawFn) -> tuple[Shape, Shape]:
 @given(regrouped(), layouts, layouts)
 def test_views(pair: tuple[Shape, Shape], a: Layout, b: Layout) -> None:
     if byte_order(pair[0], a) == byte_order(pair[1], b):
-        np.testing.assert_array_equal(addresses(pair[0], a), addresses(pair[1], b))
+        np.testing.assert_array_equal(walked(pair[0], a), walked(pair[1], b))
 
 
 @given(shapes, st.randoms(use_true_random=False), layouts, layouts)
@@ -51,7 +51,7 @@ def test_permutations(shape: Shape, random: object, a: Layout, b: Layout) -> Non
     order = byte_order(shape, a, tuple(dims))
     permuted = tuple(shape[d] for d in dims)
     if order is not None and order == byte_order(permuted, b):
-        np.testing.assert_array_equal(addresses(shape, a, tuple(dims)), addresses(permuted, b))
+        np.testing.assert_array_equal(walked(shape, a, tuple(dims)), walked(permuted, b))
 
 
 @given(shapes.filter(lambda s: len(s) <= 4), shapes.filter(lambda s: len(s) <= 4), layouts, layouts)
@@ -60,7 +60,7 @@ def test_whole_blocks_miss_nothing(x: Shape, y: Shape, a: Layout, b: Layout) -> 
     x, y = (tuple(4 * d for d in s) if len(s) > 1 else (1, 4 * s[0]) for s in (x, y))
     if a.is_int8 != b.is_int8 or math.prod(x) != math.prod(y) or math.prod(x) > 20000:
         return
-    same = np.array_equal(addresses(x, a), addresses(y, b))
+    same = np.array_equal(walked(x, a), walked(y, b))
     assert same == (byte_order(x, a) == byte_order(y, b))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import time
+import timeit
 
 import numpy as np
 import pytest
@@ -11,9 +14,9 @@ from hypothesis import strategies as st
 
 from q8ta_wgpu import cost, reference
 from q8ta_wgpu.errors import GraphError, UnsupportedError
-from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import INT8_LAYOUTS, Layout, byte_address, canonical, packed_axis
+from q8ta_wgpu.layout import INT8_LAYOUTS, Layout, packed_axis
 from q8ta_wgpu.op import Call
 from q8ta_wgpu.passes.layout_optimal import optimal
 from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem, undominated
@@ -24,15 +27,19 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.schedule import schedule
 from q8ta_wgpu.target import BASELINE
 from tests.harness import run_poisoned
-from tests.layout_graphs import GraphMaker, assignments, count, random_graph, random_inputs, random_problem
+from tests.layout_graphs import (
+    GraphMaker,
+    addresses,
+    assignments,
+    count,
+    deep_graph,
+    random_graph,
+    random_inputs,
+    random_problem,
+)
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
 graphs = st.builds(random_graph, st.integers(0, 10**6), st.integers(1, 14))
-
-
-def addresses(t: TensorType, layout: Layout) -> Array:
-    places = np.meshgrid(*(np.arange(d) for d in canonical(t.shape)), indexing="ij")
-    return byte_address(*places, t.shape, layout).reshape(t.shape)
 
 
 def check_sound(graph: Graph, plan: Plan) -> None:
@@ -56,10 +63,10 @@ def check_sound(graph: Graph, plan: Plan) -> None:
         made.add(step.node.output)
     for name, source in aliases.items():
         node = nodes[name]
-        was = addresses(graph.types[node.inputs[0]], plan.layouts[source])
+        was = addresses(graph.types[node.inputs[0]].shape, plan.layouts[source])
         if node.op == "permute":
             was = was.transpose(node.attrs["dims"])
-        now = addresses(graph.types[name], plan.layouts[name])
+        now = addresses(graph.types[name].shape, plan.layouts[name])
         np.testing.assert_array_equal(was.reshape(-1), now.reshape(-1))
     assert {plan.root(name) for name in nodes} <= made
     assert len({step.node.output for step in plan.steps}) == len(plan.steps)
@@ -94,6 +101,20 @@ def test_the_cost_of_a_plan_is_the_sum_over_its_dispatches(graph: Graph, policy:
         for t, layout in zip(step.call.inputs, step.layouts, strict=True):
             total += cost.read_cost(step.kernel, t, layout) if layout else 0.0
     assert plan.cost == pytest.approx(total, rel=1e-12)
+
+
+def seconds(graph: Graph, policy: str) -> float:
+    """The least processor time of five runs."""
+    return min(
+        timeit.repeat(lambda: sync_layouts(graph, BASELINE, policy), gc.collect, time.process_time, repeat=5, number=1)
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_time_grows_about_linearly(policy: str) -> None:
+    small, large = deep_graph(100), deep_graph(500)
+    assert (len(small.nodes), len(large.nodes)) == (400, 2000)
+    assert seconds(large, policy) <= 6 * seconds(small, policy)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -184,20 +205,27 @@ def test_cat_of_24(seed: int, split: bool) -> None:
         joins = [*parts, choice(tuple(p.output for p in parts), "y")]
     else:
         joins = [choice(names, "y")]
-    price = {(v, s, t): float(draw.integers(1, 9)) for v in ("x", *names, *(j.output for j in joins))
-             for s in "ab" for t in "ab"}
+    price = {
+        (v, s, t): float(draw.integers(1, 9))
+        for v in ("x", *names, *(j.output for j in joins))
+        for s in "ab"
+        for t in "ab"
+    }
     problem = Problem((x, *slices, *joins), {}, (), lambda v, s, t: price[v, s, t])
 
     def reading(node: Choice[str], position: int, chosen: Option[str], stored: str) -> float:
-        return min(c + (0.0 if r == stored else price[node.inputs[position], stored, r])
-                   for r, c in chosen.reads[position].items())
+        return min(
+            c + (0.0 if r == stored else price[node.inputs[position], stored, r])
+            for r, c in chosen.reads[position].items()
+        )
 
     def best(node: Choice[str], out: str | None, below: dict[str, dict[str, float]]) -> float:
         """Least cost of a tree node written in `out`, given its operands' costs by the layout they are written in."""
         return min(
-            o.cost + sum(min(c + reading(node, i, o, s) for s, c in below[n].items())
-                         for i, n in enumerate(node.inputs))
-            for o in node.options if out in (None, o.out)
+            o.cost
+            + sum(min(c + reading(node, i, o, s) for s, c in below[n].items()) for i, n in enumerate(node.inputs))
+            for o in node.options
+            if out in (None, o.out)
         )
 
     def joined(leaves: dict[str, dict[str, float]]) -> float:

@@ -50,9 +50,15 @@ class Executor:
         return self._made[-1]
 
     def _bind(self, dispatch: Any) -> tuple[Any, Any, tuple[int, int, int]]:
+        if max(dispatch.grid) > (limit := self.device.target.workgroups):
+            raise DeviceError(
+                f"{dispatch.kernel} for {dispatch.value} needs a grid of {dispatch.grid}, the limit is {limit}"
+            )
         text = self.program.shaders[dispatch.shader]
         compiled = self.device.pipeline(text, len(dispatch.buffers))
-        entries = [{"binding": i, "resource": {"buffer": self.buffer(place)}} for i, place in enumerate(dispatch.buffers)]
+        entries = [
+            {"binding": i, "resource": {"buffer": self.buffer(place)}} for i, place in enumerate(dispatch.buffers)
+        ]
         offset, size = dispatch.uniform
         uniform = {"buffer": self._uniforms, "offset": offset, "size": size}
         entries.append({"binding": len(entries), "resource": uniform})
@@ -137,6 +143,29 @@ class Executor:
         resolved.destroy()
         return np.array(found)
 
+    def time_runs(self, inputs: Sequence[Words], repeats: int, runs: int = 1) -> NDArray[np.float64]:
+        """Microseconds of a run, (repeats,): `runs` runs back to back in one compute pass between two timestamps."""
+        gpu = self.device.wgpu
+        queries = gpu.create_query_set(type="timestamp", count=2)
+        resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+        writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
+        found = []
+        with self.device.lock:
+            self.upload(inputs)
+            for _ in range(repeats):
+                encoder = gpu.create_command_encoder()
+                compute = encoder.begin_compute_pass(timestamp_writes=writes)
+                for pipeline, group, grid in self._steps * runs:
+                    compute.set_pipeline(pipeline)
+                    compute.set_bind_group(0, group)
+                    compute.dispatch_workgroups(*grid)
+                compute.end()
+                encoder.resolve_query_set(queries, 0, 2, resolved, 0)
+                gpu.queue.submit([encoder.finish()])
+                ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
+                found.append(float(ticks[1] - ticks[0]) / 1e3 / runs)
+        return np.array(found)
+
     def poison(self, word: int) -> None:
         """Fills every slot with a word: for tests that nothing reads what was not written."""
         for size, slot in zip(self.program.slots, self._slots, strict=True):
@@ -170,5 +199,3 @@ def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
         offsets.append(total)
         total += -(-size // 16) * 16
     return offsets, total
-
-

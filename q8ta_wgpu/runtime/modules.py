@@ -22,7 +22,10 @@ def create_module(device: wgpu.GPUDevice, label: str, code: str) -> Any:
     try:
         from wgpu.backends.wgpu_native import _api as native
 
-        create, checks = native.libf.wgpuDeviceCreateShaderModuleTrusted, native.lib.WGPUShaderRuntimeChecks_BoundsChecks
+        create, checks = (
+            native.libf.wgpuDeviceCreateShaderModuleTrusted,
+            native.lib.WGPUShaderRuntimeChecks_BoundsChecks,
+        )
         internal = device._internal
         source = native.new_struct_p("WGPUShaderSourceWGSL *", code=native.to_c_string_view(code))
         source[0].chain.next = native.ffi.NULL

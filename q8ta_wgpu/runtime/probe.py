@@ -1,4 +1,4 @@
-"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, and the speed of packed dot products.
+"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, and the speed of packed dot.
 
 WGSL leaves rounding of conversions, flushing of denormals and what a driver re-associates open. Every device known so
 far computes what q8ta_wgpu/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
@@ -30,7 +30,7 @@ struct Params { count: u32, unused: u32, inverse_scale: f32, scale: f32 };
 @group(0) @binding(3) var<uniform> params: Params;
 """
 
-# Operands come from buffers and factors from the uniform, as in the kernels: a constant could be folded by the compiler.
+# Operands come from buffers and factors from the uniform, as in the kernels: a compiler could fold constants.
 _CONTRACT = """
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -70,16 +70,21 @@ def contract(device: Device) -> str:
     if not len(wrong):
         return ""
     rule, i = wrong[0]
+    x, given = b[i : i + 1].view(np.float32)[0], found.reshape(expected.shape)[rule, i]
     return (
-        f"{_RULES[rule]} of {a[i]} and {b[i : i + 1].view(np.float32)[0]} gives {found.reshape(expected.shape)[rule, i]}, "
-        f"the contract {expected[rule, i]} ({len(wrong)} of {expected.size} results differ)"
+        f"{_RULES[rule]} of {a[i]} and {x} gives {given}, the contract {expected[rule, i]} "
+        f"({len(wrong)} of {expected.size} results differ)"
     )
 
 
 def _cases() -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
     """Accumulators and the bits of floats: ties above 2^24, products at ties, out of range, denormals, NaN, random."""
     generator = np.random.default_rng(0)
-    ends = [2**24 + i for i in range(-3, 8)] + [2**25 + i for i in range(-6, 14, 2)] + [2**30 + 32 * i for i in range(-6, 14)]
+    ends = (
+        [2**24 + i for i in range(-3, 8)]
+        + [2**25 + i for i in range(-6, 14, 2)]
+        + [2**30 + 32 * i for i in range(-6, 14)]
+    )
     halves = [2**13 + 2**14 * i for i in range(-6, 6)]
     edges = [2**31 - 1, -(2**31), -(2**31) + 1]
     accumulators = np.array([*ends, *(-e for e in ends), *halves, *range(-40, 40), *edges], np.int64)
@@ -89,7 +94,12 @@ def _cases() -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
     pairs = [(acc, factor) for acc in accumulators for factor in factors]
     count = 2000
     random = np.exp(generator.uniform(-25, 12, count)).astype(np.float32)
-    a = np.concatenate([np.array([p[0] for p in pairs]), generator.integers(-(2**31), 2**31, count) >> generator.integers(0, 24, count)])
+    a = np.concatenate(
+        [
+            np.array([p[0] for p in pairs]),
+            generator.integers(-(2**31), 2**31, count) >> generator.integers(0, 24, count),
+        ]
+    )
     b = np.concatenate([np.array([p[1] for p in pairs], np.float32), random])
     special = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, -1e-40, -3e38, -0.0186, 0.0186, 0.0558], np.float32)
     # Multipliers are finite; only what quantize reads may not be.
@@ -165,7 +175,9 @@ def _library(stem: str) -> str:
     return importlib.resources.files("q8ta_wgpu").joinpath("kernels", f"{stem}.wgsl").read_text(encoding="utf-8")
 
 
-def _run(device: Device, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int) -> NDArray[np.int32]:
+def _run(
+    device: Device, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int
+) -> NDArray[np.int32]:
     """Dispatches a probe `repeats` times and returns the last buffer."""
     gpu: Any = device.wgpu
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC

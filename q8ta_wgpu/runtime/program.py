@@ -69,9 +69,10 @@ class Program:
         return sum(self.slots)
 
     def __str__(self) -> str:
+        constants = sum(c.nbytes for c in self.constants)
         lines = [
             f"{len(self.dispatches)} dispatches, {len(self.shaders)} shaders, {len(self.slots)} slots of "
-            f"{self.activation_bytes / 2**20:.2f} MiB, constants {sum(c.nbytes for c in self.constants) / 2**20:.2f} MiB"
+            f"{self.activation_bytes / 2**20:.2f} MiB, constants {constants / 2**20:.2f} MiB"
         ]
         for d in self.dispatches:
             grid = "x".join(map(str, d.grid))

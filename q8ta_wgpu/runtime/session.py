@@ -33,7 +33,7 @@ class Session:
     Args:
         model: what `compile` or `load` returned.
         device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or backend
-            ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own wgpu device.
+            ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own device.
 
     Raises:
         DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
@@ -109,8 +109,10 @@ class Session:
             self._check_open()
             if self._executor is None or self.device is None or not self.device.timestamps:
                 raise DeviceError(f"{self.name} has no timestamp queries, so dispatches cannot be timed")
-            measured = self._executor.time(self._words(arrays), warmup + repeats)[warmup:]
-        return Timing(self.name, self.program, measured)
+            words = self._words(arrays)
+            measured = self._executor.time(words, warmup + repeats)[warmup:]
+            runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
+        return Timing(self.name, self.program, measured, runs)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -152,7 +154,9 @@ class Session:
         t = self.model.graph.types[name]
         array, wanted = _array(name, value), np.dtype(DTYPES[t.dtype])
         if array.dtype != wanted and not (t.dtype == FLOAT32 and array.dtype.kind == "f"):
-            hint = ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
+            hint = (
+                ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
+            )
             raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
         if array.shape != t.shape:
             what = "is empty" if array.size == 0 else f"must have shape {t.shape}"
@@ -165,7 +169,7 @@ class Session:
 
 
 def _array(name: str, value: Any) -> Array:
-    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack can hand over."""
+    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -173,7 +177,9 @@ def _array(name: str, value: Any) -> Array:
             return np.from_dlpack(value)
         return np.asarray(value)
     except Exception as error:
-        raise InputError(f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}") from error
+        raise InputError(
+            f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
+        ) from error
 
 
 def _to_words(array: Array, port: Port) -> Array:

@@ -1,0 +1,203 @@
+"""q8.quantize and q8.compile on bad input: each has a defined answer that names what is wrong."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from tests.test_upstream_defects import Plain, conv, data
+
+
+def quantize(module: nn.Module, *inputs: Tensor) -> torch.export.ExportedProgram:
+    return q8.quantize(module.eval(), inputs, calibration=[inputs], progress=False)
+
+
+def test_training_mode() -> None:
+    with pytest.raises(q8.InputError, match="training mode"):
+        q8.quantize(conv(3, 4).train(), (data(1, 3, 5, 5),), calibration=[data(1, 3, 5, 5)])
+
+
+def test_empty_calibration() -> None:
+    with pytest.raises(q8.InputError, match="calibration is empty"):
+        q8.quantize(conv(3, 4).eval(), (data(1, 3, 5, 5),), calibration=[])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_calibration_that_is_not_finite(bad: float) -> None:
+    x = data(1, 3, 5, 5)
+    with pytest.raises(q8.InputError, match="item 1 holds NaN or infinity"):
+        q8.quantize(conv(3, 4).eval(), (x,), calibration=[x, x * bad], progress=False)
+
+
+def test_calibration_with_the_wrong_number_of_arguments() -> None:
+    x = data(1, 3, 5, 5)
+    with pytest.raises(q8.InputError, match=r"item 0 has 2 arguments.*takes 1"):
+        q8.quantize(conv(3, 4).eval(), (x,), calibration=[(x, x)], progress=False)
+
+
+def test_calibration_of_the_wrong_shape() -> None:
+    x = data(1, 3, 5, 5)
+    with pytest.raises(q8.InputError, match=r"item 0.*\(1, 4, 5, 5\)"):
+        q8.quantize(conv(3, 4).eval(), (x,), calibration=[data(1, 4, 5, 5)], progress=False)
+
+
+def test_what_is_no_module() -> None:
+    with pytest.raises(q8.InputError, match=r"torch\.nn\.Module"):
+        q8.quantize(lambda x: x, (data(1, 3),), calibration=[data(1, 3)])  # type: ignore[arg-type]
+
+
+def test_batch_norm_of_a_convolution_with_another_reader() -> None:
+    """torchao folds the batch norm into the convolution, and the other reader sees it: silently wrong."""
+    norm = nn.BatchNorm2d(4)
+    nn.init.normal_(norm.weight, 1, 0.3)
+    norm.running_mean = torch.full((4,), 0.7)
+
+    def forward(s: Any, x: Tensor) -> Any:
+        y = s.a(x)
+        return s.bn(y) + y
+
+    with pytest.raises(q8.UnsupportedError, match="batch norm"):
+        quantize(Plain(forward, a=conv(3, 4), bn=norm), data(1, 3, 5, 5))
+
+
+def test_one_convolution_with_two_batch_norms() -> None:
+    one, two = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    one.running_mean, two.running_mean = torch.full((4,), 0.7), torch.full((4,), -0.9)
+    module = Plain(lambda s, x: s.two(s.a(torch.relu(s.one(s.a(x))))), a=conv(4, 4), one=one, two=two)
+    with pytest.raises(q8.UnsupportedError, match="batch norm"):
+        quantize(module, data(1, 4, 5, 5))
+
+
+def test_a_module_that_changes_its_buffers() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv(3, 4)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.add_(1)  # type: ignore[operator]
+            y: Tensor = self.conv(x)
+            return y
+
+    with pytest.raises(q8.UnsupportedError, match="seen"):
+        quantize(Counter(), data(1, 3, 5, 5))
+
+
+def test_an_exported_program_that_changes_its_buffers() -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("average", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.average.mul_(0.9)  # type: ignore[operator]
+            return x * 2.0
+
+    program = torch.export.export(Mean().eval(), (data(1, 3),))
+    with pytest.raises(q8.UnsupportedError, match="average"):
+        q8.compile(program)
+
+
+def test_every_unsupported_operator_is_named_with_its_place() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = torch.cumsum(x, 1)
+            return torch.linalg.inv(y @ y.transpose(-1, -2))
+
+    program = torch.export.export(nn.Sequential(conv(3, 4), Odd()).eval(), (data(1, 3, 5, 5),))
+    with pytest.raises(q8.UnsupportedError) as caught:
+        q8.compile(program)
+    text = str(caught.value)
+    assert "aten.cumsum.default at 1 (test_quantize.py:" in text
+    assert "aten.linalg_inv" in text
+
+
+def test_no_quantization_at_all() -> None:
+    """A float program compiles and runs in float32; the report says that nothing is int8."""
+    program = torch.export.export(nn.Sequential(conv(3, 4), nn.ReLU()).eval(), (data(1, 3, 5, 5),))
+    report = q8.compile(program).report()
+    assert report.int8 == {}
+    assert "0 of 2 compute nodes in int8" in str(report)
+    assert any("no quantize" in note for note in report.notes)
+
+
+def test_what_is_no_program() -> None:
+    with pytest.raises(q8.UnsupportedError, match=r"torch\.export"):
+        q8.compile(conv(3, 4))
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(0.0, 0), (-1.0, 0), (float("inf"), 0), (float("nan"), 0), (0.1, 300)])
+def test_bad_scales_and_zero_points(scale: float, zero: int) -> None:
+    qd = torch.ops.quantized_decomposed
+
+    class Bad(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = qd.quantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
+            y: Tensor = qd.dequantize_per_tensor(q, scale, zero, -128, 127, torch.int8)
+            return y
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Bad(), (data(1, 3),))
+    with pytest.raises(q8.UnsupportedError, match=r"scale must be|zero point must be"):
+        q8.compile(program)
+
+
+def test_dynamic_batch_takes_the_size_it_was_exported_with() -> None:
+    batch = torch.export.Dim("batch", min=1, max=16)
+    program = torch.export.export(conv(3, 4).eval(), (data(2, 3, 5, 5),), dynamic_shapes=({0: batch},))
+    model = q8.compile(program)
+    assert model.inputs["input"].shape == (2, 3, 5, 5)
+    assert model.reshape((5, 3, 5, 5)).graph.types[model.graph.outputs[0]].shape == (5, 4, 5, 5)
+
+
+def test_other_dynamic_dimensions() -> None:
+    height = torch.export.Dim("height", min=4, max=64)
+    program = torch.export.export(conv(3, 4).eval(), (data(2, 3, 8, 5),), dynamic_shapes=({2: height},))
+    with pytest.raises(q8.UnsupportedError, match=r"dimensions \[2\] are dynamic"):
+        q8.compile(program)
+
+
+def test_inputs_that_are_not_float32() -> None:
+    class Index(nn.Module):
+        def forward(self, x: Tensor, i: Tensor) -> Tensor:
+            return x + i
+
+    program = torch.export.export(Index(), (data(1, 3), torch.ones(1, 3, dtype=torch.int64)))
+    with pytest.raises(q8.UnsupportedError, match="input i must be a float32 tensor"):
+        q8.compile(program)
+
+
+def test_outputs_keep_their_structure() -> None:
+    def forward(s: Any, x: Tensor) -> object:
+        y = s.a(x)
+        return {"y": y, "both": (y, [torch.relu(y)]), "nothing": None}
+
+    model = q8.compile(quantize(Plain(forward, a=conv(3, 4)), data(1, 3, 5, 5)))
+    found = q8.Session(model, "reference")(data(1, 3, 5, 5).numpy())
+    assert set(found) == {"y", "both", "nothing"}
+    assert found["nothing"] is None
+    assert isinstance(found["both"][1], list)
+    assert found["y"].shape == (1, 4, 5, 5)
+
+
+def test_an_input_that_is_also_an_output() -> None:
+    model = q8.compile(quantize(Plain(lambda s, x: (s.a(x), x), a=conv(3, 4)), data(1, 3, 5, 5)))
+    x = data(1, 3, 5, 5).numpy()
+    with q8.Session(model) as session:
+        _, same = session(x)
+    assert (same == x).all()
+
+
+def test_reshape_that_does_not_fit() -> None:
+    module = nn.Sequential(conv(3, 4), nn.Flatten(), nn.Linear(4 * 25, 6))
+    model = q8.compile(quantize(module, data(1, 3, 5, 5)))
+    with pytest.raises(q8.InputError, match="cannot take inputs"):
+        model.reshape((1, 3, 9, 9))
+    assert model.reshape((4, 3, 5, 5)).graph.types[model.graph.outputs[0]].shape == (4, 6)
