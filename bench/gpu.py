@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import wgpu
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import reference
@@ -29,7 +30,7 @@ from q8ta_wgpu.schedule import schedule
 from q8ta_wgpu.verify import call_of
 
 Shape = tuple[int, ...]
-REPEATS, WARM_UP = 9, 3
+REPEATS, WARM_UP = 9, 0.03
 
 
 def op_graph(
@@ -123,13 +124,26 @@ def random_words(graph: Graph, plan: Plan) -> list[Array]:
     return words
 
 
-def microseconds(device: Device, graph: Graph, plan: Plan, runs: int = 10) -> float:
-    """Median GPU time of one run of a graph under a plan."""
+def microseconds(device: Device, graph: Graph, plan: Plan) -> float:
+    """Median GPU time of one run of a graph under a plan, with clocks up: see `settled`."""
     executor = Executor(schedule(graph, device.target, plan), device)
     try:
-        return float(np.median(executor.time_runs(random_words(graph, plan), WARM_UP + REPEATS, runs)[WARM_UP:]))
+        return settled(executor, random_words(graph, plan))
     finally:
         executor.close()
+
+
+def settled(executor: Executor, words: list[Array]) -> float:
+    """Median microseconds of a run after WARM_UP seconds of work; each sample takes about a millisecond.
+
+    Clocks fall while the host packs the next kernel's weights, and come back only under load.
+    """
+    once = float(executor.time_runs(words, 2)[-1])
+    runs = int(np.clip(1000 / max(once, 1.0), 1, 100))
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_UP:
+        executor.time_runs(words, 3, runs)
+    return float(np.median(executor.time_runs(words, REPEATS, runs)))
 
 
 def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:
@@ -188,7 +202,7 @@ def macs(graph: Graph) -> int:
 def gemm_rate(device: Device, size: int = 4096) -> float:
     """The best int8 matrix product's TOPS."""
     graph = linear(size, size, size)
-    return max(2e-6 * macs(graph) / microseconds(device, graph, plan_for(graph, k), 3) for k in tiled(graph, device))
+    return max(2e-6 * macs(graph) / microseconds(device, graph, plan_for(graph, k)) for k in tiled(graph, device))
 
 
 def tiled(graph: Graph, device: Device) -> list[Kernel]:
@@ -201,7 +215,7 @@ def part_gemm(device: Device) -> None:
     for m, k, n in ((4096, 4096, 4096), (1024, 1024, 1024), (197, 768, 3072), (16, 4096, 4096), (1, 4096, 4096)):
         graph = linear(m, k, n)
         for kernel in candidates(graph, device):
-            us = microseconds(device, graph, plan_for(graph, kernel), 3)
+            us = microseconds(device, graph, plan_for(graph, kernel))
             mark = "<- chosen" if kernel is chosen(graph, device) else ""
             print(f"gemm {m}x{k}x{n} {kernel.name:<26} {us:>9.1f} us {2e-6 * macs(graph) / us:>7.2f} TOPS {mark}")
 
@@ -243,8 +257,8 @@ def part_resnet50(device: Device, batches: Sequence[int] = (32, 1)) -> None:
         for c, size, channels, kernel, stride, count in RESNET50:
             graph = conv((batch, c, size, size), channels, kernel, stride)
             pick = chosen(graph, device)
-            times = {k.name: microseconds(device, graph, plan_for(graph, k), 5) for k in tiled(graph, device)}
-            us = times[pick.name] if pick.name in times else microseconds(device, graph, plan_for(graph, pick), 5)
+            times = {k.name: microseconds(device, graph, plan_for(graph, k)) for k in tiled(graph, device)}
+            us = times[pick.name] if pick.name in times else microseconds(device, graph, plan_for(graph, pick))
             best = min(times, key=times.__getitem__)
             spent, work, least = spent + us * count, work + macs(graph) * count, least + times[best] * count
             rates = " ".join(f"{name.rsplit('_', 1)[-1]} {t:.1f}" for name, t in times.items())
@@ -259,23 +273,31 @@ def part_resnet50(device: Device, batches: Sequence[int] = (32, 1)) -> None:
         )
 
 
-def copy_rate(device: Device, size: int = 1 << 28) -> float:
-    """GB/s of a buffer copy, bytes read and written."""
-    import wgpu
-
+def copy_rate(device: Device, size: int = 1 << 28, copies: int = 20) -> float:
+    """GB/s of a buffer copy, bytes read and written, between the timestamps of two empty passes."""
     gpu = device.wgpu
     usage = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
     a, b = (gpu.create_buffer(size=size, usage=usage) for _ in range(2))
-    best = 0.0
-    for _ in range(5):
+    queries = gpu.create_query_set(type="timestamp", count=4)
+    resolved = gpu.create_buffer(size=32, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+    times = []
+    for _ in range(REPEATS):
         encoder = gpu.create_command_encoder()
-        for _ in range(20):
-            encoder.copy_buffer_to_buffer(a, 0, b, 0, size)
-        start = time.perf_counter()
+        for first in (0, 2):
+            writes = {
+                "query_set": queries,
+                "beginning_of_pass_write_index": first,
+                "end_of_pass_write_index": first + 1,
+            }
+            encoder.begin_compute_pass(timestamp_writes=writes).end()
+            if first == 0:
+                for i in range(copies):
+                    encoder.copy_buffer_to_buffer(*((a, 0, b, 0) if i % 2 else (b, 0, a, 0)), size)
+        encoder.resolve_query_set(queries, 0, 4, resolved, 0)
         gpu.queue.submit([encoder.finish()])
-        gpu.queue.read_buffer(b, 0, 16)
-        best = max(best, 40 * size / (time.perf_counter() - start) / 1e9)
-    return best
+        ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
+        times.append(float(ticks[2] - ticks[1]))
+    return 2 * size * copies / float(np.median(times))
 
 
 def memory_graphs() -> Iterator[tuple[str, Graph, Layout]]:
@@ -309,7 +331,7 @@ def part_memory(device: Device) -> None:
                 source = Layout.PACKED_INT8_4W
                 plan = Plan((Step(step.node, step.call, kernel, (source,), layout),), {"x0": source, "y": layout})
             moved = sum(4 * word_count(graph.types[n].shape, plan.layouts[n]) for n in (*graph.inputs, "y"))
-            us = microseconds(device, graph, plan, 4)
+            us = microseconds(device, graph, plan)
             rate = moved / us / 1e3
             mark = "<- chosen" if kernel is chosen(graph, device) else ""
             print(f"{name:<18} {kernel.name:<20} {us:>8.1f} us {rate:>7.0f} GB/s = {rate / copy:.0%} of copy {mark}")

@@ -23,6 +23,7 @@ LARGEST_UNROLLED = 7
 """Kernel extent up to which a depthwise strip is unrolled."""
 
 STRIPS = {"dw_4x2": (4, 2), "dw_2x1": (2, 1)}
+LARGE_STRIP = "dw_4x2"
 ENOUGH_STRIPS = 1 << 16
 """Threads from which the larger strip keeps a large GPU busy."""
 
@@ -153,8 +154,9 @@ def _dw_when(call: Call, target: Target) -> bool:
     return is_depthwise(call) and call.attrs["dilation"] == (1, 1) and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
 
 
-def _dw_suits(call: Call, target: Target, large: bool) -> bool:
-    return (_strips(call, Layout.PACKED_INT8_4C, 4, 2)[0] >= ENOUGH_STRIPS) == large
+def _dw_suits(call: Call, target: Target, large: bool, dot: bool) -> bool:
+    enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
+    return enough == large and dot == (target.packed_dot and not target.cpu)
 
 
 def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
@@ -185,24 +187,31 @@ def pack_depthwise(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
 
 
+def pack_lanes(call: Call, weight: Array) -> Array:
+    """Words in order (channel quad, tap, channel), each with its channel's weight in the channel's lane alone."""
+    lanes = pack_depthwise(call, weight).view(np.int8).reshape(-1, 4)
+    return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
+
+
 def depthwise_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """Depthwise strips, the larger first."""
+    """Depthwise strips, the larger first, by packed dot products or by multiplication."""
     return tuple(
         Kernel(
-            f"{op}.{label}",
-            ("q8ta_conv2d_dw_strip", *epilogue),
+            f"{op}.{label}{'' if dot else '_unpack'}",
+            ("q8ta_conv2d_dw_strip", "dw_dot" if dot else "dw_unpack", *epilogue),
             (ONLY_4C,),
             ONLY_4C,
             when=_dw_when,
-            suits=functools.partial(_dw_suits, large=label == "dw_4x2"),
-            wide=WIDE_CHANNEL,
+            suits=functools.partial(_dw_suits, large=label == LARGE_STRIP, dot=dot),
+            wide=(*WIDE_CHANNEL, "weight") if dot else WIDE_CHANNEL,
             params=_dw_params,
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
-            prepack={1: pack_depthwise, **PER_CHANNEL},
+            prepack={1: pack_lanes if dot else pack_depthwise, **PER_CHANNEL},
             threads=functools.partial(_strips, columns=columns, rows=rows),
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()
+        for dot in (True, False)
     )
 
 

@@ -3,16 +3,19 @@
 // groups of threads share K and add up at the end. k counts vectors of 16 int8; a step brings STEP of them to workgroup
 // memory while the next step's are already under way. Weights come in order (column tile, k, column in tile), so that
 // a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
-// Linked: the constants in capitals, row_of, place_of and load_x (gemm_rows, gemm_window), store_quad (quad_*).
+// Linked: the constants in capitals, row_of, place_of and load_x (gemm_rows, gemm_window), start_quad and store_quad (quad_*).
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
 const SLICE = STEP * (TILE_M + TILE_N);
 const LOADS_X = STEP * TILE_M / THREADS;
-const LOADS_W = STEP * TILE_N / THREADS;
+const LOADS_W = (STEP * TILE_N + THREADS - 1u) / THREADS;
+const WHOLE_W = STEP * TILE_N % THREADS == 0u;
 
-var<workgroup> tile: array<vec4<u32>, SPLIT * SLICE>;
+const SUMS = select(0u, SPLIT * ROWS * QUADS * THREADS, SPLIT > 1u);
+
+var<workgroup> tile: array<vec4<u32>, max(SPLIT * SLICE, SUMS)>;
 
 // Rows are mixed so that neither the stores along k nor the loads along m hit one memory bank twice.
 fn mixed(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
@@ -48,11 +51,19 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
 
   var acc: array<vec4<i32>, ROWS * QUADS>;
+  if (slice == 0u) {
+    for (var q = 0u; q < QUADS; q++) {
+      let start = start_quad(column_tile * (TILE_N / 4u) + q * THREADS_N + tn);
+      for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = start; }
+    }
+  }
   for (var step = 0u; step < params.steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) {
       tile[x_tile + k_lane * TILE_M + mixed(m_lane + i * (THREADS / STEP), k_lane)] = next_x[i];
     }
-    for (var i = 0u; i < LOADS_W; i++) { tile[w_tile + t + i * THREADS] = next_w[i]; }
+    for (var i = 0u; i < LOADS_W; i++) {
+      if (WHOLE_W || t + i * THREADS < STEP * TILE_N) { tile[w_tile + t + i * THREADS] = next_w[i]; }
+    }
     workgroupBarrier();
     if (step + 1u < params.steps) {
       k += STEP;

@@ -29,5 +29,5 @@ fn main(@builtin(local_invocation_index) t: u32,
     }
   }
   workgroupBarrier();
-  if (t < params.rows) { store_quad(partial[t * 64u], channel_quad(quad), t, quad); }
+  if (t < params.rows) { store_quad(partial[t * 64u] + start_quad(quad), channel_quad(quad), t, quad); }
 }

@@ -281,6 +281,7 @@ batch_norm = Op(
     },
     int8=_lower_batch_norm,
     reads=reads_same_place,
+    annotate="normalized",
     cases=(
         _batch_norm_case((2, 5, 3, 7)),
         _batch_norm_case((3, 8)),

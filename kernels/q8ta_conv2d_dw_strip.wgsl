@@ -1,5 +1,5 @@
 // Depthwise convolution of 4C tensors: a thread makes COLUMNS x ROWS outputs of one channel quad, so that input words and
-// weights are unpacked once for all of them. Weight words: (channel quad, tap), a lane a channel.
+// weights are read and unpacked once for all of them. Linked: how a tap is taken (dw_unpack, dw_dot).
 // Kernel size and stride are constants, so that the loops unroll and everything stays in registers.
 
 const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
@@ -22,23 +22,27 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let left = x0 * STRIDE_X - params.padding.y;
 
   var acc: array<vec4<i32>, ROWS * COLUMNS>;
+  let start = start_quad(quad);
+  for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
   for (var row = 0u; row < SPAN_Y; row++) {
     let y = top + row;
     let inside = y < params.x_dims.z;
     let line = (n * params.x_dims.z + y) * params.x_dims.w;
-    var values: array<vec4<i32>, SPAN_X>;
+    var values: array<Value, SPAN_X>;
     for (var i = 0u; i < SPAN_X; i++) {
       let column = left + i;
       var word = params.x_zeros.x;
       if (inside && column < params.x_dims.w) { word = x[(line + column) * params.quads + quad]; }
-      values[i] = unpack4xI8(word);
+      values[i] = value_of(word);
     }
     for (var r = 0u; r < ROWS; r++) {
       let ky = row - r * STRIDE_Y;
       if (ky < KERNEL_Y) {
         for (var kx = 0u; kx < KERNEL_X; kx++) {
-          let w = unpack4xI8(weight[(quad * KERNEL_Y + ky) * KERNEL_X + kx]);
-          for (var i = 0u; i < COLUMNS; i++) { acc[r * COLUMNS + i] += values[i * STRIDE_X + kx] * w; }
+          let tap = tap_at((quad * KERNEL_Y + ky) * KERNEL_X + kx);
+          for (var i = 0u; i < COLUMNS; i++) {
+            acc[r * COLUMNS + i] = add_tap(acc[r * COLUMNS + i], values[i * STRIDE_X + kx], tap);
+          }
         }
       }
     }

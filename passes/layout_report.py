@@ -10,7 +10,7 @@ from q8ta_wgpu.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.passes.layout_optimal import optimal
 from q8ta_wgpu.passes.layout_problem import Choice, Problem
 from q8ta_wgpu.passes.layout_table import problem_of
-from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
+from q8ta_wgpu.passes.sync_layouts import Plan, plan_of, sync_layouts
 from q8ta_wgpu.target import BASELINE, Target
 
 
@@ -30,19 +30,19 @@ class LayoutReport:
 
     Attributes:
         optimal, greedy: the plans of both policies.
-        single: for each layout the least cost if every value is written in it wherever a kernel can.
+        single: for each layout the plan of least cost if every value is written in it wherever a kernel can.
         graph: what was planned.
     """
 
     graph: Graph
     optimal: Plan
     greedy: Plan
-    single: dict[Layout, float]
+    single: dict[Layout, Plan]
 
     @property
     def best_single(self) -> Layout:
         """The layout that costs least if it is the only one."""
-        return min(self.single, key=self.single.__getitem__)
+        return min(self.single, key=lambda layout: self.single[layout].cost)
 
     def transitions(self, plan: Plan) -> list[Transition]:
         """The copies of a plan, in execution order."""
@@ -66,7 +66,7 @@ class LayoutReport:
             lines.append(f"{plan.policy}: {plan.cost / 1e6:.3f} MB, {len(copies)} transitions of {moved / 1e6:.3f} MB")
             lines += [f"  {t.value}: {t.source.short} -> {t.target.short}, {t.moved} bytes" for t in copies]
         best = self.best_single
-        lines.append(f"everything in {best.short}: {self.single[best] / 1e6:.3f} MB")
+        lines.append(f"everything in {best.short}: {self.single[best].cost / 1e6:.3f} MB")
         gap = (self.optimal.cost - self.optimal.bound) / 1e6
         lines.append("proved optimal" if self.optimal.proved else f"at most {gap:.3f} MB above the least possible")
         return "\n".join(lines)
@@ -78,7 +78,10 @@ def layout_report(graph: Graph, target: Target = BASELINE) -> LayoutReport:
     Costs are those of `q8ta_wgpu.cost`, in bytes. Raises UnsupportedError for a node that no kernel can run.
     """
     problem = problem_of(graph, target)
-    single = {layout: optimal(_restricted(problem, layout))[0].cost(problem) for layout in INT8_LAYOUTS}
+    single = {}
+    for layout in INT8_LAYOUTS:
+        found, _ = optimal(_restricted(problem, layout))
+        single[layout] = plan_of(graph, target, problem, found, f"everything in {layout.short}")
     return LayoutReport(graph, sync_layouts(graph, target), sync_layouts(graph, target, "greedy"), single)
 
 

@@ -100,7 +100,7 @@ def options(graph: Graph, node: Node, target: Target, known: Known) -> Options:
     op, call = OPS[node.op], call_of(graph, node)
     kernels = usable_kernels(op, call, target, f"node {node.output}")
     bases = tuple(cost.base_cost(kernel, op, call) for kernel in kernels)
-    views = not any(name in graph.constants for name in node.inputs) and free_views(op, call) or []
+    views = [] if any(name in graph.constants for name in node.inputs) else free_views(op, call)
     types = tuple((t.shape, t.dtype) for t in (*call.inputs, call.output))
     key = (op.name, tuple(map(id, kernels)), bases, types, tuple((v.out, *v.reads[0]) for v in views))
     if key not in known:

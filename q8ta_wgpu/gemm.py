@@ -7,7 +7,7 @@ kernels/gemm.wgsl says how a workgroup shares the work; kernels/gemm_*.wgsl say 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ class Tile:
     @property
     def memory(self) -> int:
         """Bytes of workgroup memory."""
-        return 16 * self.split * self.step * (self.m + self.n)
+        sums = self.m * self.n // 4 if self.split > 1 else 0
+        return 16 * self.split * max(self.step * (self.m + self.n), sums)
 
     @property
     def constants(self) -> dict[str, int]:
@@ -68,6 +69,12 @@ class Tile:
     def fits(self, target: Target) -> bool:
         """Whether a target's workgroups are large enough."""
         return self.threads <= target.invocations and self.memory <= target.workgroup_memory
+
+    def at_depth(self, vectors: int) -> Tile:
+        """The tile with a step no longer than `vectors` vectors of k need."""
+        shortest = next((step for step in (1, 2) if vectors <= step * self.split), self.step)
+        enough = shortest * self.m % (self.threads // self.split) == 0
+        return replace(self, step=shortest) if enough else self
 
     def steps(self, vectors: int) -> int:
         """Steps each group of threads takes along `vectors` vectors of k."""
@@ -84,7 +91,8 @@ class Tile:
         threads read neighbouring columns and write neighbouring words.
         """
         channels, depth = weight.shape
-        vectors = self.steps(-(-depth // 16)) * self.step * self.split
+        shortest = self.at_depth(-(-depth // 16))
+        vectors = shortest.steps(-(-depth // 16)) * shortest.step * self.split
         padded = np.pad(weight, ((0, -channels % self.n), (0, vectors * 16 - depth)))
         split = padded.reshape(-1, self.quads, self.threads_n, 4, vectors, 16)  # tile, q, t, j, k, byte
         return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2, 5)).reshape(-1).view("<u4")
@@ -103,10 +111,11 @@ Sizes = Callable[[Call], tuple[int, int, int]]
 def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
     """The uniform fields kernels/gemm.wgsl reads."""
     rows, channels, words = sizes
+    vectors = -(-words // 4)
     return {
         "rows": np.uint32(rows),
         "quads": np.uint32(-(-channels // 4)),
-        "steps": np.uint32(tile.steps(-(-words // 4))),
+        "steps": np.uint32(tile.at_depth(vectors).steps(vectors)),
     }
 
 
@@ -168,7 +177,7 @@ def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
         return tile.groups(rows, channels) * tile.threads, 1, 1
 
     return {
-        "constants": lambda call: tile.constants,
+        "constants": lambda call: tile.at_depth(-(-sizes(call)[2] // 4)).constants,
         "threads": threads,
         "workgroup": (tile.threads, 1, 1),
         "cost": weighted.cost("tiled"),

@@ -299,7 +299,8 @@ class Op:
         moves_bytes: whether results are only copies of input elements, so that it runs unchanged on int8.
         fill: attrs -> the real value a byte-moving operator writes where it copies no element (pad), else None.
         monotonic: whether q(op(x)) == op(q(x)) with equal scales (max_pool), so that it runs unchanged on int8.
-        annotate: how the quantizer treats it: 'weighted', 'elementwise', 'shared' (one observer for in and out), or ''.
+        annotate: how the quantizer treats it: 'weighted', 'elementwise', 'shared' (one observer for in and out),
+            'normalized' (only its first operand is an activation), or ''.
         reads: which part of its inputs a part of the result needs, so that big images can run in tiles.
         cases: calls the tests run over every kernel.
         tolerance: for float results, the largest relative error against the reference; 0 for exact.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -101,6 +102,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     self._put(node, {n: self._activation for n in node.all_input_nodes if _is_float(n)})
                 case "shared":
                     self._shared(node)
+                case "normalized" if not _is_weighted(node.args[0]):
+                    self._put(node, {node.all_input_nodes[0]: self._activation})
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -147,8 +150,17 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
 
 def _folds(node: Node) -> bool:
+    """Whether a node joins the operator before it: batch norms (and the result they are taken from), clamps."""
     name = str(node.target)
-    return name in ATEN and (ATEN[name][0].clamp is not None or ATEN[name][0].name == "batch_norm")
+    if node.target is operator.getitem:
+        return _folds(node.all_input_nodes[0])
+    return name in ATEN and (ATEN[name][0].clamp is not None or ATEN[name][0].annotate == "normalized")
+
+
+def _is_weighted(node: Any) -> bool:
+    """Whether a node is a convolution or linear, whose batch norm torchao folds itself."""
+    name = str(node.target) if isinstance(node, Node) else ""
+    return name in ATEN and ATEN[name][0].annotate == "weighted"
 
 
 def _is_float(node: Node) -> bool:

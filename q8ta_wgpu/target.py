@@ -18,6 +18,7 @@ class Target:
         binding_size: bytes one storage binding may cover.
         uniform_alignment: bytes a uniform buffer offset is a multiple of.
         packed_dot: whether dot4I8Packed is at least as fast as its emulation.
+        cpu: whether the adapter is software on the CPU.
     """
 
     name: str = "baseline"
@@ -28,6 +29,7 @@ class Target:
     binding_size: int = 128 << 20
     uniform_alignment: int = 256
     packed_dot: bool = True
+    cpu: bool = False
 
 
 BASELINE = Target()

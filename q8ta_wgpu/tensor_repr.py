@@ -27,13 +27,14 @@ _WIDTH, _HEIGHT, _CHANNELS = (
 )
 FLOAT_LAYOUTS = frozenset({_WIDTH, _HEIGHT, _CHANNELS})
 
-# Who comes first when nothing else decides. 4C1W leads the packed ones: an undecided CONV2D becomes it too.
+# Who comes first when nothing else decides. 4C leads the packed ones: it is what matrix products read and write, and
+# what upstream makes of a CONV2D that such a kernel takes.
 LAYOUT_ORDER = (
     _WIDTH,
     _HEIGHT,
     _CHANNELS,
-    Layout.PACKED_INT8_4C1W,
     Layout.PACKED_INT8_4C,
+    Layout.PACKED_INT8_4C1W,
     Layout.PACKED_INT8_4W4C,
     Layout.PACKED_INT8_4W,
     Layout.PACKED_INT8_4H4W,

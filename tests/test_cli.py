@@ -19,6 +19,7 @@ from q8ta_wgpu.runtime import device as devices
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import adapters, describe
 from q8ta_wgpu.structure import Structure
+from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 
 MODEL = small_model()
@@ -64,15 +65,18 @@ def test_devices(capsys: Captured) -> None:
         assert row.startswith(str(number))
         assert adapter.info["device"] in row
         assert adapter.info["backend_type"] in row
-        assert row.count("GOP/s") == 2
-        assert row.endswith("yes")
+        if any(backend.lower() in describe(adapter).lower() for backend in BACKENDS):
+            assert row.count("GOP/s") == 2
+            assert row.endswith("yes")
 
 
 def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = devices._from_adapter
+    """Two equal cards, of which one cannot make a device and the other computes other bytes."""
+    original, best = devices._from_adapter, adapters()[0]
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [best, best])
 
     def refuse(adapter: object, number: int) -> devices.Device:
-        if "OpenGL" in describe(adapter):
+        if number:
             raise DeviceError("it cannot make a device: no compute")
         return original(adapter, number)
 
@@ -133,7 +137,8 @@ def test_run_with_two_inputs(capsys: Captured, files: Path) -> None:
 def test_time(capsys: Captured) -> None:
     assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan"]) == 0
     out = capsys.readouterr().out
-    assert "ms GPU time, 7 dispatches" in out
+    assert "ms GPU time" in out
+    assert "7 dispatches" in out
     assert out.count("q8ta_conv2d") == 2
     assert main(["time", "net.q8ta", "--repeats", "1", "--input", "x.npy"]) == 0
     capsys.readouterr()

@@ -108,7 +108,8 @@ def test_every_unsupported_operator_is_named_with_its_place() -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y: Tensor = torch.cumsum(x, 1)
-            return torch.linalg.inv(y @ y.transpose(-1, -2))
+            inverse: Tensor = torch.linalg.inv(y @ y.transpose(-1, -2))
+            return inverse
 
     program = torch.export.export(nn.Sequential(conv(3, 4), Odd()).eval(), (data(1, 3, 5, 5),))
     with pytest.raises(q8.UnsupportedError) as caught:

@@ -24,6 +24,7 @@ from q8ta_wgpu.runtime.device import Device, adapters, describe, open_device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.schedule import schedule
 from q8ta_wgpu.structure import Structure
+from tests.conftest import BACKENDS
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()
@@ -57,10 +58,11 @@ def test_default_names_numbers_and_the_callers_own(vulkan: Device) -> None:
     assert Session(MODEL).device is open_device(None)
     assert Session(MODEL, "VULKAN").device is vulkan
     listed = adapters()
-    for number in range(len(listed)):
-        chosen = Session(MODEL, number)
-        assert chosen.name == describe(listed[number])
-        close_to(chosen(small_input()))
+    for number, adapter in enumerate(listed):
+        if any(backend.lower() in describe(adapter).lower() for backend in BACKENDS):
+            chosen = Session(MODEL, number)
+            assert chosen.name == describe(adapter)
+            close_to(chosen(small_input()))
     adapter = next(a for a in listed if "Vulkan" in describe(a))
     assert open_device(adapter).name == vulkan.name
     own = adapter.request_device_sync()
@@ -114,6 +116,7 @@ def cannot() -> None:
 def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     real = adapters()
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
+    monkeypatch.setattr(devices, "_rank", lambda adapter: describe(adapter) != "Broken GPU (OpenGL)")
     assert describe(adapters()[0]) == "Broken GPU (OpenGL)"
     with pytest.raises(DeviceError, match=r"Broken GPU \(OpenGL\) cannot make a device: storage buffers in compute"):
         Session(MODEL, "broken")

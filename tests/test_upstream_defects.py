@@ -282,3 +282,12 @@ def test_r_float_head(vulkan: Device) -> None:
     x = data(3, 12)
     exact = module(x).detach().numpy()
     assert np.abs(q8.Session(model, vulkan)(x) - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_batch_norm_before_a_convolution(vulkan: Device) -> None:
+    """Pre-activation networks: batch norm and relu in front of the convolution, nothing to fold into."""
+    norm = nn.BatchNorm2d(8)
+    norm.running_mean, norm.running_var = data(8), data(8, seed=2).abs() + 0.2
+    module = Plain(lambda s, x: s.b(F.relu(s.bn(s.a(x) * s.a(x)))), a=conv(3, 8), b=conv(8, 4), bn=norm)
+    model = check(module, [data(1, 3, 6, 6)], vulkan)
+    assert model.report().float32 == {}, str(model.report())

@@ -146,11 +146,12 @@ class Executor:
     def time_runs(self, inputs: Sequence[Words], repeats: int, runs: int = 1) -> NDArray[np.float64]:
         """Microseconds of a run, (repeats,): `runs` runs back to back in one compute pass between two timestamps."""
         gpu = self.device.wgpu
-        queries = gpu.create_query_set(type="timestamp", count=2)
-        resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
-        writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
         found = []
-        with self.device.lock:
+        with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
+            self._check_open()
+            queries = gpu.create_query_set(type="timestamp", count=2)
+            resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+            writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
             self.upload(inputs)
             for _ in range(repeats):
                 encoder = gpu.create_command_encoder()
@@ -164,6 +165,7 @@ class Executor:
                 gpu.queue.submit([encoder.finish()])
                 ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
                 found.append(float(ticks[1] - ticks[0]) / 1e3 / runs)
+            resolved.destroy()
         return np.array(found)
 
     def poison(self, word: int) -> None:

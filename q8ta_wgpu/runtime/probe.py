@@ -139,7 +139,7 @@ fn product(p: u32, q: u32) -> i32 {
 def dot_rates(device: Device, seconds: float = 0.02) -> DotRates:
     """Times both forms of the dot product on every core of `device`, for about `seconds` each after a warm-up."""
     body = "\n".join(f"    s{i % 4} += product(p + {i}u, q);" for i in range(_UNROLLED))
-    rounds, groups = 32, 256
+    rounds, groups = 32, 4096
     main = f"""
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {{

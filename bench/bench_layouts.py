@@ -1,0 +1,132 @@
+"""Layout sync on whole networks: estimated cost, transitions and bytes under each policy, and the time it takes.
+
+Prints a table for our operators and one for ExecuTorch Vulkan's constraints, and draws time over nodes to
+out/layout_time.png.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import timeit
+from functools import cache
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir import Graph
+from q8ta_wgpu.passes.layout_optimal import optimal
+from q8ta_wgpu.passes.layout_report import LayoutReport, layout_report
+from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, sync_layouts
+from q8ta_wgpu.target import BASELINE
+from tests.etvk_networks import NEUTRAL
+from tests.etvk_table import Fixture
+from tests.layout_graphs import deep_graph
+from tests.networks import NETWORKS, example_input
+
+REAL = ("resnet50", "mobilenet_v2", "mobilenet_v3", "refinenet", "unet", "shufflenet", "transformer")
+NODES = (40, 100, 200, 400, 800, 1200, 1600, 2000)
+LIMIT = 6.0
+"""How much longer 2,000 nodes may take than 400."""
+
+OUT = Path(__file__).parent.parent / "out"
+SLACK = 1 + 1e-9
+
+
+@cache
+def network(name: str) -> Graph:
+    """The fused graph of a published network, calibrated on one input."""
+    x = example_input(NETWORKS[name].shape)
+    return q8.compile(q8.quantize(NETWORKS[name].factory(), (x,), [x])).graph
+
+
+@cache
+def report(name: str) -> LayoutReport:
+    return layout_report(network(name))
+
+
+def cells(found: LayoutReport, plan: Plan) -> str:
+    copies = found.transitions(plan)
+    moved = sum(copy.moved for copy in copies)
+    return f"{plan.cost / 1e6:9.2f} {len(copies):3d} {moved / 1e6:7.3f} {len(plan.aliases):3d}"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", REAL)
+def test_time(benchmark: BenchmarkFixture, name: str, policy: str) -> None:
+    graph = network(name)
+    plan = benchmark(sync_layouts, graph, BASELINE, policy)
+    benchmark.extra_info.update(cost=plan.cost, transitions=len(plan.transitions), nodes=len(graph.nodes))
+    assert policy == "greedy" or plan.proved
+
+
+def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Optimal is never above greedy or the best single layout; where greedy is above the latter, views say why."""
+    group = f"{'MB':>9} {'n':>3} {'moved':>7} {'fre':>3}"
+    lines = [
+        f"{'':<14}{'nodes':>5}  {'optimal':<25} {'greedy':<25} best single layout",
+        f"{'':<21}{group} {group} {group}",
+    ]
+    for name in REAL:
+        found = report(name)
+        single = found.single[found.best_single]
+        plans = " ".join(cells(found, plan) for plan in (found.optimal, found.greedy, single))
+        lines.append(f"{name:<14}{len(found.graph.nodes):>5}  {plans} {found.best_single.short}")
+        assert found.optimal.cost <= min(found.greedy.cost, single.cost) * SLACK
+        if found.greedy.cost > single.cost * SLACK:
+            more = len(found.greedy.steps) - len(single.steps)
+            lines.append(
+                f"{'':<21}greedy dispatches {more} more: transitions, and views that are free in {found.best_single.short}"
+            )
+            assert more > 0
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "refinenet"])
+def test_no_transition_is_left_between_int8_operators(name: str) -> None:
+    assert report(name).optimal.transitions == ()
+
+
+def test_upstreams_constraints(capsys: pytest.CaptureFixture[str]) -> None:
+    """ET-VK's table: before and since view and clone take packed layouts, and with a free choice of kernel."""
+    lines = [f"{'':<14}{'greedy before':>18} {'greedy since':>18} {'optimal':>18} {'kernels free':>18}"]
+    for name, make in NEUTRAL.items():
+        graph = make()
+        before, since, free = Fixture(graph, universal=False), Fixture(graph), Fixture(graph, free_kernels=True)
+        found = [(f.problem(), f) for f in (before, since)]
+        answers = [(p, f.greedy(p)) for p, f in found]
+        answers += [(p, optimal(p)[0]) for p in (since.problem(), free.problem())]
+        texts = [f"{a.cost(p) / 1e6:10.2f} MB {len(a.copies(p)):>4}" for p, a in answers]
+        lines.append(f"{name:<14} " + " ".join(texts))
+        assert answers[3][1].cost(answers[3][0]) <= answers[2][1].cost(answers[2][0]) * SLACK
+        assert answers[2][1].cost(answers[2][0]) <= answers[1][1].cost(answers[1][0]) * SLACK
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+def test_time_is_linear(capsys: pytest.CaptureFixture[str]) -> None:
+    """Least of five runs each, drawn to out/layout_time.png."""
+    graphs = {nodes: deep_graph(nodes // 4) for nodes in NODES}
+    axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+    for policy in POLICIES:
+        times = {nodes: seconds(graph, policy) for nodes, graph in graphs.items()}
+        axes.plot(list(times), [1e3 * t for t in times.values()], "o-", label=policy)
+        axes.plot([400, 2000], [1e3 * times[400], LIMIT * 1e3 * times[400]], ":", color="grey")
+        with capsys.disabled():
+            print(f"\n{policy}: " + ", ".join(f"{n} nodes {1e3 * t:.1f} ms" for n, t in times.items()))
+        assert times[2000] <= LIMIT * times[400]
+    axes.set(xlabel="nodes", ylabel="ms", title="layout sync; dotted: six times for five times the nodes")
+    axes.legend()
+    OUT.mkdir(exist_ok=True)
+    axes.figure.savefig(OUT / "layout_time.png", dpi=120)
+
+
+def seconds(graph: Graph, policy: str) -> float:
+    runs = timeit.repeat(
+        lambda: sync_layouts(graph, BASELINE, policy), gc.collect, time.process_time, repeat=5, number=1
+    )
+    return min(runs)
