@@ -17,6 +17,7 @@ with the bytes it takes in its layout, padding included.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from q8ta_wgpu.ir import INT8, INT8X4, TensorType
@@ -69,3 +70,12 @@ def base_cost(kernel: Kernel, op: Op, call: Call, model: CostModel = MODEL) -> f
     """Cost of a dispatch in any layout: the launch, its constants and the kernel's own estimate."""
     constants = [t for position, t in enumerate(call.inputs) if op.operand(position).constant]
     return model.dispatch + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
+
+
+def dispatch_cost(
+    kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], out: Layout, model: CostModel = MODEL
+) -> float:
+    """Cost of one dispatch that reads its operands in `layouts` (None for constants) and writes `out`."""
+    pairs = zip(call.inputs, layouts, strict=True)
+    reads = sum(read_cost(kernel, t, layout, model) for t, layout in pairs if layout is not None)
+    return base_cost(kernel, op, call, model) + reads + write_cost(call.output, out, model)

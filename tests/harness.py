@@ -18,6 +18,7 @@ from q8ta_wgpu.passes.sync_layouts import Plan, Step, input_layouts
 from q8ta_wgpu.passes.sync_layouts import allowed as allowed_layouts
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.program import Port
 from q8ta_wgpu.schedule import schedule
 from q8ta_wgpu.target import BASELINE
 from q8ta_wgpu.verify import call_of
@@ -244,21 +245,22 @@ def combinations(
         yield tuple(layouts), allowed[(turn + index % 2) % len(allowed)]
 
 
+def words_of(array: Array, port: Port) -> Array:
+    """An input as its port wants it, with garbage in the padding lanes."""
+    if port.dtype != INT8X4:
+        return array
+    layout = next(layout for layout in Layout if layout.short == port.layout)
+    used = pack(np.full(array.shape, -1, np.int8), layout)
+    return pack(array, layout) | (~used & np.uint32(POISON))
+
+
 def run_poisoned(graph: Graph, inputs: dict[str, Array], plan: Plan | None, device: Device) -> list[Array]:
     """Runs on a device with every slot and every padding lane of the inputs filled with garbage."""
     program = schedule(graph, device.target, plan)
     executor = Executor(program, device)
     try:
         executor.poison(POISON)
-        words = []
-        for port in program.inputs:
-            array = inputs[port.name]
-            if port.dtype != INT8X4:
-                words.append(array)
-                continue
-            layout = next(layout for layout in Layout if layout.short == port.layout)
-            used = pack(np.full(array.shape, -1, np.int8), layout)
-            words.append(pack(array, layout) | (~used & np.uint32(POISON)))
+        words = [words_of(inputs[port.name], port) for port in program.inputs]
         found = executor.run(words)
         return [
             unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout))

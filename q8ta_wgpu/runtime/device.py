@@ -78,7 +78,7 @@ class Device:
         for limit, needed in _NEEDED_LIMITS.items():
             if (found := wgpu_device.limits[limit]) < needed:
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
-        self.target = _target(self.name, wgpu_device.limits)
+        self.target = _target(self.name, wgpu_device.limits, wgpu_device.adapter.info["adapter_type"] == "CPU")
         self.timestamps = "timestamp-query" in wgpu_device.features
         self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[int, tuple[Any, Any]] = {}
@@ -146,7 +146,7 @@ class Device:
         return self._layouts[buffers]
 
 
-def _target(name: str, limits: dict[str, int]) -> Target:
+def _target(name: str, limits: dict[str, int], cpu: bool) -> Target:
     return Target(
         name=name,
         storage_buffers=limits["max-storage-buffers-per-shader-stage"],
@@ -155,6 +155,7 @@ def _target(name: str, limits: dict[str, int]) -> Target:
         workgroups=limits["max-compute-workgroups-per-dimension"],
         binding_size=min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"]),
         uniform_alignment=max(limits["min-uniform-buffer-offset-alignment"], 16),
+        cpu=cpu,
     )
 
 

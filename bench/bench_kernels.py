@@ -1,0 +1,32 @@
+"""Every kernel over the cases of the operator table, as the layout pass would run it: recording, running, reading back.
+
+`python -m pytest bench/bench_kernels.py` times them on the best adapter; the sizes are the tests' (small), so this
+shows the cost of a dispatch and regressions of it. bench/gpu.py times kernels at sizes where bandwidth and rate count.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.op import Op
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.schedule import schedule
+from tests import harness
+
+INT8 = [op for op in OPS.values() if op.cases and op.kernels and (op.int8 or op.unary or op.keeps_int8)]
+
+
+@pytest.mark.parametrize("op", [op for op in INT8 if not op.name.startswith("q8ta_")], ids=lambda op: op.name)
+def test_kernel(benchmark: BenchmarkFixture, op: Op, vulkan: Device) -> None:
+    graph, inputs = harness.int8_graph(op, op.cases[0], harness.SETTINGS[0])
+    program = schedule(graph, vulkan.target)
+    words = [harness.words_of(inputs[port.name], port) for port in program.inputs]
+    executor = Executor(program, vulkan)
+    benchmark.extra_info["kernels"] = [d.kernel for d in program.dispatches]
+    try:
+        benchmark(executor.run, words)
+    finally:
+        executor.close()
