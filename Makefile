@@ -6,6 +6,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 IMAGE ?=
 
+# Mesa complains on stderr where no desktop session has set it.
+export XDG_RUNTIME_DIR ?= /tmp
+
 .PHONY: demo test check unit bench clean adapter
 
 demo: $(VENV)/ready

@@ -113,7 +113,7 @@ def _fast_kernels(op: str, epilogue: str, common: Mapping[str, Any]) -> tuple[Ke
             Kernel(
                 f"{op}.gemv",
                 ("gemv", *stems),
-                when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TINY),
+                when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
                 wide=bound,
                 params=_gemv_params,
                 constants=lambda call: gemm.few_rows(_sizes(call)),

@@ -10,7 +10,7 @@ from q8ta_wgpu import cost
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir import INT8X4, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, packed_axis
+from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout
 from q8ta_wgpu.op import Call, Kernel, LayoutSet, Op
 from q8ta_wgpu.op_repsets import NodeShapes, OpRepSets
 from q8ta_wgpu.passes.layout_greedy import Registered
@@ -55,21 +55,21 @@ def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kerne
     return found
 
 
-_AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
-
-
 def kernel_options(kernel: Kernel, op: Op, call: Call, base: float) -> list[Option[Layout]]:
     """The options of one kernel: one for each layout it writes. `base` is what it costs in any of them."""
-    reads = tuple(
-        {layout: cost.read_cost(kernel, t, layout) for layout in layouts}
-        for t, layouts in zip(call.inputs, input_layouts(kernel, op, call), strict=True)
-    )
-    synced = {
-        axis: tuple({r: c for r, c in read.items() if _AXIS[r] == axis} for read in reads) if kernel.synced else reads
-        for axis in (1, 3)
-    }
-    outs = allowed(kernel.output, call.output.dtype)
-    return [Option(kernel, synced[_AXIS[out]], out, base + cost.write_cost(call.output, out)) for out in outs]
+    readable = list(zip(call.inputs, input_layouts(kernel, op, call), strict=True))
+    found = []
+    for out in allowed(kernel.output, call.output.dtype):
+        reads = tuple(
+            {
+                layout: cost.read_cost(kernel, t, layout, out)
+                for layout in layouts
+                if not kernel.synced or cost.AXIS[layout] == cost.AXIS[out]
+            }
+            for t, layouts in readable
+        )
+        found.append(Option(kernel, reads, out, base + cost.write_cost(call.output, out)))
+    return found
 
 
 def free_views(op: Op, call: Call) -> list[Option[Layout]]:

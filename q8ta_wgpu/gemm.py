@@ -6,7 +6,7 @@ kernels/gemm.wgsl says how a workgroup shares the work; kernels/gemm_*.wgsl say 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +84,10 @@ class Tile:
         """Workgroups of a result."""
         return -(-rows // self.m) * -(-channels // self.n)
 
+    def padded(self, rows: int, channels: int) -> int:
+        """Elements of a result with what its last tiles hold beyond it."""
+        return self.groups(rows, channels) * self.m * self.n
+
     def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
         """(channels, bytes along k) int8 -> words in order (column tile, k, column in tile), zero padded.
 
@@ -98,11 +102,16 @@ class Tile:
         return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2, 5)).reshape(-1).view("<u4")
 
 
-LARGE = Tile(threads_m=16, threads_n=8, rows=8, quads=2)
-MEDIUM = Tile(threads_m=16, threads_n=8, rows=4, quads=2)
-SMALL = Tile(threads_m=8, threads_n=8, rows=4, quads=1, split=4)
-TINY = Tile(threads_m=8, threads_n=8, rows=2, quads=1, split=4)
-TILES = {"128x64": LARGE, "64x64": MEDIUM, "32x32": SMALL, "16x32": TINY}
+TILES: Mapping[str, Tile] = {
+    "128x64": Tile(threads_m=16, threads_n=8, rows=8, quads=2),
+    "64x64": Tile(threads_m=16, threads_n=8, rows=4, quads=2),
+    "128x32": Tile(threads_m=16, threads_n=8, rows=8, quads=1),
+    "64x16": Tile(threads_m=32, threads_n=4, rows=2, quads=1),
+    "32x32": Tile(threads_m=8, threads_n=8, rows=4, quads=1),
+    "32x16": Tile(threads_m=8, threads_n=4, rows=4, quads=1, split=4),
+    "16x16": Tile(threads_m=8, threads_n=4, rows=2, quads=1, split=4),
+}
+"""The tiles there are, by the size of a workgroup's result."""
 
 Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
@@ -119,17 +128,40 @@ def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
     }
 
 
-ENOUGH_GROUPS = 200
-"""Workgroups that keep a large GPU's processors busy."""
+MANY_GROUPS, SOME_GROUPS = 300, 200
+"""Workgroups that keep a large GPU's processors busy with tiles that do not, and that do, share k."""
+
+PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.15, "64x16": 1.6}
+"""Time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
+
+PADDED_CPU: Mapping[str, float] = {"128x64": 1.0, "64x64": 1.1, "64x16": 1.2}
+"""The same on a CPU (measured on lavapipe)."""
+
+
+def choose(sizes: tuple[int, int, int], target: Target) -> str:
+    """The name of the tile for (rows, channels, words along k).
+
+    Large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
+    ones, in the end ones whose threads share k. A CPU has few cores, so large tiles always fill it.
+    """
+    rows, channels, _ = sizes
+
+    def padded(weights: Mapping[str, float]) -> str:
+        return min(weights, key=lambda name: TILES[name].padded(rows, channels) * weights[name])
+
+    if target.cpu:
+        return padded(PADDED_CPU)
+    large = padded(PADDED)
+    for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
+        if TILES[name].groups(rows, channels) >= enough:
+            return name
+    return "16x16"
 
 
 def suits(call: Call, target: Target, label: str, sizes: Sizes) -> bool:
-    """Whether a tile is the one for a call: the largest that makes enough workgroups, else the smallest."""
-    rows, channels, _ = sizes(call)
-    if rows <= FEW_ROWS:
-        return False
-    enough = (name for name, tile in TILES.items() if tile.groups(rows, channels) >= ENOUGH_GROUPS)
-    return label == next(enough, next(reversed(TILES)))
+    """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
+    found = sizes(call)
+    return found[0] > FEW_ROWS and label == choose(found, target)
 
 
 FEW_ROWS = 8

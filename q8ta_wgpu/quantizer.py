@@ -13,7 +13,9 @@ from rich.progress import track
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+# Both warn on import about their own internals.
 logging.getLogger("torchao").setLevel(logging.ERROR)
+logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torchao.quantization.pt2e import (

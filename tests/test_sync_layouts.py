@@ -375,14 +375,14 @@ def test_unknown_policies_and_impossible_nodes_are_refused() -> None:
         sync_layouts(graph, BASELINE, "best")
 
 
-def test_costs_count_padding_and_launches() -> None:
+def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     t = TensorType((1, 3, 5, 7), INT8X4, QParams(0.1, 0))
     assert [cost.size(t, layout) for layout in (L4W, L4C, L4C1W)] == [120, 140, 140]
-    kernel = OPS["q8ta_add"].kernels[0]
-    call = Call({}, (t, t), t)
-    assert cost.base_cost(kernel, OPS["q8ta_add"], call) == cost.MODEL.dispatch
-    clone = OPS["q8ta_clone"].kernels[0]
-    assert cost.read_cost(clone, t, L4C) == cost.MODEL.elementwise_read * 140 and cost.read_cost(kernel, t, L4C) == 140
+    add, clone, model = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[0], cost.MODEL
+    assert cost.base_cost(add, OPS["q8ta_add"], Call({}, (t, t), t)) == model.dispatch
+    assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * model.mixed]
+    copied = [cost.read_cost(clone, t, L4C, out) for out in (L4C, L4C1W, L4W)]
+    assert copied == [140 * model.element, 280 * model.element, 140 * model.gather]
 
 
 def test_every_graph_input_layout_is_packed_by_the_session() -> None:
