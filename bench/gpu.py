@@ -187,7 +187,7 @@ def part_check(device: Device) -> None:
         rng = np.random.default_rng(2)
         inputs = {n: rng.integers(-128, 128, graph.types[n].shape).astype(np.int8) for n in graph.inputs}
         expected = reference.run(graph, inputs)["y"]
-        found = {kernel.name: mismatches(device, graph, kernel, expected, inputs) for kernel in candidates(graph, device)}
+        found = {k.name: mismatches(device, graph, k, expected, inputs) for k in candidates(graph, device)}
         total += sum(found.values())
         bad = {kernel: n for kernel, n in found.items() if n}
         print(f"{name:<20} {len(found)} kernels, values {np.unique(expected).size}, mismatches {bad or 0}")
@@ -376,9 +376,11 @@ def part_torch(batches: Sequence[int] = (1, 32)) -> None:
             for batch in batches:
                 x = torch.randn(batch, 3, 224, 224, device="cuda", dtype=dtype)
                 with torch.inference_mode():
-                    line = f"torch {name} {dtype} batch {batch}: eager {_cuda_ms(torch, lambda m=module, x=x: m(x)):.3f} ms"
+                    eager = _cuda_ms(torch, lambda m=module, x=x: m(x))
+                    print(f"torch {name} {dtype} batch {batch}: eager {eager:.3f} ms", flush=True)
                     compiled = torch.compile(module, mode="reduce-overhead")
-                    print(f"{line}, compiled {_cuda_ms(torch, lambda m=compiled, x=x: m(x)):.3f} ms")
+                    graphs = _cuda_ms(torch, lambda m=compiled, x=x: m(x))
+                    print(f"torch {name} {dtype} batch {batch}: compiled {graphs:.3f} ms", flush=True)
 
 
 def _cuda_ms(torch: Any, run: Callable[[], Any]) -> float:

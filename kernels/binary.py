@@ -149,6 +149,10 @@ def _import(op: str) -> Import:
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         attrs = {} if op == "mul" else {"alpha": float(args.get("alpha", 1))}
         left, right = args["self"], args["other"]
+        first = _number(b, left, len(b.type(right).shape)) if isinstance(right, str) else None
+        if first is not None and not b.is_constant(right):
+            factor = {"add": 1.0, "sub": -1.0, "mul": first}[op] * attrs.get("alpha", 1.0)
+            return b.emit("affine", (right,), {"factor": factor, "term": 0.0 if op == "mul" else first})
         number = _number(b, right, len(b.type(left).shape))
         if number is not None:
             number *= attrs.get("alpha", 1.0)
@@ -221,7 +225,7 @@ q8ta_add = Op(
     kernels=(
         Kernel(
             "q8ta_add",
-            ("q8ta_add", "elementwise_int8x4", "words_int8x4"),
+            ("q8ta_add", "elementwise_int8x4", "words"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
@@ -243,7 +247,7 @@ q8ta_mul = Op(
     kernels=(
         Kernel(
             "q8ta_mul",
-            ("q8ta_mul", "elementwise_int8x4", "words_int8x4"),
+            ("q8ta_mul", "elementwise_int8x4", "words"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,

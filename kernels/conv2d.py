@@ -291,6 +291,13 @@ CASES = (
     _case((1, 17, 3, 3), (4, 17, 3, 3), values="saturate"),
     _case((1, 8, 4, 4), (4, 8, 1, 1), values="ties"),
     _case((1, 1, 1, 1), (1, 1, 1, 1)),
+    _case((1, 16, 7, 9), (12, 16, 3, 3), padding=1),
+    _case((2, 48, 6, 5), (70, 48, 3, 2), stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2)),
+    _case((2, 32, 9, 11), (20, 32, 1, 1), stride=(2, 3)),
+    _case((1, 272, 5, 7), (18, 272, 1, 1), values="saturate"),
+    _case((2, 1, 9, 11), (6, 1, 5, 5), stride=2, padding=2),
+    _case((3, 32, 1, 1), (9, 32, 1, 1)),
+    _case((2, 20, 1, 1), (24, 20, 1, 1), values="ties"),
     _case((1, 4, 3, 3), (4, 4, 3, 3), padding=4, dilation=2),
 )
 

@@ -6,6 +6,7 @@ All of them read and write 4C: a pixel's channels lie side by side, which is k o
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,18 +37,25 @@ def sizes(call: Call) -> tuple[int, int, int]:
     """(rows, channels, words along k) of the matrix product a convolution is: pixels, outputs, taps x input quads."""
     n, c, h, w = dims(call.output)
     _, depth, kh, kw = call.inputs[1].shape
-    return n * h * w, c, kh * kw * _quads(depth)
+    words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
+    return n * h * w, c, words
 
 
 def _weight_rows(call: Call, weight: Array) -> Array:
     """(outputs, taps x padded input channels) int8."""
     channels, depth, kh, kw = weight.shape
+    if _is_thin(call):
+        return np.pad(weight.reshape(channels, -1), ((0, 0), (0, -kh * kw % 4)))
     taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
     return np.pad(taps, ((0, 0), (0, 0), (0, -depth % 4))).reshape(channels, -1)
 
 
 def _is_pointwise(call: Call) -> bool:
     return call.inputs[1].shape[2:] == (1, 1) and not any(call.attrs["padding"])
+
+
+def _is_thin(call: Call) -> bool:
+    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
 
 
 def _product_params(tile: gemm.Tile, call: Call) -> Params:
@@ -70,39 +78,46 @@ def _product_params(tile: gemm.Tile, call: Call) -> Params:
     }
 
 
-def _products(call: Call, target: Target, pointwise: bool, wide: bool, tile: gemm.Tile) -> bool:
+def _reading(call: Call) -> str:
+    """Which of READINGS finds the rows of a call's matrix product."""
     whole = _quads(call.inputs[0].shape[1]) % 4 == 0
-    return bool(
-        call.attrs["groups"] == 1
-        and _is_pointwise(call) == pointwise
-        and whole == wide
-        and tile.fits(target)
-    )
+    if _is_pointwise(call):
+        return "pw" if whole else "pw, narrow"
+    return "thin" if _is_thin(call) else "window" if whole else "window, narrow"
+
+
+READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
+    "pw": ("pw", ("gemm_rows", "gemm_wide"), True),
+    "pw, narrow": ("pw", ("gemm_rows", "gemm_narrow"), False),
+    "window": ("implicit", ("gemm_window",), True),
+    "window, narrow": ("implicit", ("gemm_window_narrow",), False),
+    "thin": ("implicit", ("gemm_window_thin",), False),
+}
+"""Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
+
+
+def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool:
+    return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
 
 
 def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """Tiled matrix products for every tile, for 1x1 and other kernels, for whole vectors of channels and others."""
-    found = []
-    for label, tile in gemm.TILES.items():
-        for pointwise in (True, False):
-            for wide in (True, False):
-                stem = "gemm_rows" if pointwise else "gemm_window" if wide else "gemm_window_narrow"
-                vectors = (("gemm_wide",) if wide else ("gemm_narrow",)) if pointwise else ()
-                found.append(
-                    Kernel(
-                        f"{op}.{'pw' if pointwise else 'implicit'}_{label}",
-                        ("gemm", "gemm_dot", stem, *vectors, *epilogue),
-                        (ONLY_4C,),
-                        ONLY_4C,
-                        when=functools.partial(_products, pointwise=pointwise, wide=wide, tile=tile),
-                        suits=functools.partial(gemm.suits, label=label, sizes=sizes),
-                        wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
-                        params=functools.partial(_product_params, tile),
-                        prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
-                        **gemm.kernel_fields(tile, sizes),
-                    )
-                )
-    return tuple(found)
+    """Tiled matrix products: every tile with every way to read x."""
+    return tuple(
+        Kernel(
+            f"{op}.{name}_{label}",
+            ("gemm", "gemm_dot", *stems, *epilogue),
+            (ONLY_4C,),
+            ONLY_4C,
+            when=functools.partial(_products, reading=reading, tile=tile),
+            suits=functools.partial(gemm.suits, label=label, sizes=sizes),
+            wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+            params=functools.partial(_product_params, tile),
+            prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
+            **gemm.kernel_fields(tile, sizes),
+        )
+        for label, tile in gemm.TILES.items()
+        for reading, (name, stems, wide) in READINGS.items()
+    )
 
 
 def _is_vector(call: Call, target: Target, wide: bool) -> bool:

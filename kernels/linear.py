@@ -251,6 +251,8 @@ linear = Op(
         _case((4,), 300, 12, "saturate"),
         _case((4,), 8, 4, "ties"),
         _case((1,), 1, 1),
+        _case((70,), 336, 37),
+        _case((2, 19), 1040, 66, "saturate"),
     ),
     tolerance=1e-5,
 )

@@ -9,8 +9,22 @@ import numpy as np
 from q8ta_wgpu import arithmetic
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
-from q8ta_wgpu.layout import ANY_INT8, Shape
-from q8ta_wgpu.op import FLOAT, INT8_RANGE, Attr, Call, Case, Kernel, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.layout import ANY_INT8, Layout, Shape
+from q8ta_wgpu.op import (
+    FLOAT,
+    INT8_RANGE,
+    Attr,
+    Call,
+    Case,
+    Kernel,
+    Op,
+    Operand,
+    Params,
+    dims,
+    four_words,
+    reads_same_place,
+)
+from q8ta_wgpu.target import Target
 
 
 def _infer_quantize(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -48,6 +62,21 @@ def _dequantize_params(call: Call) -> Params:
     return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
 
 
+ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
+
+
+def _whole_rows(call: Call, target: Target) -> bool:
+    return dims(call.output)[3] % 4 == 0
+
+
+def _dequantize_rows_params(call: Call) -> Params:
+    return {**_dequantize_params(call), "words": np.uint32(call.output.numel // 4)}
+
+
+def _dequantize_rows_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+    return -(-call.output.numel // 16), 1, 1
+
+
 def _infer_weight(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     axis, shape = attrs["axis"], types[0].shape
     if axis >= len(shape) or any(t.shape != (shape[axis],) for t in types[1:]):
@@ -73,7 +102,19 @@ OPS = (
         reference=_quantize,
         reads=reads_same_place,
         schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
-        kernels=(Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),),
+        kernels=(
+            Kernel(
+                "quantize.rows",
+                ("quantize_rows", "words"),
+                (FLOAT,),
+                ONLY_4W,
+                when=_whole_rows,
+                wide=("x",),
+                params=_quantize_params,
+                threads=four_words,
+            ),
+            Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
+        ),
         cases=tuple(
             Case(shapes, {"lo": -128, "hi": 127}, values)
             for shapes in _SHAPES
@@ -86,7 +127,19 @@ OPS = (
         infer=_infer_float,
         reference=_dequantize,
         reads=reads_same_place,
-        kernels=(Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),),
+        kernels=(
+            Kernel(
+                "dequantize.rows",
+                ("dequantize_rows", "words"),
+                (ONLY_4W,),
+                FLOAT,
+                when=_whole_rows,
+                wide=("y",),
+                params=_dequantize_rows_params,
+                threads=_dequantize_rows_threads,
+            ),
+            Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),
+        ),
         cases=tuple(Case(shapes) for shapes in _SHAPES),
     ),
     Op(

@@ -99,7 +99,7 @@ def _import(op: str) -> Import:
         shape = b.type(x).shape
         found = args.get("dim")
         found = [found] if isinstance(found, int) else found
-        reduced = {d % len(shape) for d in found} if found else set(range(len(shape)))
+        reduced = {d % len(shape) for d in found} if found and shape else set(range(len(shape)))
         keepdim = bool(args.get("keepdim", False))
         lead = set(range(len(shape) - 3))
         if len(shape) <= 4 or not lead & reduced or lead <= reduced:

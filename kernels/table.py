@@ -32,7 +32,7 @@ OPS = (
         reads=reads_same_place,
         kernels=(
             Kernel(
-                "q8ta_table", ("q8ta_table", "words_int8x4"), (ANY_INT8,), ANY_INT8, synced=True, threads=four_words
+                "q8ta_table", ("q8ta_table", "words"), (ANY_INT8,), ANY_INT8, synced=True, threads=four_words
             ),
         ),
     ),

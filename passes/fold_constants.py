@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from q8ta_wgpu.ir import Array, Graph, Node
@@ -24,8 +22,7 @@ def fold_constants(graph: Graph) -> None:
         if node.op in _KEPT and all(name in graph.constants for name in node.inputs):
             weights[node.output] = node
         elif all(name in graph.constants for name in node.inputs):
-            value = OPS[node.op].reference(call_of(graph, node), [graph.constants[name] for name in node.inputs])
-            graph.constants[node.output] = np.ascontiguousarray(value)
+            _evaluate(graph, node)
             continue
         elif OPS[node.op].moves_bytes and not OPS[node.op].fill and node.inputs[0] in weights and len(node.inputs) == 1:
             node = _move_weight(graph, node, weights[node.inputs[0]]) or node
@@ -53,13 +50,20 @@ def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:
 
 
 def _move(graph: Graph, node: Node, array: Array) -> Array:
-    return np.ascontiguousarray(OPS[node.op].reference(call_of(graph, node), [array]))
+    return np.asarray(OPS[node.op].reference(call_of(graph, node), [array]), order="C")
 
 
 def fold_weights(graph: Graph) -> None:
-    """Turns dequantized weights that float operators read into float constants, then folds what that makes constant."""
-    for node in [n for n in graph.nodes if n.op in _KEPT and all(i in graph.constants for i in n.inputs)]:
-        arrays = [graph.constants[name] for name in node.inputs]
-        graph.constants[node.output] = OPS[node.op].reference(call_of(graph, node), arrays)
-    graph.nodes = [replace(n) for n in graph.nodes if n.output not in graph.constants]
-    fold_constants(graph)
+    """Replaces every node of constant inputs by its value, the dequantized weights that float operators read too."""
+    kept: list[Node] = []
+    for node in graph.nodes:
+        if all(name in graph.constants for name in node.inputs):
+            _evaluate(graph, node)
+        else:
+            kept.append(node)
+    graph.nodes = kept
+
+
+def _evaluate(graph: Graph, node: Node) -> None:
+    value = OPS[node.op].reference(call_of(graph, node), [graph.constants[name] for name in node.inputs])
+    graph.constants[node.output] = np.asarray(value, order="C")

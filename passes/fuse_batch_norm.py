@@ -18,6 +18,8 @@ def fuse_batch_norm(graph: Graph) -> None:
         conv = producers.get(node.inputs[0])
         if conv is None or conv.op not in ("conv2d", "linear") or len(users[conv.output]) != 1:
             continue
+        if conv.op == "linear" and len(graph.types[conv.output].shape) != 2:
+            continue  # its outputs are the last dimension, a batch norm's channels dimension 1
         if conv.output in graph.outputs or any(
             name not in graph.constants for name in (*conv.inputs[1:], *node.inputs[1:])
         ):

@@ -146,8 +146,11 @@ def _site(graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: No
         constants[position] = constant
     out = graph.types[quantize.output].q if quantize else None
     lo, hi = (quantize.attrs["lo"], quantize.attrs["hi"]) if quantize else (-128, 127)
-    for low, high in tail.clamps:
+    if tail.clamps:
         assert out is not None
+        low, high = tail.clamps[0]
+        for bounds in tail.clamps[1:]:  # the last one wins where they do not overlap
+            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
         lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
     residual = graph.types[tail.residual].q if tail.residual else None
     activation = _function(tail.activation) if tail.activation else None

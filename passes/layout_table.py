@@ -15,7 +15,7 @@ from q8ta_wgpu.op import Call, Kernel, LayoutSet, Op
 from q8ta_wgpu.op_repsets import NodeShapes, OpRepSets
 from q8ta_wgpu.passes.layout_greedy import Registered
 from q8ta_wgpu.passes.layout_problem import Choice, Option, Problem, undominated
-from q8ta_wgpu.strides import byte_order
+from q8ta_wgpu.byte_order import byte_order
 from q8ta_wgpu.target import Target
 from q8ta_wgpu.tensor_repr import NO_STORAGE, TensorRepSet, TensorRepSetList
 from q8ta_wgpu.verify import call_of

@@ -130,6 +130,7 @@ def _device_row(number: int, adapter: Any) -> tuple[str, ...]:
 
 
 def _show(options: argparse.Namespace) -> None:
+    from q8ta_wgpu.passes.layout_report import layout_report
     from q8ta_wgpu.schedule import schedule
     from q8ta_wgpu.target import BASELINE
 
@@ -139,8 +140,10 @@ def _show(options: argparse.Namespace) -> None:
         from q8ta_wgpu.runtime.device import open_device
 
         target = open_device(_device(options.device)).target
-    program = schedule(model.graph, target)
-    print(model.graph, model.report(), f"program for {target.name}: {program}", sep="\n\n")
+    layouts = layout_report(model.graph, target)
+    program = schedule(model.graph, target, layouts.optimal)
+    parts = model.graph, model.report(), f"layouts\n{layouts}", f"program for {target.name}: {program}"
+    print(*parts, sep="\n\n")
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from torch.export.graph_signature import InputKind
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.ir import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
-from q8ta_wgpu.kernels import ATEN
+from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.structure import Structure
 from q8ta_wgpu.verify import infer
 
@@ -71,6 +71,7 @@ class _Importer:
         self.program = program
         self.graph = Graph()
         self.raw: dict[str, Array] = {}
+        self.fixed: set[str] = set()
         self.problems: list[str] = []
         self.source = ""
 
@@ -81,9 +82,18 @@ class _Importer:
         node = Node(
             op, tuple(self._operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source
         )
+        for position, name in enumerate(node.inputs):
+            operand = OPS[op].operand(position)
+            if operand.constant and not self.is_constant(name):
+                raise _RefusedError(f"its {operand.name} must follow from parameters alone, found {name}, which does not")
         self.graph.types[node.output] = infer(self.graph, node)
-        self.graph.nodes.append(node)
+        self._append(node)
         return node.output
+
+    def _append(self, node: Node) -> None:
+        if all(self.is_constant(name) for name in node.inputs):
+            self.fixed.add(node.output)
+        self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:
         """Adds a constant."""
@@ -99,10 +109,7 @@ class _Importer:
 
     def is_constant(self, name: str) -> bool:
         """Whether a value depends on constants alone."""
-        if name in self.raw or name in self.graph.constants:
-            return True
-        producer = next((node for node in self.graph.nodes if node.output == name), None)
-        return producer is not None and all(self.is_constant(i) for i in producer.inputs)
+        return name in self.raw or name in self.graph.constants or name in self.fixed
 
     def refuse(self, reason: str) -> Exception:
         """The error to raise when a call cannot be imported."""
@@ -140,6 +147,9 @@ class _Importer:
         outputs = [values.get(name) if isinstance(name, str) else name for name in signature.user_outputs]
         if self.problems:
             raise UnsupportedError("cannot import this program:\n" + "\n".join(f"  {p}" for p in self.problems))
+        for name, found in zip(signature.user_outputs, outputs, strict=True):
+            if name is not None and not isinstance(found, str):
+                raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
         self.graph.outputs = [self._operand(name) for name in outputs if isinstance(name, str)]
         spec = self.program.call_spec.out_spec
         assert spec is not None
@@ -185,6 +195,8 @@ class _Importer:
                 self.problems.append(f"{source.target} at {self.source or node.name}: result {index} is not supported")
                 return self._placeholder_for(node)
             return parts[index] if isinstance(parts, list) else parts
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            return _integer(node.meta["val"])
         self.source, self.hint = _place(node), node.name
         try:
             args = _arguments(node, values)
@@ -241,7 +253,7 @@ class _Importer:
         x = self._operand(args["input"])
         name = self.graph.fresh(self.hint)
         self.graph.types[name] = TensorType(self.graph.types[x].shape, INT8X4, q)
-        self.graph.nodes.append(Node("quantize", (x,), name, {"lo": lo, "hi": hi}, self.source))
+        self._append(Node("quantize", (x,), name, {"lo": lo, "hi": hi}, self.source))
         return name
 
     def _dequantize(self, args: Mapping[str, Any]) -> str:
@@ -292,7 +304,11 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
             return [value(a) for a in argument]
         return _integer(argument) if isinstance(argument, torch.SymInt) else argument
 
-    assert isinstance(node.target, torch._ops.OpOverload)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise _RefusedError("this operator is not supported")
+    # As an entry of a shape the batch size is what a reshaped model finds anew; elsewhere it would be frozen.
+    if any(isinstance(a, torch.fx.Node) and isinstance(a.meta.get("val"), torch.SymInt) for a in node.args):
+        raise _RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
     found: dict[str, Any] = {}
     for position, parameter in enumerate(node.target._schema.arguments):
         if position < len(node.args) and not parameter.kwarg_only:

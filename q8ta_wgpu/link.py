@@ -94,12 +94,13 @@ def _variadic(op: Op, operands: Sequence[Binding]) -> list[str]:
     return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {{ {body} }}"]
 
 
-def _result(dtype: str, layout: Layout, slot: int) -> list[str]:
+def _result(dtype: str, layout: Layout, slot: int, wide: bool) -> list[str]:
+    element = f"vec4<{_BUFFER[dtype]}>" if wide else _BUFFER[dtype]
     step = ["0u"] * 4
     if dtype == INT8X4:
         step[packed_axis(layout)] = "1u"
     return [
-        f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_BUFFER[dtype]}>;",
+        f"@group(0) @binding({slot}) var<storage, read_write> y: array<{element}>;",
         f"alias Element = {'i32' if dtype == INT8X4 else 'f32'};",
         f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
         f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
@@ -138,7 +139,7 @@ def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], o
             lines.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
         lines += _variadic(op, operands)
-    lines += _result(call.output.dtype, out, len(operands))
+    lines += _result(call.output.dtype, out, len(operands), "y" in kernel.wide)
     lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     stems = [f"map_{call.output.dtype}" if stem == "map" else stem for stem in kernel.source]

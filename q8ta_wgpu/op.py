@@ -142,7 +142,7 @@ def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 
 def four_words(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The threads of a kernel that links words_int8x4: one for four words of the output."""
+    """The threads of a kernel that links words: one for four words of the output."""
     return -(-word_count(call.output.shape, layout) // 4), 1, 1
 
 
@@ -158,7 +158,7 @@ class Kernel:
         synced: activation operands and result must share packed dimension and block size.
         when: whether the kernel can run a call on a target.
         suits: whether measurements say that, where it can run, nothing after it in the table is faster.
-        wide: operands bound as vectors of four words; they have no functions of positions.
+        wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
         params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
         constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
         prepack: operand position -> function from (call, canonical array) to the array uploaded.

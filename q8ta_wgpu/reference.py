@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from q8ta_wgpu.ir import Array, Graph
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.verify import call_of
@@ -18,7 +20,7 @@ def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[s
     last = {name: node for node in graph.nodes for name in node.inputs}
     for node in graph.nodes:
         call = call_of(graph, node)
-        values[node.output] = OPS[node.op].reference(call, [values[name] for name in node.inputs])
+        values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
         for name in set(node.inputs):
             if not keep and last[name] is node and name not in graph.outputs and name not in graph.constants:
                 del values[name]

@@ -18,7 +18,7 @@ class Report:
         islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
         borders: quantize and dequantize nodes.
         exact: whether every value is the same byte on every device (no float operator but the borders).
-        weight_bytes, activation_bytes: sizes of constants, and of the largest value.
+        weight_bytes: size of all constants.
         notes: what the passes had to say.
     """
 

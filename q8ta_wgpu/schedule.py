@@ -13,14 +13,14 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir import INT8X4, Array, Graph, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.layout import Layout, pack, word_count
-from q8ta_wgpu.passes.sync_layouts import Plan, Step, sync_layouts
+from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, Step, sync_layouts
 from q8ta_wgpu.runtime.program import Dispatch, Place, Port, Program
 from q8ta_wgpu.target import BASELINE, Target
 
+__all__ = ["POLICIES", "schedule"]
 
-def schedule(
-    graph: Graph, target: Target = BASELINE, plan: Plan | None = None, layouts: str = "optimal"
-) -> Program:
+
+def schedule(graph: Graph, target: Target = BASELINE, plan: Plan | None = None, layouts: str = "optimal") -> Program:
     """The program that runs `graph` on `target`; `plan` overrides the choice of layouts and kernels.
 
     `layouts` is the policy of layout sync, 'optimal' or 'greedy'.

@@ -42,7 +42,9 @@ def _encode(nested: Any) -> Any:
     if nested is None or isinstance(nested, int):
         return nested
     if isinstance(nested, dict):
-        return {"dict": {str(key): _encode(value) for key, value in nested.items()}}
+        if other := [key for key in nested if not isinstance(key, str)]:
+            raise GraphError(f"the keys of a dict of outputs must be strings, found {other[0]!r}")
+        return {"dict": {key: _encode(value) for key, value in nested.items()}}
     if isinstance(nested, tuple):
         return {"tuple": [_encode(value) for value in nested]}
     if isinstance(nested, list):

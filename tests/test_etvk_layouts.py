@@ -39,7 +39,8 @@ def test_resnet50_keeps_three_transitions() -> None:
 def test_refinenet_before_and_after_universal_views(universal: bool, transitions: int) -> None:
     """Two for each of four float-only clones, and one for each encoder level that a 1x1 and a general convolution read.
 
-    Upstream reports 11 and 3 for a network of this kind that is not public; this one was made after its description.
+    Upstream reports 11 and 3 for a network of this kind that is not public; this one was made after its description,
+    with as many encoder levels as give its 3. The 8 around the clones do not depend on that choice.
     """
     problem, found = swept("refinenet", universal)
     copies = found.copies(problem)

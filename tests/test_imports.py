@@ -19,7 +19,7 @@ SHARED_BY_KERNELS = {"arithmetic", "average", "curve", "gemm", "op", "pooling", 
 """What operator families have in common, outside kernels/ because every Op found in there is an operator."""
 
 KERNEL = VOCABULARY | SHARED_BY_KERNELS
-LAYOUT_SYNC = {"cost", "op_repsets", "strides", "tensor_repr"}
+LAYOUT_SYNC = {"cost", "op_repsets", "byte_order", "tensor_repr"}
 
 TABLE: dict[str, set[str]] = {
     # the vocabulary
@@ -40,7 +40,7 @@ TABLE: dict[str, set[str]] = {
     "report": {"ir"},
     "tensor_repr": {"errors", "layout"},
     "op_repsets": {"layout", "tensor_repr"},
-    "strides": {"layout"},
+    "byte_order": {"layout"},
     "cost": {"ir", "layout", "op", "tensor_repr"},
     "passes": {"ir", "passes.*", "verify"},
     "passes.*": VOCABULARY | LAYOUT_SYNC | {"arithmetic", "curve", "kernels", "op", "passes", "passes.*", "verify"},

@@ -1,14 +1,14 @@
-"""Layout sync: no kernel reads a layout it did not list, both policies give the same bytes, and optimal is optimal."""
+"""Layout sync: no kernel reads a layout it did not list, both policies give the same bytes, views are free."""
 
 from __future__ import annotations
 
 import gc
-import math
 import os
 import subprocess
 import sys
 import time
 import timeit
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +17,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from q8ta_wgpu import cost, reference
-from q8ta_wgpu.errors import GraphError, UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.layout import INT8_LAYOUTS, Layout, packed_axis
+from q8ta_wgpu.model import Model
 from q8ta_wgpu.op import Call
-from q8ta_wgpu.passes.layout_optimal import optimal
-from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem, undominated
 from q8ta_wgpu.passes.layout_report import layout_report
-from q8ta_wgpu.passes.layout_table import problem_of
 from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, input_layouts, sync_layouts
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.session import Session
 from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.structure import Structure
 from q8ta_wgpu.target import BASELINE
 from tests.harness import run_poisoned
-from tests.layout_graphs import (
-    GraphMaker,
-    addresses,
-    assignments,
-    count,
-    deep_graph,
-    random_graph,
-    random_inputs,
-    random_problem,
-)
+from tests.layout_graphs import GraphMaker, addresses, deep_graph, random_graph, random_inputs
+from tests.small import small_model
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
 graphs = st.builds(random_graph, st.integers(0, 10**6), st.integers(1, 14))
@@ -156,141 +148,6 @@ def test_both_policies_give_the_bytes_of_the_reference(seed: int, vulkan: Device
             np.testing.assert_array_equal(array, expected[name], err_msg=f"{policy} {name}")
 
 
-# --- optimal against brute force ---
-
-
-def least(problem: Problem[str]) -> float:
-    return min(assignment.cost(problem) for assignment in assignments(problem))
-
-
-def solved(problem: Problem[str], **limits: int) -> float:
-    found, bound = optimal(problem, **limits)
-    total = found.cost(problem)
-    assert bound <= total * (1 + 1e-9)
-    assert total <= bound * (1 + 1e-9), "not proved"
-    return total
-
-
-@pytest.mark.parametrize("seed", range(120))
-def test_optimal_equals_brute_force(seed: int) -> None:
-    problem = random_problem(seed, nodes=2 + seed % 4)
-    if count(problem) > 30_000:
-        problem = random_problem(seed, nodes=3, arity=2)
-    assert solved(problem) == pytest.approx(least(problem))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_branch_and_bound_equals_brute_force(seed: int) -> None:
-    """With tables of at most four entries nearly every bucket is split."""
-    problem = random_problem(seed, nodes=4, arity=2)
-    assert solved(problem, cap=4) == pytest.approx(least(problem))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_without_a_budget_the_bound_still_holds(seed: int) -> None:
-    problem = random_problem(seed, nodes=4, arity=2)
-    found, bound = optimal(problem, cap=4, budget=0)
-    assert bound <= least(problem) + 1e-9 <= found.cost(problem) + 2e-9
-
-
-def flat(value: str, source: str, target: str) -> float:
-    return 10.0
-
-
-def test_a_value_read_twice_by_one_node_is_copied_once() -> None:
-    """x op x: both operands in b, while x can only be written in a."""
-    x = Choice((), "x", (Option(None, (), "a", 0.0),))
-    both = Choice(("x", "x"), "y", (Option(None, ({"b": 0.0}, {"b": 0.0}), "b", 0.0),))
-    assert solved(Problem((x, both), {}, (), flat)) == 10.0
-    differing = Choice(("x", "x"), "y", (Option(None, ({"b": 0.0}, {"c": 0.0}), "b", 0.0),))
-    assert solved(Problem((x, differing), {}, (), flat)) == 20.0
-
-
-def test_a_transition_is_shared_between_readers() -> None:
-    x = Choice((), "x", (Option(None, (), "a", 0.0),))
-    readers = tuple(Choice(("x",), f"y{i}", (Option(None, ({"b": 0.0, "a": 4.0},), "b", 0.0),)) for i in range(4))
-    assert solved(Problem((x, *readers[:2]), {}, (), flat)) == 8.0  # each reads a
-    assert solved(Problem((x, *readers), {}, (), flat)) == 10.0  # one copy in b
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("split", [False, True])
-def test_cat_of_24(seed: int, split: bool) -> None:
-    """24 slices of one value joined by one node, or by a tree of nodes of at most 7."""
-    draw = np.random.default_rng(seed)
-
-    def option(arity: int, out: str) -> Option[str]:
-        reads = tuple({layout: float(draw.integers(0, 5)) for layout in "ab"} for _ in range(arity))
-        return Option(None, reads, out, float(draw.integers(0, 20)))
-
-    def choice(inputs: tuple[str, ...], output: str) -> Choice[str]:
-        return Choice(inputs, output, tuple(option(len(inputs), out) for out in "ab"))
-
-    x, slices = choice((), "x"), [choice(("x",), f"s{i}") for i in range(24)]
-    names = tuple(s.output for s in slices)
-    if split:
-        parts = [choice(names[i : i + 7], f"p{i}") for i in range(0, 24, 7)]
-        joins = [*parts, choice(tuple(p.output for p in parts), "y")]
-    else:
-        joins = [choice(names, "y")]
-    price = {
-        (v, s, t): float(draw.integers(1, 9))
-        for v in ("x", *names, *(j.output for j in joins))
-        for s in "ab"
-        for t in "ab"
-    }
-    problem = Problem((x, *slices, *joins), {}, (), lambda v, s, t: price[v, s, t])
-
-    def reading(node: Choice[str], position: int, chosen: Option[str], stored: str) -> float:
-        return min(
-            c + (0.0 if r == stored else price[node.inputs[position], stored, r])
-            for r, c in chosen.reads[position].items()
-        )
-
-    def best(node: Choice[str], out: str | None, below: dict[str, dict[str, float]]) -> float:
-        """Least cost of a tree node written in `out`, given its operands' costs by the layout they are written in."""
-        return min(
-            o.cost
-            + sum(min(c + reading(node, i, o, s) for s, c in below[n].items()) for i, n in enumerate(node.inputs))
-            for o in node.options
-            if out in (None, o.out)
-        )
-
-    def joined(leaves: dict[str, dict[str, float]]) -> float:
-        for node in joins[:-1]:
-            leaves[node.output] = {out: best(node, out, leaves) for out in "ab"}
-        return best(joins[-1], None, leaves)
-
-    expected = math.inf
-    for produced in x.options:
-        for copied in (False, True):
-            other = "b" if produced.out == "a" else "a"
-            here = {produced.out, other} if copied else {produced.out}
-            leaves = {
-                s.output: {o.out: o.cost + min(c for r, c in o.reads[0].items() if r in here) for o in s.options}
-                for s in slices
-            }
-            copy = price["x", produced.out, other] if copied else 0.0
-            expected = min(expected, produced.cost + copy + joined(leaves))
-    assert solved(problem) == pytest.approx(expected)
-
-
-def test_dominated_options_go() -> None:
-    cheap = Option("cheap", ({"a": 1.0, "b": 1.0},), "a", 1.0)
-    dear = Option("dear", ({"a": 1.0},), "a", 2.0)
-    other = Option("other", ({"a": 1.0},), "b", 2.0)
-    assert undominated([dear, cheap, other, dear]) == (cheap, other)
-    assert undominated([cheap, cheap]) == (cheap,)
-
-
-def test_an_assignment_that_reads_what_is_not_listed_has_no_cost() -> None:
-    x = Choice((), "x", (Option(None, (), "a", 0.0),))
-    y = Choice(("x",), "y", (Option("k", ({"a": 0.0},), "a", 0.0),))
-    problem = Problem((x, y), {}, (), flat)
-    with pytest.raises(GraphError, match="y reads b"):
-        Assignment((x.options[0], y.options[0]), ((), ("b",))).cost(problem)
-
-
 # --- free views, aliases, reports ---
 
 
@@ -369,10 +226,17 @@ def test_the_report_names_layouts_transitions_and_costs() -> None:
 
 
 def test_unknown_policies_and_impossible_nodes_are_refused() -> None:
-    make = GraphMaker(5)
-    graph = make.finish(make.conv(make.input((1, 6, 5, 7))))
+    t = TensorType((2, 3), INT8X4, QParams(0.1, 0))
+    names = [f"x{i}" for i in range(9)]
+    graph = Graph(inputs=names, outputs=["y"], types={**dict.fromkeys(names, t), "y": replace(t, shape=(18, 3))})
+    graph.nodes = [Node("cat", tuple(names), "y", {"dim": 0})]
+    for policy in POLICIES:
+        with pytest.raises(UnsupportedError, match="no kernel of cat can run node y on baseline"):
+            sync_layouts(graph, BASELINE, policy)
     with pytest.raises(UnsupportedError, match="'best'"):
         sync_layouts(graph, BASELINE, "best")
+    with pytest.raises(InputError, match="'best'"):
+        Session(small_model(), "reference", layouts="best")
 
 
 def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
@@ -385,8 +249,12 @@ def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     assert copied == [140 * model.element, 280 * model.element, 140 * model.gather]
 
 
-def test_every_graph_input_layout_is_packed_by_the_session() -> None:
-    make = GraphMaker(6)
-    graph = make.finish(make.conv(make.input((1, 6, 5, 7))))
-    problem = problem_of(graph, BASELINE)
-    assert problem.free == {"x0": INT8_LAYOUTS}
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_session_packs_int8_inputs_as_the_plan_wants_them(policy: str) -> None:
+    graph = random_graph(3, 6)
+    model = Model(graph, Structure({"list": list(range(len(graph.outputs)))}))
+    inputs = random_inputs(graph, 3)
+    expected = reference.run(graph, inputs)
+    with Session(model, "vulkan", layouts=policy) as session:
+        for name, found in zip(graph.outputs, session(**inputs), strict=True):
+            np.testing.assert_array_equal(found, expected[name])

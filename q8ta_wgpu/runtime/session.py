@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
 from q8ta_wgpu.runtime.program import Port, Program
-from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.schedule import POLICIES, schedule
 from q8ta_wgpu.target import BASELINE
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ class Session:
         model: what `compile` or `load` returned.
         device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or backend
             ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own device.
+        layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
+            forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
 
     Raises:
+        InputError: `layouts` is neither.
         DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
             other bytes than the reference.
 
@@ -47,10 +50,13 @@ class Session:
     manager, or `close()`, to free device memory.
     """
 
-    def __init__(self, model: Model, device: Any = None) -> None:
+    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal") -> None:
         if not hasattr(model, "graph"):
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
+        if layouts not in POLICIES:
+            raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {layouts!r}")
         self.model = model
+        self._layouts = layouts
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
@@ -71,7 +77,7 @@ class Session:
     @functools.cached_property
     def program(self) -> Program:
         """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
-        return schedule(self.model.graph, self.device.target if self.device else BASELINE)
+        return schedule(self.model.graph, self.device.target if self.device else BASELINE, layouts=self._layouts)
 
     @property
     def name(self) -> str:
