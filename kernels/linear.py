@@ -102,19 +102,20 @@ def _when(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Til
     return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
 
 
-def _fast_kernels(op: str, epilogue: str, common: Mapping[str, Any]) -> tuple[Kernel, ...]:
+def _fast_kernels(op: str, epilogue: tuple[str, ...], common: Mapping[str, Any]) -> tuple[Kernel, ...]:
     """Matrix-vector products for few rows, tiled products for more; whole vectors of x first."""
     found = []
     per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
     for wide in (True, False):
-        stems = ("gemm_dot", "gemm_wide" if wide else "gemm_narrow", epilogue, "quad_finish")
+        stems = ("gemm_wide" if wide else "gemm_narrow", *epilogue)
         bound = (*WIDE_CHANNEL, "weight", *(("x",) if wide else ()))
         found.append(
             Kernel(
                 f"{op}.gemv",
-                ("gemv", *stems),
+                ("gemv", "gemm_dot", *stems),
                 when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
                 wide=bound,
+                positions=False,
                 params=_gemv_params,
                 constants=lambda call: gemm.few_rows(_sizes(call)),
                 prepack={1: _pack_quads, **per_channel},
@@ -127,10 +128,11 @@ def _fast_kernels(op: str, epilogue: str, common: Mapping[str, Any]) -> tuple[Ke
             found.append(
                 Kernel(
                     f"{op}.tiled_{label}",
-                    ("gemm", "gemm_rows", *stems),
+                    ("gemm", "gemm_dot", "gemm_rows", *stems),
                     when=functools.partial(_when, wide=wide, most_rows=1 << 31, tile=tile),
                     suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
                     wide=bound,
+                    positions=False,
                     params=functools.partial(_tiled_params, tile),
                     prepack={1: gemm.pack_with(tile, _rows), **per_channel},
                     **common,
@@ -141,9 +143,9 @@ def _fast_kernels(op: str, epilogue: str, common: Mapping[str, Any]) -> tuple[Ke
 
 
 FAST = {
-    "q8ta_linear": "quad_requantize",
-    "q8ta_linear_add": "quad_requantize_add",
-    "q8ta_linear_float": "quad_float32",
+    "q8ta_linear": ("quad_requantize", "quad_finish"),
+    "q8ta_linear_add": ("quad_requantize_add", "quad_finish"),
+    "q8ta_linear_float": ("quad_float32",),
 }
 """The epilogue of the fast kernels, for the operators that have them."""
 

@@ -85,7 +85,7 @@ class _Importer:
         for position, name in enumerate(node.inputs):
             operand = OPS[op].operand(position)
             if operand.constant and not self.is_constant(name):
-                raise _RefusedError(f"its {operand.name} must follow from parameters alone, found {name}, which does not")
+                raise _RefusedError(f"its {operand.name} must follow from parameters alone, but {name} does not")
         self.graph.types[node.output] = infer(self.graph, node)
         self._append(node)
         return node.output

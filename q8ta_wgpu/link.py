@@ -2,9 +2,10 @@
 
 Module-scope declarations have no order in WGSL, so linking is appending. For an activation operand `x` a kernel may
 call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only), `x_at(p)` (the element as i32 or f32)
-and, where result and operand are int8 of one shape and packed axis, `x_word_of(word)` (its word for a result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type
-of its elements: i32 or f32). Constant operands are plain arrays under their name. Of a variadic operand `x`, `x_at(i,
-p)` reads the i-th.
+and, where result and operand are int8 of one shape and packed axis, `x_word_of(word)` (its word for a result's word);
+for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type of its
+elements: i32 or f32). Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as
+vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th.
 """
 
 from __future__ import annotations
@@ -58,12 +59,11 @@ def _axis(layout: Layout) -> str:
     return "xyzw"[packed_axis(layout)]
 
 
-def _operand(binding: Binding, slot: int, wide: bool) -> list[str]:
-    name, element = binding.name, _BUFFER[binding.dtype]
-    if wide:
-        return [f"@group(0) @binding({slot}) var<storage, read> {name}: array<vec4<{element}>>;"]
+def _operand(binding: Binding, slot: int, kernel: Kernel) -> list[str]:
+    name, wide = binding.name, binding.name in kernel.wide
+    element = f"vec4<{_BUFFER[binding.dtype]}>" if wide else _BUFFER[binding.dtype]
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
-    if binding.layout is None:
+    if binding.layout is None or wide or not kernel.positions:
         return lines
     lines.append(
         f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}"
@@ -94,13 +94,16 @@ def _variadic(op: Op, operands: Sequence[Binding]) -> list[str]:
     return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {{ {body} }}"]
 
 
-def _result(dtype: str, layout: Layout, slot: int, wide: bool) -> list[str]:
-    element = f"vec4<{_BUFFER[dtype]}>" if wide else _BUFFER[dtype]
+def _result(dtype: str, layout: Layout, slot: int, kernel: Kernel) -> list[str]:
+    element = f"vec4<{_BUFFER[dtype]}>" if "y" in kernel.wide else _BUFFER[dtype]
+    buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{element}>;"
+    if not kernel.positions:
+        return [buffer]
     step = ["0u"] * 4
     if dtype == INT8X4:
         step[packed_axis(layout)] = "1u"
     return [
-        f"@group(0) @binding({slot}) var<storage, read_write> y: array<{element}>;",
+        buffer,
         f"alias Element = {'i32' if dtype == INT8X4 else 'f32'};",
         f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
         f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
@@ -133,13 +136,13 @@ def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], o
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
-        wide = binding.name in kernel.wide
-        lines += _operand(binding, slot, wide)
-        if binding.layout is not None and binding.dtype == call.output.dtype == INT8X4 and not wide:
+        lines += _operand(binding, slot, kernel)
+        words = kernel.positions and binding.name not in kernel.wide
+        if words and binding.layout is not None and binding.dtype == call.output.dtype == INT8X4:
             lines.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
         lines += _variadic(op, operands)
-    lines += _result(call.output.dtype, out, len(operands), "y" in kernel.wide)
+    lines += _result(call.output.dtype, out, len(operands), kernel)
     lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     stems = [f"map_{call.output.dtype}" if stem == "map" else stem for stem in kernel.source]

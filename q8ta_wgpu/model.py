@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,9 +50,13 @@ class Model:
         graph = self.graph.copy()
         for name, shape in zip(graph.inputs, shapes, strict=True):
             old = graph.types[name]
-            if len(shape) != len(old.shape) or any(not isinstance(d, int) or d < 1 for d in shape):
+            try:
+                sizes = tuple(operator.index(d) for d in shape)
+            except TypeError:
+                raise InputError(f"the shape of input {name} must be a tuple of integers, found {shape!r}") from None
+            if len(sizes) != len(old.shape) or min(sizes, default=1) < 1:
                 raise InputError(f"input {name} has {len(old.shape)} dimensions {old.shape}, found {shape}")
-            graph.types[name] = replace(old, shape=tuple(shape))
+            graph.types[name] = replace(old, shape=sizes)
         for node in graph.nodes:
             types = tuple(graph.types[i] for i in node.inputs)
             try:

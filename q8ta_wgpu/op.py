@@ -159,6 +159,8 @@ class Kernel:
         when: whether the kernel can run a call on a target.
         suits: whether measurements say that, where it can run, nothing after it in the table is faster.
         wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
+        positions: whether the WGSL uses functions of positions at all; without them, equal kernels of two operators
+            in different layouts are one pipeline.
         params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
         constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
         prepack: operand position -> function from (call, canonical array) to the array uploaded.
@@ -175,6 +177,7 @@ class Kernel:
     when: Callable[[Call, Target], bool] = _always
     suits: Callable[[Call, Target], bool] = _always
     wide: tuple[str, ...] = ()
+    positions: bool = True
     params: Callable[[Call], Params] = _no_params
     constants: Callable[[Call], Mapping[str, int]] = _no_constants
     prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)

@@ -139,11 +139,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def _put(self, node: Node, inputs: dict[Node, Any]) -> None:
         """Inputs on the node, the output's spec on the end of its chain of batch norm and clamps."""
-        end = node
+        end, between = node, []
         while len(end.users) == 1 and _folds(next(iter(end.users))):
             end = next(iter(end.users))
+            between.append(end)
         if end is not node:
             node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+            for link in between:
+                link.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
             end.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=self._activation, _annotated=True)
             return
         node.meta[_ANNOTATION] = QuantizationAnnotation(
@@ -192,12 +195,18 @@ def quantize(
         progress: show a progress bar over the calibration items.
 
     Raises:
-        InputError: the module is in training mode, the calibration is empty or holds NaN or infinities.
+        InputError: the module is in training mode, an argument is no sequence of tensors, the calibration is empty or
+            holds NaN or infinities.
         UnsupportedError: the module changes its own buffers, or torchao would fold a batch norm wrongly.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
-    example = tuple(example_inputs)
+    example = () if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    if isinstance(example_inputs, torch.Tensor) or not all(isinstance(x, torch.Tensor) for x in example):
+        found = type(example_inputs).__name__ if not example else [type(x).__name__ for x in example]
+        raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write (x,)")
+    if not isinstance(calibration, Iterable):
+        raise InputError(f"calibration must be an iterable of inputs, found {type(calibration).__name__}")
     if module.training:
         raise InputError(
             "the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)"
@@ -252,7 +261,9 @@ def _check_folding(module: torch.nn.Module, prepared: GraphModule, example: tupl
     expected = _tensors(module(*example))
     found = _tensors(_without_observation(prepared, example))
     for e, f in zip(expected, found, strict=True):
-        error, size = (e - f).abs().max().item(), e.abs().max().item()
+        if not e.numel():
+            continue
+        error, size = (e.double() - f.double()).abs().max().item(), e.abs().max().item()
         if error > 1e-3 * max(size, 1e-6):
             raise UnsupportedError(
                 f"torchao's preparation changes the module (largest difference {error:.3g} of {size:.3g}): it folds "

@@ -45,7 +45,8 @@ class Timing:
     def __str__(self) -> str:
         medians, whole = self.medians, max(float(self.medians.sum()), 1e-9)
         count = len(self.program.dispatches)
-        lines = [f"{self.device}: {self.run_ms:.3f} ms GPU time a run, {count} dispatches, {self.total_ms:.3f} ms one by one"]
+        times = f"{self.run_ms:.3f} ms GPU time a run, {self.total_ms:.3f} ms one by one"
+        lines = [f"{self.device}: {times}, {count} dispatches"]
         lines.append(f"{'kernel':<26} {'us':>9} {'share':>6} {'GB/s':>8} {'GOP/s':>8}  layouts, value")
         for d, us in zip(self.program.dispatches, medians, strict=True):
             us = max(float(us), 1e-3)

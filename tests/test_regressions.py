@@ -1,0 +1,179 @@
+"""Defects found by review, each with the smallest module or graph that showed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import q8ta_wgpu as q8
+from q8ta_wgpu import reference
+from q8ta_wgpu.ir import INT8X4, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.passes import run_passes
+
+
+class Net(nn.Module):
+    """A function of submodules and parameters as a module."""
+
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def _float(module: nn.Module, x: Tensor) -> tuple[q8.Model, Any, Any]:
+    """The float module compiled, its result by the reference, and torch's."""
+    model = q8.compile(torch.export.export(module.eval(), (x,)))
+    with torch.no_grad():
+        return model, q8.Session(model, "reference")(x), module(x)
+
+
+def _int8(module: nn.Module, x: Tensor) -> q8.Model:
+    return q8.compile(q8.quantize(module.eval(), (x,), calibration=[x], progress=False))
+
+
+@pytest.mark.parametrize("outputs", [8, 6])
+def test_batch_norm_over_dimension_1_of_a_linear_is_not_folded_into_its_outputs(outputs: int) -> None:
+    norm = nn.BatchNorm1d(8).eval()
+    nn.init.uniform_(norm.weight, 0.5, 2.0)
+    nn.init.normal_(norm.bias)
+    module = nn.Sequential(nn.Linear(5, outputs), norm)
+    _, found, expected = _float(module, torch.randn(3, 8, 5))
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_the_last_of_two_clamps_that_do_not_overlap_wins() -> None:
+    """x + x -> clamp(0.5, 6) -> clamp(-3, 0.1) is 0.1 everywhere."""
+    q = QParams(0.1, 0)
+    graph = Graph(inputs=["x"], outputs=["y"])
+    whole = {"lo": -128, "hi": 127}
+    calls: list[tuple[str, tuple[str, ...], str, Attrs]] = [
+        ("quantize", ("x",), "x.int8", whole),
+        ("dequantize", ("x.int8",), "x.real", {}),
+        ("add", ("x.real", "x.real"), "sum", {"alpha": 1.0}),
+        ("clamp", ("sum",), "first", {"min": 0.5, "max": 6.0}),
+        ("clamp", ("first",), "second", {"min": -3.0, "max": 0.1}),
+        ("quantize", ("second",), "y.int8", whole),
+        ("dequantize", ("y.int8",), "y", {}),
+    ]
+    graph.nodes = [Node(*call) for call in calls]
+    for name in ("x", *(node.output for node in graph.nodes)):
+        graph.types[name] = TensorType((1, 4), INT8X4, q) if name.endswith(".int8") else TensorType((1, 4))
+    x = np.array([[-9.0, 0.3, 2.0, 9.0]], np.float32)
+    expected = reference.run(graph, {"x": x})["y"]
+    assert np.array_equal(expected, np.full((1, 4), 0.1, np.float32))
+    fused = run_passes(graph)
+    assert [node.op for node in fused.nodes] == ["quantize", "q8ta_add", "dequantize"]
+    assert np.array_equal(reference.run(fused, {"x": x})["y"], expected)
+
+
+def test_a_chain_of_clamps_joins_the_convolution() -> None:
+    module = Net(lambda s, x: F.hardtanh(F.relu(s.conv(x)), -1.0, 0.4), conv=nn.Conv2d(4, 4, 3))
+    assert _int8(module, torch.randn(1, 4, 6, 5)).report().int8 == {"q8ta_conv2d": 1}
+
+
+def test_a_constant_without_dimensions_keeps_its_shape() -> None:
+    module = Net(lambda s, x: (x * s.k.exp(), s.k.exp()), k=nn.Parameter(torch.tensor(0.3)))
+    _, found, expected = _float(module, torch.randn(2, 3))
+    assert found[1].shape == ()
+    assert all(np.allclose(f, e.detach()) for f, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda s, x: s.k * x, lambda s, x: s.k + x, lambda s, x: s.k - x, lambda s, x: torch.sub(s.k, x, alpha=3)],
+)
+def test_a_number_on_the_left_is_a_table(function: Callable[..., Tensor]) -> None:
+    module = Net(function, k=nn.Parameter(torch.tensor([0.7])))
+    x = torch.randn(2, 3, 4)
+    _, found, expected = _float(module, x)
+    assert np.allclose(found, expected.detach(), atol=1e-6)
+    assert _int8(module, x).report().int8 == {"q8ta_table": 1}
+
+
+def test_a_mean_of_a_scalar() -> None:
+    _, found, expected = _float(Net(lambda s, x: x.sum().mean(dim=0)), torch.randn(2, 3))
+    assert np.allclose(found, expected)
+
+
+def test_hundreds_of_matrix_products_in_a_row() -> None:
+    weight = nn.Parameter(torch.eye(5))
+    module = Net(lambda s, x: [x := (x @ s.weight).relu() for _ in range(600)][-1], weight=weight)
+    _, found, expected = _float(module, torch.randn(3, 5))
+    assert np.allclose(found, expected.detach())
+
+
+def test_a_weight_computed_from_parameters() -> None:
+    """Quantized or not, what follows from parameters alone is a constant in the end."""
+    module = Net(lambda s, x: F.conv2d(x, s.w * 2), w=nn.Parameter(torch.randn(4, 4, 3, 3)))
+    x = torch.randn(1, 4, 6, 5)
+    exported = q8.quantize(module.eval(), (x,), calibration=[x], progress=False)
+    found = q8.Session(q8.compile(exported), "reference")(x)
+    with torch.no_grad():
+        assert np.allclose(found, exported.module()(x), atol=0.05)
+
+
+def test_a_weight_computed_from_inputs_is_refused_by_name() -> None:
+    with pytest.raises(q8.UnsupportedError, match=r"aten.conv2d.default.*its weight must follow from parameters alone"):
+        q8.compile(torch.export.export(Net(lambda s, x: F.conv2d(x, x)), (torch.randn(1, 4, 6, 5),)))
+
+
+def test_what_is_no_aten_operator_is_refused() -> None:
+    module = Net(lambda s, x: torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,)))
+    with pytest.raises(q8.UnsupportedError, match=r"cond.*not supported"):
+        q8.compile(torch.export.export(module, (torch.randn(2, 3),)))
+
+
+def test_outputs_that_are_no_tensors_are_refused() -> None:
+    x = torch.randn(2, 3)
+    with pytest.raises(q8.UnsupportedError, match="an output is 3"):
+        q8.compile(torch.export.export(Net(lambda s, x: (x + 1, 3)), (x,)))
+    with pytest.raises(q8.GraphError, match="must be strings, found 0"):
+        q8.compile(torch.export.export(Net(lambda s, x: {0: x + 1}), (x,)))
+
+
+def test_a_dynamic_batch_may_shape_views() -> None:
+    batch = torch.export.Dim("batch", min=1, max=16)
+    x = torch.randn(2, 4, 5)
+    program = torch.export.export(Net(lambda s, x: x.view(x.shape[0], -1) + 1), (x,), dynamic_shapes={"x": {0: batch}})
+    model = q8.compile(program).reshape((3, 4, 5))
+    assert q8.Session(model, "reference")(np.zeros((3, 4, 5), np.float32)).shape == (3, 20)
+
+
+def test_a_dynamic_batch_as_a_number_is_refused() -> None:
+    batch = torch.export.Dim("batch", min=1, max=16)
+    program = torch.export.export(
+        Net(lambda s, x: x + x.shape[0]), (torch.randn(2, 4),), dynamic_shapes={"x": {0: batch}}
+    )
+    with pytest.raises(q8.UnsupportedError, match="size of a dynamic batch"):
+        q8.compile(program)
+
+
+def test_bad_arguments_of_quantize_are_named() -> None:
+    module, x = nn.Conv2d(4, 4, 3).eval(), torch.randn(1, 4, 6, 5)
+    bad: Any = x
+    with pytest.raises(q8.InputError, match=r"found Tensor: write \(x,\)"):
+        q8.quantize(module, bad, calibration=[x])
+    bad = (x.numpy(),)
+    with pytest.raises(q8.InputError, match=r"found .*ndarray"):
+        q8.quantize(module, bad, calibration=[x])
+    bad = None
+    with pytest.raises(q8.InputError, match="calibration must be an iterable"):
+        q8.quantize(module, (x,), calibration=bad)
+
+
+def test_reshape_takes_any_integers_and_names_what_is_none() -> None:
+    model, _, _ = _float(nn.Conv2d(4, 4, 3), torch.randn(1, 4, 6, 5))
+    sizes: Any = tuple(np.array([1, 4, 9, 8]))
+    assert [t.shape for t in model.reshape(sizes).inputs.values()] == [(1, 4, 9, 8)]
+    with pytest.raises(q8.InputError, match="must be a tuple of integers, found 7"):
+        model.reshape(7)  # type: ignore[arg-type]
