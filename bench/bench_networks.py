@@ -30,7 +30,7 @@ def test_int8(benchmark: BenchmarkFixture, name: str, vulkan: Device) -> None:
     model = q8.compile(q8.quantize(module(name), (x,), calibration=[x], progress=False))
     benchmark.group = name
     with q8.Session(model, vulkan) as session:
-        benchmark.pedantic(session, (x.numpy(),), rounds=5, warmup_rounds=1)
+        benchmark.pedantic(session, (x.numpy(),), rounds=5, warmup_rounds=1)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,7 +39,7 @@ def test_float32(benchmark: BenchmarkFixture, name: str, vulkan: Device) -> None
     model = q8.compile(torch.export.export(module(name), (x,)))
     benchmark.group = name
     with q8.Session(model, vulkan) as session:
-        benchmark.pedantic(session, (x.numpy(),), rounds=3, warmup_rounds=1)
+        benchmark.pedantic(session, (x.numpy(),), rounds=3, warmup_rounds=1)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,4 +47,4 @@ def test_torch_cpu(benchmark: BenchmarkFixture, name: str) -> None:
     x = example_input(NETWORKS[name].shape)
     benchmark.group = name
     with torch.no_grad():
-        benchmark.pedantic(module(name), (x,), rounds=5, warmup_rounds=1)
+        benchmark.pedantic(module(name), (x,), rounds=5, warmup_rounds=1)  # type: ignore[no-untyped-call]

@@ -31,9 +31,7 @@ OPS = (
         reference=_reference,
         reads=reads_same_place,
         kernels=(
-            Kernel(
-                "q8ta_table", ("q8ta_table", "words"), (ANY_INT8,), ANY_INT8, synced=True, threads=four_words
-            ),
+            Kernel("q8ta_table", ("q8ta_table", "words"), (ANY_INT8,), ANY_INT8, synced=True, threads=four_words),
         ),
     ),
 )

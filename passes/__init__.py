@@ -10,7 +10,7 @@ from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
-from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize
+from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.simplify import simplify
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.verify import RUNNABLE, verify
@@ -24,8 +24,9 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
     # Needs the convolutions' float weights as constants; before fusion, so that the bias is final.
     fuse_batch_norm,
-    # Byte-moving operators leave the float side: dequantizes move down past them, quantizes up.
+    # Byte-moving operators leave the float side: dequantizes move down past them, activations and quantizes up.
     sink_dequantize,
+    sink_moves,
     hoist_quantize,
     # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x.
     fuse_int8,

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from q8ta_wgpu import cost
+from q8ta_wgpu.byte_order import byte_order
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir import INT8X4, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
@@ -15,7 +16,6 @@ from q8ta_wgpu.op import Call, Kernel, LayoutSet, Op
 from q8ta_wgpu.op_repsets import NodeShapes, OpRepSets
 from q8ta_wgpu.passes.layout_greedy import Registered
 from q8ta_wgpu.passes.layout_problem import Choice, Option, Problem, undominated
-from q8ta_wgpu.byte_order import byte_order
 from q8ta_wgpu.target import Target
 from q8ta_wgpu.tensor_repr import NO_STORAGE, TensorRepSet, TensorRepSetList
 from q8ta_wgpu.verify import call_of

@@ -56,6 +56,35 @@ def sink_dequantize(graph: Graph) -> None:
     graph.nodes = nodes
 
 
+def sink_moves(graph: Graph) -> None:
+    """unary(move(x)) becomes move(unary(x)): a view between a linear and its activation must not part them.
+
+    Only where nothing else reads the moved value and x is computed in float.
+    """
+    swapped = True
+    while swapped:
+        swapped = False
+        users, producers = graph.users(), graph.producers()
+        for node in graph.nodes:
+            move = producers.get(node.inputs[0]) if OPS[node.op].unary else None
+            if move is None or not OPS[move.op].moves_bytes or _fill(move) is not None or len(move.inputs) != 1:
+                continue
+            source = producers.get(move.inputs[0])
+            alone = len(users[move.output]) == 1 and move.output not in graph.outputs
+            if not alone or source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
+                continue
+            activated = graph.fresh(f"{node.output}.unmoved")
+            graph.types[activated] = graph.types[move.inputs[0]]
+            at = graph.nodes.index(node)
+            graph.nodes[at : at + 1] = [
+                replace(node, inputs=(move.inputs[0], *node.inputs[1:]), output=activated),
+                replace(move, inputs=(activated,), output=node.output),
+            ]
+            graph.nodes.remove(move)
+            swapped = True
+            break
+
+
 def hoist_quantize(graph: Graph) -> None:
     """quantize(move(x, ...)) becomes move(quantize(x), ...) where nothing else reads the moved float value."""
     users = graph.users()

@@ -1,10 +1,10 @@
 """Int8 networks on any GPU: quantize a PyTorch module, compile it, run it through WebGPU.
 
-    exported = q8.quantize(module, example_inputs, calibration=batches)
-    model = q8.compile(exported)
-    model.save("net.q8ta"); model = q8.load("net.q8ta")
-    session = q8.Session(model)
-    y = session(x)
+exported = q8.quantize(module, example_inputs, calibration=batches)
+model = q8.compile(exported)
+model.save("net.q8ta"); model = q8.load("net.q8ta")
+session = q8.Session(model)
+y = session(x)
 """
 
 from __future__ import annotations

@@ -139,14 +139,19 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def _put(self, node: Node, inputs: dict[Node, Any]) -> None:
         """Inputs on the node, the output's spec on the end of its chain of batch norm and clamps."""
-        end, between = node, []
-        while len(end.users) == 1 and _folds(next(iter(end.users))):
-            end = next(iter(end.users))
+        end = node
+        between: list[Node] = []
+        norms = _is_weighted(node) or _normalizes(node)
+        while len(end.users) == 1:
+            user = next(iter(end.users))
+            if not (_clamps(user) or (norms and _normalizes(user))):
+                break
+            end = user
             between.append(end)
         if end is not node:
             node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
-            for link in between:
-                link.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
+            for clamp in (n for n in between if _clamps(n)):
+                clamp.meta.setdefault(_ANNOTATION, QuantizationAnnotation(_annotated=True))
             end.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=self._activation, _annotated=True)
             return
         node.meta[_ANNOTATION] = QuantizationAnnotation(
@@ -154,12 +159,17 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         )
 
 
-def _folds(node: Node) -> bool:
-    """Whether a node joins the operator before it: batch norms (and the result they are taken from), clamps."""
+def _normalizes(node: Node) -> bool:
+    """Whether a node is a batch norm, or the result taken from one."""
     name = str(node.target)
     if node.target is operator.getitem:
-        return _folds(node.all_input_nodes[0])
-    return name in ATEN and (ATEN[name][0].clamp is not None or ATEN[name][0].annotate == "normalized")
+        return _normalizes(node.all_input_nodes[0])
+    return name in ATEN and ATEN[name][0].annotate == "normalized"
+
+
+def _clamps(node: Node) -> bool:
+    name = str(node.target)
+    return name in ATEN and ATEN[name][0].clamp is not None
 
 
 def _is_weighted(node: Any) -> bool:

@@ -42,12 +42,8 @@ each_layout = pytest.mark.parametrize("layout", INT8_LAYOUTS, ids=lambda layout:
 def awkward_shapes(rank: int) -> tuple[Shape, ...]:
     """Every awkward size alone on each axis, then random combinations (fixed seed)."""
     rng = np.random.default_rng(rank)
-    alone = [
-        tuple(size if axis == a else 3 for a in range(rank)) for axis, size in product(range(rank), AWKWARD)
-    ]
-    mixed = [
-        tuple(int(d) for d in rng.choice(AWKWARD[:9] if rank < 5 else AWKWARD[:6], rank)) for _ in range(25)
-    ]
+    alone = [tuple(size if axis == a else 3 for a in range(rank)) for axis, size in product(range(rank), AWKWARD)]
+    mixed = [tuple(int(d) for d in rng.choice(AWKWARD[:9] if rank < 5 else AWKWARD[:6], rank)) for _ in range(25)]
     return tuple(dict.fromkeys([*alone, *mixed]))
 
 
@@ -173,9 +169,7 @@ class Gpu:
     device: wgpu.GPUDevice
     pipelines: dict[Layout, wgpu.GPUComputePipeline]
 
-    def evaluate(
-        self, layout: Layout, shape: Shape, words: int
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def evaluate(self, layout: Layout, shape: Shape, words: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """index_X of all positions and coord_X of all words of a tensor of `shape`."""
         places = positions(canonical(shape)).astype(np.uint32)
         device, pipeline = self.device, self.pipelines[layout]

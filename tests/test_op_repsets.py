@@ -210,9 +210,7 @@ def test_any_output_can_be_constrained() -> None:
 def test_a_list_fits_when_each_of_its_tensors_does() -> None:
     cat = NodeShapes((((1, 8, 4, 4), (1, 9000, 4, 4)),), ((1, 9008, 4, 4),), "cat")
     ops = make(cat, tr.ANY_STORAGE, tr.CONTIGUOUS_BUFFER)
-    assert (
-        ops.get_arg_repset(0) == tr.ANY_BUFFER
-    )  # the second has too many channels even for C-packed textures
+    assert ops.get_arg_repset(0) == tr.ANY_BUFFER  # the second has too many channels even for C-packed textures
 
 
 def test_a_node_that_cannot_run() -> None:
@@ -310,26 +308,20 @@ def check_agreement(ops: OpRepSets, inputs: list[TensorRepSet], outputs: list[Te
 
 
 @given(nodes, registered, repsets)
-def test_order_of_equal_operands_does_not_matter(
-    node: NodeShapes, repset: TensorRepSet, source: TensorRepSet
-) -> None:
+def test_order_of_equal_operands_does_not_matter(node: NodeShapes, repset: TensorRepSet, source: TensorRepSet) -> None:
     mirrored = NodeShapes(node.args[::-1], node.outs)
     ops, mirror = make(node, repset, repset), make(mirrored, repset, repset)
     last = len(node.args) - 1
     for i in range(len(node.args)):
         assert ops.get_arg_repset(i) == mirror.get_arg_repset(last - i)
     if node.args:
-        assert ops.try_constrain_with_arg_repset(0, source) == mirror.try_constrain_with_arg_repset(
-            last, source
-        )
+        assert ops.try_constrain_with_arg_repset(0, source) == mirror.try_constrain_with_arg_repset(last, source)
         assert list(ops.args_repset_list) == list(mirror.args_repset_list)[::-1]
         assert list(ops.outs_repset_list) == list(mirror.outs_repset_list)
 
 
 @given(nodes, registered, st.sampled_from(LAYOUTS))
-def test_a_layout_of_the_primary_argument_is_honoured(
-    node: NodeShapes, repset: TensorRepSet, layout: Layout
-) -> None:
+def test_a_layout_of_the_primary_argument_is_honoured(node: NodeShapes, repset: TensorRepSet, layout: Layout) -> None:
     ops = make(node, repset, repset)
     wanted = TensorRepr(BUFFER, layout)
     primary = ops.primary_arg_idx

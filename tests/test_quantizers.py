@@ -182,6 +182,7 @@ def test_core_aten_linears(vulkan: Device) -> None:
         names = {str(node.target) for node in program.graph.nodes}
         assert {"aten.addmm.default", "aten.mm.default"} <= names
         model = compare(program, [x], vulkan)
+        assert model.report().islands == ()
         assert ops(model).count("q8ta_linear") == 2
 
 

@@ -116,9 +116,7 @@ class TestTensorRepSet:
         assert TensorRepSet({L4C1W}).is_constrained()
 
     def test_several_layouts_are_ambiguous(self) -> None:
-        assert (
-            TensorRepSet({WIDTH, HEIGHT}).is_ambiguous() and TensorRepSet((), {WIDTH, HEIGHT}).is_ambiguous()
-        )
+        assert TensorRepSet({WIDTH, HEIGHT}).is_ambiguous() and TensorRepSet((), {WIDTH, HEIGHT}).is_ambiguous()
 
     def test_one_layout_in_both_storages_is_ambiguous(self) -> None:
         assert TensorRepSet({WIDTH}, {WIDTH}).is_ambiguous()
@@ -194,9 +192,7 @@ class TestTensorRepSet:
         assert tr.ANY_STORAGE.constrain_to_compatible_packed_dim(tr.ANY_TEXTURE) == tr.ANY_TEXTURE
 
     def test_constrain_to_a_disjoint_set_leaves_nothing(self) -> None:
-        assert tr.PACKED_INT8_4W_BUFFER.constrain_to_compatible_packed_dim(
-            tr.PACKED_INT8_4C_BUFFER
-        ).is_empty()
+        assert tr.PACKED_INT8_4W_BUFFER.constrain_to_compatible_packed_dim(tr.PACKED_INT8_4C_BUFFER).is_empty()
 
     def test_constrain_leaves_both_operands_alone(self) -> None:
         own, other = TensorRepSet({L4W, L4W4C}), TensorRepSet({L4C1W})
@@ -393,9 +389,7 @@ def test_filter_drops_textures_that_do_not_fit() -> None:
     assert filter_invalid_reprs((1, 3000, 2, 40), tr.ANY_STORAGE) == tr.ANY_BUFFER.make_union(
         tr.CHANNELS_PACKED_TEXTURE
     )
-    assert filter_invalid_reprs((7, 40000), tr.ANY_STORAGE) == tr.ANY_BUFFER.make_union(
-        tr.WIDTH_PACKED_TEXTURE
-    )
+    assert filter_invalid_reprs((7, 40000), tr.ANY_STORAGE) == tr.ANY_BUFFER.make_union(tr.WIDTH_PACKED_TEXTURE)
     assert filter_invalid_reprs((8, 8), tr.ANY_TEXTURE, (8, 2, 1)) == tr.HEIGHT_PACKED_TEXTURE
 
 
