@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 import q8ta_wgpu as q8
 from demo import photos
@@ -49,8 +49,11 @@ def read(path: str | None) -> Pictures:
     try:
         image = photos.load(photos.HELD_OUT[0]) if path is None else Image.open(path)
         image.load()
-    except (OSError, UnidentifiedImageError) as error:
-        sys.exit(f"cannot read the picture {path}: {error}")
+    except UnidentifiedImageError:
+        sys.exit(f"cannot read the picture {path}: it is in no format that Pillow knows, such as JPEG or PNG")
+    except OSError as error:
+        sys.exit(f"cannot read the picture {path}: {error.strerror or error}")
+    image = ImageOps.exif_transpose(image)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))

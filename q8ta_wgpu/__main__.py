@@ -228,7 +228,9 @@ def _read(file: str) -> Array:
     try:
         array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{file} is not a readable .npy file: {error}") from error
+        # numpy takes whatever is no .npy for a pickle, and says how to load it unsafely.
+        reason = "write it with numpy.save(file, array)" if isinstance(error, ValueError) else error
+        raise InputError(f"{file} is not a readable .npy file of numbers: {reason}") from error
     if not isinstance(array, np.ndarray):
         raise InputError(f"{file} holds several arrays: give each input its own .npy file")
     return array

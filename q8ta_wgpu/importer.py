@@ -62,6 +62,12 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
     return torch.export.export(converted, example)
 
 
+_WAY_OUT = (
+    "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
+    "or add them (CONTRIBUTING.md)."
+)
+
+
 class _RefusedError(Exception):
     """A call that cannot be imported, and why."""
 
@@ -73,6 +79,7 @@ class _Importer:
         self.raw: dict[str, Array] = {}
         self.fixed: set[str] = set()
         self.problems: list[str] = []
+        self.shifted: set[str] = set()  # values quantized to uint8, held as int8 that is 128 less
         self.source = ""
 
     # --- what importer functions of the operator table call (op.Builder) ---
@@ -146,10 +153,13 @@ class _Importer:
                 values[node.name] = self._call(node, values)
         outputs = [values.get(name) if isinstance(name, str) else name for name in signature.user_outputs]
         if self.problems:
-            raise UnsupportedError("cannot import this program:\n" + "\n".join(f"  {p}" for p in self.problems))
+            listed = "\n".join(f"  {problem}" for problem in self.problems)
+            raise UnsupportedError(f"cannot import this program:\n{listed}\n{_WAY_OUT}")
         for name, found in zip(signature.user_outputs, outputs, strict=True):
             if name is not None and not isinstance(found, str):
                 raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
+            if found in self.shifted:
+                raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
         self.graph.outputs = [self._operand(name) for name in outputs if isinstance(name, str)]
         spec = self.program.call_spec.out_spec
         assert spec is not None
@@ -249,9 +259,11 @@ class _Importer:
         return QParams(float(args["scale"]), int(args["zero_point"]) - shift), lo, hi, shift
 
     def _quantize(self, args: Mapping[str, Any]) -> str:
-        q, lo, hi, _ = self._qparams(args)
+        q, lo, hi, shift = self._qparams(args)
         x = self._operand(args["input"])
         name = self.graph.fresh(self.hint)
+        if shift:
+            self.shifted.add(name)
         self.graph.types[name] = TensorType(self.graph.types[x].shape, INT8X4, q)
         self._append(Node("quantize", (x,), name, {"lo": lo, "hi": hi}, self.source))
         return name

@@ -23,6 +23,12 @@ class Model:
     graph: Graph
     structure: Structure
 
+    def __repr__(self) -> str:
+        def listed(names: list[str]) -> str:
+            return ", ".join(f"{n} {self.graph.types[n].dtype}{list(self.graph.types[n].shape)}" for n in names)
+
+        return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}; {len(self.graph.nodes)} nodes)"
+
     @property
     def inputs(self) -> dict[str, TensorType]:
         """Type of every input by name, in order."""
@@ -46,7 +52,9 @@ class Model:
         Raises InputError where the network does not fit them, naming the node.
         """
         if len(shapes) != len(self.graph.inputs):
-            raise InputError(f"the model takes {len(self.graph.inputs)} inputs, found {len(shapes)} shapes")
+            raise InputError(
+                f"reshape takes one tuple of sizes for each input ({', '.join(self.graph.inputs)}), found {len(shapes)}"
+            )
         graph = self.graph.copy()
         for name, shape in zip(graph.inputs, shapes, strict=True):
             old = graph.types[name]
@@ -55,7 +63,9 @@ class Model:
             except TypeError:
                 raise InputError(f"the shape of input {name} must be a tuple of integers, found {shape!r}") from None
             if len(sizes) != len(old.shape) or min(sizes, default=1) < 1:
-                raise InputError(f"input {name} has {len(old.shape)} dimensions {old.shape}, found {shape}")
+                raise InputError(
+                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each at least 1, found {shape}"
+                )
             graph.types[name] = replace(old, shape=sizes)
         for node in graph.nodes:
             types = tuple(graph.types[i] for i in node.inputs)

@@ -57,7 +57,8 @@ def save(model: Model, path: Path) -> None:
     try:
         _replace(path.resolve(), to_bytes(constants, {"q8ta": text}))
     except (OSError, SafetensorError) as error:
-        raise ModelFileError(f"cannot write {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # an OSError's text names the temporary file
+        raise ModelFileError(f"cannot write {path}: {reason}") from error
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -85,12 +86,12 @@ def load(path: str | Path) -> Model:
     path = Path(path)
     try:
         if not path.is_file():
-            raise ModelFileError(f"{path} is not a file: save one with model.save({str(path)!r})")
+            raise ModelFileError(f"{path} is not a file: model.save(path) writes one")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             constants = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
-        raise ModelFileError(f"{path} is not a readable safetensors file: {_short(error)}") from error
+        raise ModelFileError(f"{path} is not a readable .q8ta (safetensors) file: {_short(error)}") from error
     text = metadata.get("q8ta")
     if text is None:
         raise ModelFileError(f"{path} is a safetensors file, but holds no q8ta model (no 'q8ta' in its metadata)")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import operator
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -202,7 +204,7 @@ def quantize(
         example_inputs: positional arguments, float32 tensors; they fix the shapes.
         calibration: representative inputs; each item is a tensor or a tuple of arguments.
         quantizer: any torchao PT2E quantizer; ours by default.
-        progress: show a progress bar over the calibration items.
+        progress: show a progress bar over the calibration items, on stderr if that is a terminal.
 
     Raises:
         InputError: the module is in training mode, an argument is no sequence of tensors, the calibration is empty or
@@ -233,7 +235,9 @@ def quantize(
         _check_folding(module, prepared, example)
         count = 0
         items = list(calibration)
-        for item in track(items, "calibrating", disable=not progress, transient=True):
+        hidden = not (progress and sys.stderr.isatty())
+        console = Console(stderr=True)
+        for item in track(items, "calibrating", disable=hidden, console=console, transient=True):
             prepared(*_calibration_item(item, count, example))
             count += 1
         if not count:
@@ -251,11 +255,12 @@ def _calibration_item(
         raise InputError(f"calibration item {index} has {len(arguments)} arguments, the module takes {len(example)}")
     for argument, wanted in zip(arguments, example, strict=True):
         if not isinstance(argument, torch.Tensor) or argument.shape != wanted.shape or argument.dtype != wanted.dtype:
-            found = (
-                f"{argument.dtype} {tuple(argument.shape)}" if isinstance(argument, torch.Tensor) else repr(argument)
-            )
+            found = type(argument).__name__
+            if isinstance(argument, torch.Tensor):
+                found = f"{argument.dtype} {tuple(argument.shape)}"
             raise InputError(
-                f"calibration item {index} is {found}, the example input is {wanted.dtype} {tuple(wanted.shape)}"
+                f"calibration item {index} is {found}, the example input is {wanted.dtype} {tuple(wanted.shape)}: "
+                "give torch tensors shaped as example_inputs (model.reshape changes the sizes of a compiled model)"
             )
         if not torch.isfinite(argument).all():
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")

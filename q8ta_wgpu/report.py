@@ -61,7 +61,7 @@ class Report:
 
         total = sum(self.int8.values()) + sum(self.float32.values())
         lines = [
-            f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8)}",
+            f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8) or 'none'}",
             f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
             f"{len(self.islands)} float islands between int8 values"
             + (f": {', '.join(self.islands)}" if self.islands else ""),

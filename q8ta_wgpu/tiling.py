@@ -15,7 +15,7 @@ from q8ta_wgpu.ir import Array, Graph, Node
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.layout import INT8_LAYOUTS, Shape, word_count
 from q8ta_wgpu.model import Model
-from q8ta_wgpu.runtime.session import Session
+from q8ta_wgpu.runtime.session import Session, as_array
 from q8ta_wgpu.target import BASELINE
 from q8ta_wgpu.verify import call_of
 
@@ -70,7 +70,7 @@ class TiledSession:
 
     def __call__(self, x: Any) -> Array:
         """Runs every window; x is float32 of `shape`."""
-        x = np.asarray(x)
+        x = as_array(self.session.model.graph.inputs[0], x)
         if x.shape != self.shape:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
         result = np.empty(self._output, np.float32)

@@ -67,6 +67,16 @@ def test_pictures_of_every_kind(
         assert sheet.width > sheet.height // 3
 
 
+def test_a_photo_is_turned_as_its_camera_says(tmp_path: Path) -> None:
+    image = Image.new("RGB", (60, 30))
+    exif = image.getexif()
+    exif[0x0112] = 6  # orientation: a quarter turn
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    photo = demo.read(str(tmp_path / "turned.jpg")).photo
+    assert photo is not None
+    assert photo.size == (30, 60)
+
+
 def test_an_unreadable_picture_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "picture.png").write_text("no picture")

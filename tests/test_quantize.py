@@ -46,6 +46,24 @@ def test_calibration_of_the_wrong_shape() -> None:
         q8.quantize(conv(3, 4).eval(), (x,), calibration=[data(1, 4, 5, 5)], progress=False)
 
 
+def test_calibration_of_the_wrong_type_names_the_type() -> None:
+    x = data(1, 3, 5, 5)
+    with pytest.raises(q8.InputError, match=r"item 0 is ndarray, the example input is torch\.float32 \(1, 3, 5, 5\)"):
+        q8.quantize(conv(3, 4).eval(), (x,), calibration=[(x.numpy(),)], progress=False)  # type: ignore[list-item]
+
+
+def test_progress_writes_nothing_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    x = data(1, 3, 5, 5)
+    q8.quantize(conv(3, 4).eval(), (x,), calibration=[x])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unknown_operator_is_named_with_a_way_out() -> None:
+    module = Plain(lambda s, x: torch.cumsum(s.conv(x), -1), conv=conv(3, 4))
+    with pytest.raises(q8.UnsupportedError, match=r"(?s)aten\.cumsum\.default.*CONTRIBUTING"):
+        q8.compile(quantize(module, data(1, 3, 5, 5)))
+
+
 def test_what_is_no_module() -> None:
     with pytest.raises(q8.InputError, match=r"torch\.nn\.Module"):
         q8.quantize(lambda x: x, (data(1, 3),), calibration=[data(1, 3)])  # type: ignore[arg-type]
@@ -202,3 +220,15 @@ def test_reshape_that_does_not_fit() -> None:
     with pytest.raises(q8.InputError, match="cannot take inputs"):
         model.reshape((1, 3, 9, 9))
     assert model.reshape((4, 3, 5, 5)).graph.types[model.graph.outputs[0]].shape == (4, 6)
+
+
+def test_a_uint8_output_is_refused() -> None:
+    qd = torch.ops.quantized_decomposed
+
+    class Ends(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return qd.quantize_per_tensor(x, 0.1, 128, 0, 255, torch.uint8)
+
+    program = torch.export.export(Ends(), (data(1, 3),))
+    with pytest.raises(q8.UnsupportedError, match="uint8"):
+        q8.compile(program)

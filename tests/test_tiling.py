@@ -53,6 +53,7 @@ def test_an_image_that_fits_is_one_window(vulkan: Device) -> None:
     with q8.TiledSession(model, x.shape, vulkan) as tiled:
         assert tiled.windows == 1
         assert tiled(x).shape == (1, 1, 21, 15)
+        assert np.array_equal(tiled(torch.from_numpy(x).requires_grad_()), tiled(x))
 
 
 def test_halo_of_the_sub_pixel_net() -> None:

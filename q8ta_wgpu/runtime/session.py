@@ -114,7 +114,10 @@ class Session:
         with self._lock:
             self._check_open()
             if self._executor is None or self.device is None or not self.device.timestamps:
-                raise DeviceError(f"{self.name} has no timestamp queries, so dispatches cannot be timed")
+                raise DeviceError(
+                    f"{self.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that has "
+                    "them, or request a device of your own with required_features=['timestamp-query']"
+                )
             words = self._words(arrays)
             measured = self._executor.time(words, warmup + repeats)[warmup:]
             runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
@@ -130,6 +133,9 @@ class Session:
             if self._executor is not None and not self._closed:
                 self._executor.close()
             self._closed = True
+
+    def __repr__(self) -> str:
+        return f"Session({self.model!r}, {self.name!r})"
 
     def __enter__(self) -> Session:
         return self
@@ -158,27 +164,29 @@ class Session:
 
     def _check(self, name: str, value: Any) -> Array:
         t = self.model.graph.types[name]
-        array, wanted = _array(name, value), np.dtype(DTYPES[t.dtype])
+        array, wanted = as_array(name, value), np.dtype(DTYPES[t.dtype])
         if array.dtype != wanted and not (t.dtype == FLOAT32 and array.dtype.kind == "f"):
             hint = (
                 ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
             )
             raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
         if array.shape != t.shape:
-            what = "is empty" if array.size == 0 else f"must have shape {t.shape}"
+            what = ("is empty, it " if array.size == 0 else "") + f"must have shape {t.shape}"
             raise InputError(
-                f"input {name!r} {what}, found shape {array.shape}, expected {t.shape}; "
+                f"input {name!r} {what}, found shape {array.shape}; "
                 "model.reshape(...) gives a model for another input or batch size"
             )
         with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
             return np.asarray(array, wanted, order="C")
 
 
-def _array(name: str, value: Any) -> Array:
+def as_array(name: str, value: Any) -> Array:
     """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which numpy lacks
+                value = value.float()
         if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         return np.asarray(value)
