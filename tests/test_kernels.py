@@ -8,8 +8,11 @@ import pytest
 from q8ta_wgpu import reference
 from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.op import Op
+from q8ta_wgpu.passes.sync_layouts import Plan, Step
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.verify import call_of
 from tests import harness
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
@@ -119,3 +122,15 @@ def exact_steps(op: Op, index: int, setting: harness.Setting) -> np.ndarray:
     real = reference.run(graph, inputs)["real"].astype(np.float64)
     real = np.nan_to_num(real, nan=0.0, posinf=1e9, neginf=-1e9)  # quantize: NaN is the zero point, infinities saturate
     return real / out.scale + out.zero
+
+
+@pytest.mark.parametrize("before", INT8_LAYOUTS, ids=lambda layout: layout.short)
+@pytest.mark.parametrize("after", INT8_LAYOUTS, ids=lambda layout: layout.short)
+def test_clone_between_every_pair_of_layouts(before: Layout, after: Layout, vulkan: Device) -> None:
+    op, shape = OPS["q8ta_clone"], (2, 5, 3, 7)
+    graph = Graph(["x"], ["y"], [Node("q8ta_clone", ("x",), "y")])
+    graph.types = dict.fromkeys(("x", "y"), TensorType(shape, INT8X4, QParams(0.037, -11)))
+    inputs = {"x": harness.extremes(harness.rng(before, after), shape)}
+    step = Step(graph.nodes[0], call_of(graph, graph.nodes[0]), op.kernels[0], (before,), after)
+    (found,) = harness.run_poisoned(graph, inputs, Plan((step,), {"x": before, "y": after}), vulkan)
+    np.testing.assert_array_equal(found, inputs["x"])
