@@ -89,10 +89,7 @@ def hoist_quantize(graph: Graph) -> None:
     """quantize(move(x, ...)) becomes move(quantize(x), ...) where nothing else reads the moved float value."""
     users = graph.users()
     nodes: list[Node] = []
-    skipped: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.output in skipped:
-            continue
         readers = users[node.output]
         if (
             not OPS[node.op].keeps_int8

@@ -7,8 +7,8 @@ outputs of earlier nodes, and writes exactly one value.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -124,14 +124,6 @@ class Graph:
         self.constants[name] = array
         return name
 
-    def rename_uses(self, old: str, new: str) -> None:
-        """Makes every reader of `old`, graph outputs included, read `new`."""
-        self.nodes = [
-            replace(n, inputs=tuple(new if i == old else i for i in n.inputs)) if old in n.inputs else n
-            for n in self.nodes
-        ]
-        self.outputs = [new if name == old else name for name in self.outputs]
-
     def prune(self) -> None:
         """Drops nodes, types and constants that no output depends on."""
         live = set(self.outputs)
@@ -162,26 +154,3 @@ class Graph:
             attrs = "".join(f", {k}={v}" for k, v in node.attrs.items())
             lines.append(f"{node.output}: {self.types[node.output]} = {node.op}({', '.join(node.inputs)}{attrs})")
         return "\n".join([*lines, f"output {', '.join(self.outputs)}"])
-
-
-def topological(nodes: Iterable[Node], ready: Iterable[str]) -> list[Node]:
-    """`nodes` in execution order, given the names available from the start; stable.
-
-    Raises GraphError if a node reads a name that nothing writes, or the nodes form a cycle.
-    """
-    done = set(ready)
-    pending = list(nodes)
-    ordered: list[Node] = []
-    while pending:
-        later: list[Node] = []
-        for node in pending:
-            if all(name in done for name in node.inputs):
-                ordered.append(node)
-                done.add(node.output)
-            else:
-                later.append(node)
-        if len(later) == len(pending):
-            missing = [name for name in later[0].inputs if name not in done]
-            raise GraphError(f"node {later[0].output} ({later[0].op}) reads {missing}, which nothing before it writes")
-        pending = later
-    return ordered

@@ -277,3 +277,12 @@ def float_twin(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, A
     graph, inputs, out = _unfused(op, case, setting)
     graph.outputs = ["real"]
     return graph, inputs, out
+
+
+def flat(outputs: object) -> list[Array]:
+    """The arrays of a session's outputs, whatever their structure."""
+    if isinstance(outputs, np.ndarray):
+        return [outputs]
+    assert isinstance(outputs, (tuple, list, dict))
+    items = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for item in items for array in flat(item)]

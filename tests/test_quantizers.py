@@ -16,7 +16,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.quantizer import Quantizer
 from q8ta_wgpu.runtime.device import Device
 from tests import networks, simulation
-from tests.test_upstream_defects import Plain, conv, data, flat, ops
+from tests.harness import flat
+from tests.test_upstream_defects import Plain, conv, data, ops
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

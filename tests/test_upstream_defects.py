@@ -17,6 +17,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.quantizer import Quantizer
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
+from tests.harness import flat
 
 
 class Plain(nn.Module):
@@ -57,13 +58,6 @@ def check(
     report = model.report()
     assert len(report.islands) == islands, str(report)
     return model
-
-
-def flat(outputs: object) -> list[np.ndarray]:
-    if isinstance(outputs, np.ndarray):
-        return [outputs]
-    assert isinstance(outputs, (tuple, list))
-    return [array for item in outputs for array in flat(item)]
 
 
 def ops(model: q8.Model) -> list[str]:

@@ -13,6 +13,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir import Array
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
+from tests.harness import flat
 from tests.networks import NETWORKS
 
 FULL = ("resnet50", "mobilenet_v2", "mobilenet_v3")
@@ -45,7 +46,7 @@ def test_device_equals_reference(name: str, vulkan: Device) -> None:
     with q8.Session(model, vulkan) as session:
         found = session(x)
     expected = q8.Session(model, "reference")(x)
-    for f, e in zip(_flat(found), _flat(expected), strict=True):
+    for f, e in zip(flat(found), flat(expected), strict=True):
         assert int((f != e).sum()) == 0
 
 
@@ -68,14 +69,6 @@ def test_transformer_runs_with_tolerance(vulkan: Device) -> None:
     assert not report.exact
     assert {"softmax", "layer_norm", "matmul"} <= set(report.float32)
     with q8.Session(model, vulkan) as session:
-        found = _flat(session(x))[0]
-    expected = _flat(q8.Session(model, "reference")(x))[0]
+        found = flat(session(x))[0]
+    expected = flat(q8.Session(model, "reference")(x))[0]
     assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()
-
-
-def _flat(outputs: object) -> list[Array]:
-    if isinstance(outputs, np.ndarray):
-        return [outputs]
-    assert isinstance(outputs, (tuple, list, dict))
-    items = outputs.values() if isinstance(outputs, dict) else outputs
-    return [array for item in items for array in _flat(item)]
