@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from q8ta_wgpu.ir import Graph, Node
 
 _SAME_SHAPE = ("view", "expand", "permute", "slice", "pad")
@@ -21,13 +23,22 @@ def _is_identity(graph: Graph, node: Node) -> bool:
             return True
 
 
+def _repeats(graph: Graph, node: Node) -> bool:
+    """Whether a node is a cat of one value with itself along a dimension of extent 1: an expand, in one read."""
+    first = graph.types[node.inputs[0]].shape if node.inputs else ()
+    return node.op == "cat" and len(set(node.inputs)) == 1 < len(node.inputs) and first[node.attrs["dim"]] == 1
+
+
 def simplify(graph: Graph) -> None:
-    """Removes views, permutes, slices and pads that do nothing, and merges nodes with equal inputs and attributes."""
+    """Removes views, permutes, slices and pads that do nothing, merges nodes with equal inputs and attributes, and makes
+    an expand of a cat that repeats one value."""
     renamed: dict[str, str] = {}
     seen: dict[object, str] = {}
     kept: list[Node] = []
     for node in graph.nodes:
         node = Node(node.op, tuple(renamed.get(i, i) for i in node.inputs), node.output, node.attrs, node.source)
+        if _repeats(graph, node):
+            node = replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": graph.types[node.output].shape})
         key = (node.op, node.inputs, repr(sorted(node.attrs.items())), graph.types[node.output])
         if _is_identity(graph, node):
             renamed[node.output] = node.inputs[0]

@@ -97,7 +97,7 @@ def test_show(capsys: Captured) -> None:
         assert main(["show", "net.q8ta", *extra]) == 0
         out = capsys.readouterr().out
         assert "input  x: float32[2, 5, 6, 7]" in out
-        assert "4 of 4 compute nodes in int8" in out
+        assert "3 of 3 compute nodes in int8" in out
         assert "q8ta_conv2d" in out.split("dispatches")[1]
         assert ("OpenGL" in out) == ("opengl" in extra)
 
@@ -138,7 +138,7 @@ def test_time(capsys: Captured) -> None:
     assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan"]) == 0
     out = capsys.readouterr().out
     assert "ms GPU time" in out
-    assert "7 dispatches" in out
+    assert "6 dispatches" in out
     assert out.count("q8ta_conv2d") == 2
     assert main(["time", "net.q8ta", "--repeats", "1", "--input", "x.npy"]) == 0
     capsys.readouterr()

@@ -78,7 +78,13 @@ def test_the_last_of_two_clamps_that_do_not_overlap_wins() -> None:
 
 def test_a_chain_of_clamps_joins_the_convolution() -> None:
     module = Net(lambda s, x: F.hardtanh(F.relu(s.conv(x)), -1.0, 0.4), conv=nn.Conv2d(4, 4, 3))
-    assert _int8(module, torch.randn(1, 4, 6, 5)).report().int8 == {"q8ta_conv2d": 1}
+    assert _int8(module, torch.randn(1, 4, 6, 5)).report().int8 == {"q8ta_conv2d_dequantize": 1}
+
+
+def test_a_value_repeated_by_cat_is_expanded() -> None:
+    module = Net(lambda s, x: s.conv(x) + torch.cat([x] * 9, 1), conv=nn.Conv2d(1, 9, 3, padding=1))
+    model = _int8(module, torch.randn(2, 1, 6, 5))
+    assert [node.op for node in model.graph.nodes] == ["quantize", "expand", "q8ta_conv2d_sum_dequantize"]
 
 
 def test_a_constant_without_dimensions_keeps_its_shape() -> None:
