@@ -15,6 +15,7 @@ import wgpu
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.modules import create_module
+from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder, native_works
 from q8ta_wgpu.target import BASELINE, Target
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
@@ -133,6 +134,12 @@ class Device:
             rates = probe.dot_rates(self)
             self.target = replace(self.target, packed_dot=rates.emulated < 1.25 * rates.packed)
             return rates
+
+    @functools.cached_property
+    def recorder(self) -> type[Recorder]:
+        """What records programs for this device: wgpu-native's own functions where they are there."""
+        with self.lock:
+            return NativeRecorder if native_works(self.wgpu) else Recorder
 
     def _layout(self, buffers: int) -> tuple[Any, Any]:
         if buffers not in self._layouts:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
 from q8ta_wgpu.runtime.program import Port, Program
+from q8ta_wgpu.runtime.streaming import Pending, stream
 from q8ta_wgpu.schedule import POLICIES, schedule
 from q8ta_wgpu.target import BASELINE
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.timing import Timing
 
 Array = NDArray[Any]
+_LAYOUTS = {layout.short: layout for layout in Layout}
 
 
 class Session:
@@ -46,8 +49,8 @@ class Session:
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
     is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
 
-    Sessions may share a device, and calls may come from several threads: they are serialized. Use as a context
-    manager, or `close()`, to free device memory.
+    Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
+    context manager, or `close()`, to free device memory.
     """
 
     def __init__(self, model: Model, device: Any = None, layouts: str = "optimal") -> None:
@@ -89,17 +92,49 @@ class Session:
 
         Raises InputError naming the input, what was expected and what was found; DeviceError if the device fails.
         """
+        return self._finish(self._start(args, kwargs).result())
+
+    async def run_async(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that can be awaited under asyncio: the loop goes on while inputs are packed and the device works.
+
+        It runs in a thread of asyncio's pool, which works on every device. Several may be awaited at a time. Do not
+        change an input array before its call has finished. Cancelling stops the waiting, not the device. Raises as a
+        call does.
+        """
+        return await asyncio.to_thread(self, *args, **kwargs)
+
+    def run_many(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Outputs of many calls, in order, with upload, computation and read-back overlapping: faster than calls where
+        the device would wait for the host.
+
+        Args:
+            items: an item is an array, a tuple of arrays in the order of the inputs, or a mapping from names to arrays.
+                At most three items are taken ahead of the outputs; an item's arrays may change once the next is taken.
+
+        Raises InputError or DeviceError at the turn of the item that is wrong, naming its number, and whatever `items`
+        raises. The session stays usable then, and where the iteration is left early. Other calls may come in between.
+        """
+        try:
+            iterator = iter(items)
+        except TypeError as error:
+            raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
+        return stream(iterator, lambda item: self._start(*_arguments(item)), self._finish)
+
+    def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = self._arrays(args, kwargs)
+        words = self._words(arrays) if self._executor else []
         with self._lock:
             self._check_open()
-            if self._executor is None:
-                values = reference.run(self.model.graph, arrays)
-                # Copies: a value may be a constant, or the caller's own array.
-                outputs = [values[name].copy() for name in self.model.graph.outputs]
-            else:
-                words = self._executor.run(self._words(arrays))
-                outputs = [_from_words(w, port) for w, port in zip(words, self.program.outputs, strict=True)]
-        return self.model.structure.unflatten(outputs)
+            if self._executor is not None:
+                return self._executor.submit(words)
+        values = reference.run(self.model.graph, arrays)
+        # Copies: a value may be a constant, or the caller's own array.
+        return _Computed([values[name].copy() for name in self.model.graph.outputs])
+
+    def _finish(self, found: Sequence[Array]) -> Any:
+        if self._executor is not None:
+            found = [_from_words(w, port) for w, port in zip(found, self.program.outputs, strict=True)]
+        return self.model.structure.unflatten(list(found))
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs.
@@ -180,6 +215,26 @@ class Session:
             return np.asarray(array, wanted, order="C")
 
 
+class _Computed:
+    """What the reference computed at once, as a run that is over."""
+
+    def __init__(self, outputs: list[Array]) -> None:
+        self.outputs = outputs
+
+    def result(self) -> list[Array]:
+        return self.outputs
+
+    def discard(self) -> None:
+        pass
+
+
+def _arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and named arguments of an item of run_many."""
+    if isinstance(item, Mapping):
+        return (), item
+    return item if isinstance(item, tuple) else (item,), {}
+
+
 def as_array(name: str, value: Any) -> Array:
     """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
     try:
@@ -197,14 +252,10 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def _to_words(array: Array, port: Port) -> Array:
-    return pack(array, _layout(port)) if port.dtype == INT8X4 else array
+    return pack(array, _LAYOUTS[port.layout]) if port.dtype == INT8X4 else array
 
 
 def _from_words(words: Array, port: Port) -> Array:
     if port.dtype == INT8X4:
-        return np.array(unpack(words, port.shape, _layout(port)))
-    return words.reshape(port.shape).copy()
-
-
-def _layout(port: Port) -> Layout:
-    return next(layout for layout in Layout if layout.short == port.layout)
+        return unpack(words, port.shape, _LAYOUTS[port.layout])
+    return words.reshape(port.shape)
