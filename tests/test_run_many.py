@@ -76,7 +76,7 @@ def test_the_same_as_calls_in_order(session: Session) -> None:
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
 def test_items_of_every_kind(where: str) -> None:
-    a, b = np.arange(3, dtype=np.float32), np.float32([5, 7, 9])
+    a, b = np.arange(3, dtype=np.float32), np.array([5, 7, 9], np.float32)
     with Session(difference(), where) as opened:
         found = list(opened.run_many([(a, b), {"b": a, "a": b}, (b, b)]))
         np.testing.assert_array_equal(found, [a - b, b - a, b - b])
@@ -246,7 +246,7 @@ def test_awaited_calls(session: Session) -> None:
         asyncio.run(session.run_async())
 
 
-def test_the_event_loop_goes_on(session: Session) -> None:
+def test_the_event_loop_goes_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a call waits for its turn on the device, other tasks run: here the one that lets it have its turn."""
     turn = threading.Lock()
 
@@ -266,7 +266,7 @@ def test_the_event_loop_goes_on(session: Session) -> None:
         with turn:
             return original(*arguments)
 
-    session._start = start  # type: ignore[method-assign]
+    monkeypatch.setattr(session, "_start", start)
     turn.acquire()
     close_to(asyncio.run(main()), EXPECTED[0])
 

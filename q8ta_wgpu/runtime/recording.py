@@ -125,7 +125,9 @@ class NativeRecorder(Recorder):
             lib.wgpuComputePassEncoderDispatchWorkgroups,
         )
         self._poll, self._handle, self._queue = lib.wgpuDevicePoll, device._internal, device.queue._internal
-        self._commands = native.ffi.new("WGPUCommandBuffer[1]")
+        # Types cffi has met: it takes 10 to 50 ms to parse another text.
+        self._commands = native.ffi.new("WGPUCommandBuffer[]", 1)
+        self._index = native.ffi.typeof(lib.wgpuDevicePoll).args[2]
         self._handles = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in steps]
 
     def staging(self, size: int) -> Staging:
@@ -152,7 +154,7 @@ class NativeRecorder(Recorder):
         """Submits a command buffer, and returns the index of the submission."""
         self._commands[0] = commands._internal
         index = self._safe.wgpuQueueSubmitForIndex(self._queue, 1, self._commands)
-        return self._native.ffi.new("WGPUSubmissionIndex *", index)
+        return self._native.ffi.new(self._index, index)
 
     def read(self, staging: Staging, submitted: Any) -> Any:
         """Waits for a submission and returns its outputs, a buffer that is readable until `unmap`."""
