@@ -136,6 +136,12 @@ class Device:
             return rates
 
     @functools.cached_property
+    def copy_rate(self) -> float:
+        """Measured copy bandwidth: 10^9 bytes a second, read and written, in buffers larger than most caches."""
+        with self.lock, wgpu_errors(f"{self.name} could not be measured"):
+            return probe.copy_rate(self)
+
+    @functools.cached_property
     def recorder(self) -> type[Recorder]:
         """What records programs for this device: wgpu-native's own functions where they are there."""
         with self.lock:

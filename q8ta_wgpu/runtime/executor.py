@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime.device import Device, wgpu_errors
+from q8ta_wgpu.runtime.figures import Memory
 from q8ta_wgpu.runtime.program import Place, Program
 from q8ta_wgpu.runtime.recording import Staging
 
@@ -56,6 +57,7 @@ class Executor:
         self.device = device
         self._made: list[Any] = []
         self._free: list[Staging] = []
+        self._staged = self._most_staged = 0
         self._offsets, total = _offsets([port.size for port in program.outputs])
         self._staging_size = max(total, 16)
         try:
@@ -69,7 +71,7 @@ class Executor:
                     for port, offset in zip(program.outputs, self._offsets, strict=True)
                 ]
                 self._recorder = device.recorder(device.wgpu, self._steps, copies, device.target.cpu)
-                self._free.append(self._recorder.staging(self._staging_size))
+                self._free.append(self._new_staging())
         except BaseException:
             self.close()
             raise
@@ -81,6 +83,19 @@ class Executor:
     def _upload(self, data: Any, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer_with_data(data=data, usage=usage))
         return self._made[-1]
+
+    def _new_staging(self) -> Staging:
+        staging = self._recorder.staging(self._staging_size)
+        self._staged += 1
+        self._most_staged = max(self._staged, self._most_staged)
+        return staging
+
+    def _drop(self, staging: Staging) -> None:
+        """Frees a staging buffer in whatever state it is."""
+        with self.device.lock:
+            self._staged -= 1
+            staging.commands = None
+            staging.buffer.destroy()
 
     def _bind(self, dispatch: Any) -> tuple[Any, Any, tuple[int, int, int]]:
         if max(dispatch.grid) > (limit := self.device.target.workgroups):
@@ -103,6 +118,18 @@ class Executor:
         kind, index = place
         return self._slots[index] if kind == "slot" else self._constants[index]
 
+    @property
+    def memory(self) -> Memory:
+        """Device memory held, at most so far."""
+        program = self.program
+        return Memory(
+            slots=program.slots,
+            constants=sum(int(c.nbytes) for c in program.constants),
+            uniforms=max(len(program.uniforms), 16),
+            staging=self._most_staged * self._staging_size,
+            values=program.values,
+        )
+
     def run(self, inputs: Sequence[Words]) -> list[Words]:
         """Uploads input words in port order, runs every dispatch and returns the output words in port order."""
         return self.submit(inputs).result()
@@ -114,7 +141,7 @@ class Executor:
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self._check_open()
             self.upload(inputs)
-            staging = self._free.pop() if self._free else recorder.staging(self._staging_size)
+            staging = self._free.pop() if self._free else self._new_staging()
             try:
                 commands = staging.commands or recorder.record(recorder.encoder(), staging)
                 # Of a lost device this is an error; submitting to one would end the process.
@@ -124,7 +151,7 @@ class Executor:
                 # While the device works on this run.
                 staging.commands = recorder.record(encoder, staging)
             except BaseException:
-                staging.buffer.destroy()
+                self._drop(staging)
                 raise
         return Run(self, staging, submitted)
 
@@ -143,7 +170,7 @@ class Executor:
                     found.append(np.frombuffer(data, dtype, port.size // 4, offset).copy())
                 self._recorder.unmap(staging)
             except BaseException:
-                staging.buffer.destroy()  # whatever state it is in
+                self._drop(staging)
                 raise
         self._release(staging)
         return found
@@ -153,8 +180,7 @@ class Executor:
             if self._made and len(self._free) < _KEPT:
                 self._free.append(staging)
             else:
-                staging.commands = None
-                staging.buffer.destroy()
+                self._drop(staging)
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
         """Microseconds of every dispatch, (repeats, dispatches), by timestamp queries: one compute pass a dispatch."""
@@ -224,8 +250,10 @@ class Executor:
     def close(self) -> None:
         """Frees the buffers, once no run uses them; runs in flight still give their results, later ones DeviceError."""
         with self.device.lock:
-            for buffer in (*self._made, *(staging.buffer for staging in self._free)):
+            for buffer in self._made:
                 buffer.destroy()
+            for staging in self._free:
+                self._drop(staging)
             self._made, self._free, self._steps = [], [], []
 
     def _check_open(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from q8ta_wgpu import reference
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
+from q8ta_wgpu.runtime.figures import Memory, Opening
 from q8ta_wgpu.runtime.program import Port, Program
 from q8ta_wgpu.runtime.streaming import Pending, stream
 from q8ta_wgpu.schedule import POLICIES, schedule
@@ -40,6 +43,10 @@ class Session:
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
 
+    Attributes:
+        model, device: what was opened; `device` is None for the reference.
+        opening: seconds it took.
+
     Raises:
         InputError: `layouts` is neither.
         DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
@@ -63,19 +70,26 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
+        self.opening = Opening()
         self._executor: Executor | None = None
         if isinstance(device, str) and device == "reference":
             return
         from q8ta_wgpu.runtime.device import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
+        started = time.perf_counter()
         self.device = open_device(device)
         if any(t.dtype == INT8X4 for t in model.graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
-        self._executor = Executor(self.program, self.device)
+        opened = time.perf_counter()
+        program = self.program
+        scheduled = time.perf_counter()
+        self._executor = Executor(program, self.device)
+        loaded = time.perf_counter()
+        self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -86,6 +100,11 @@ class Session:
     def name(self) -> str:
         """The adapter's name, or 'reference'."""
         return self.device.name if self.device else "reference"
+
+    @property
+    def memory(self) -> Memory | None:
+        """Device memory the session holds, at most so far; None for the reference, which has none."""
+        return self._executor.memory if self._executor else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model, inputs by position or by name.
@@ -137,7 +156,8 @@ class Session:
         return self.model.structure.unflatten(list(found))
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
-        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs.
+        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
+        those the adapter was measured at, once.
 
         Raises DeviceError without timestamp queries, InputError as a call does.
         """
@@ -156,7 +176,7 @@ class Session:
             words = self._words(arrays)
             measured = self._executor.time(words, warmup + repeats)[warmup:]
             runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
-        return Timing(self.name, self.program, measured, runs)
+        return Timing(self.name, self.program, measured, runs, *_rates(self.device))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -213,6 +233,16 @@ class Session:
             )
         with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
             return np.asarray(array, wanted, order="C")
+
+
+def _rates(device: Device) -> tuple[float, float]:
+    """Packed dot products and copy bandwidth of a device; 0 for what cannot be measured, which is no reason to fail."""
+    dot = copy = 0.0
+    with contextlib.suppress(DeviceError):
+        dot = device.dot_rates.packed
+    with contextlib.suppress(DeviceError):
+        copy = device.copy_rate
+    return dot, copy
 
 
 class _Computed:
