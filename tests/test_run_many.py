@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -205,6 +205,60 @@ def test_a_device_lost_in_the_middle() -> None:
     empty = Model(Graph(["x"], ["x"], types={"x": TensorType((3,))}), Structure(0))
     with pytest.raises(DeviceError, match="lost"):
         Session(empty, opened.device)
+
+
+# --- recording ---
+
+
+@pytest.mark.parametrize("form", [NativeRecorder, Recorder])
+def test_the_next_run_is_recorded_while_the_device_works(
+    form: type[Recorder], vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vulkan.__dict__, "recorder", form)
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        recorder = executor._recorder
+        events: list[str] = []
+
+        def logged(name: str) -> Callable[..., Any]:
+            original = getattr(recorder, name)
+
+            def call(*arguments: Any) -> Any:
+                events.append(name)
+                return original(*arguments)
+
+            return call
+
+        for name in ("record", "submit", "read"):
+            monkeypatch.setattr(recorder, name, logged(name))
+        for _ in range(3):
+            close_to(opened(INPUTS[0]), EXPECTED[0])
+        assert events == ["record", *["submit", "record", "read"] * 3]
+        events.clear()
+        list(opened.run_many(INPUTS[:4]))
+        assert events.count("submit") == events.count("read") == 4
+        assert events[: events.index("read")].count("submit") == IN_FLIGHT
+
+
+def test_errors_while_recording_are_raised(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native functions report errors to a handler: what it is told while recording must not only be logged."""
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        recorder = executor._recorder
+        assert isinstance(recorder, NativeRecorder)
+        set_pipeline, *others = recorder._calls
+
+        def complain(*arguments: Any) -> None:
+            recorder._errors.handle_error("Validation", "this pipeline is of another device")
+            set_pipeline(*arguments)
+
+        monkeypatch.setattr(recorder, "_calls", (complain, *others))
+        with pytest.raises(DeviceError, match="could not run the program: this pipeline is of another device"):
+            opened(INPUTS[0])
+        monkeypatch.undo()
+        close_to(opened(INPUTS[0]), EXPECTED[0])
 
 
 # --- through wgpu's public methods, where wgpu-native's own functions are missing ---

@@ -15,8 +15,6 @@ from typing import Any
 
 import wgpu
 
-from q8ta_wgpu.errors import DeviceError
-
 Step = tuple[Any, Any, tuple[int, int, int]]
 """Pipeline, bind group, and workgroups in x, y, z."""
 
@@ -40,7 +38,10 @@ class Staging:
 
 
 class Recorder:
-    """Records, submits and reads back through wgpu's public methods. Nothing here locks; `read` needs no lock."""
+    """Records, submits and reads back through wgpu's public methods, and raises what they raise.
+
+    One thread at a time may record and submit; any may read.
+    """
 
     def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], cpu: bool) -> None:
         self.device = device
@@ -148,7 +149,7 @@ class NativeRecorder(Recorder):
         finally:
             error = self._errors.release("record")
         if error is not None:
-            raise DeviceError(error[1])
+            raise wgpu.GPUError(error[1])
 
     def submit(self, commands: Any) -> Any:
         """Submits a command buffer, and returns the index of the submission."""
@@ -167,7 +168,7 @@ class NativeRecorder(Recorder):
         assert staging.answer is not None
         status, message = staging.answer
         if status != native.lib.WGPUMapAsyncStatus_Success:
-            raise DeviceError(f"outputs could not be mapped: {message or status}")
+            raise wgpu.GPUError(f"outputs could not be mapped: {message or status}")
         return native.ffi.buffer(safe.wgpuBufferGetConstMappedRange(staging.handle, 0, staging.size), staging.size)
 
     def _wait(self, staging: _NativeStaging, submitted: Any) -> None:
@@ -183,7 +184,7 @@ class NativeRecorder(Recorder):
         limit = time.perf_counter() + _HANDOVER
         while staging.answer is None:
             if time.perf_counter() > limit:
-                raise DeviceError("the device finished its work, but did not hand over its outputs")
+                raise wgpu.GPUError("the device finished its work, but did not hand over its outputs")
             self._poll(self._handle, False, nothing)
             time.sleep(0)
 
