@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -191,6 +193,21 @@ def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
         executor.submit(words)
 
 
+def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> None:
+    """By counting references: a recorded command buffer holds every buffer of the program."""
+    opened = Session(MODEL, vulkan)
+    list(opened.run_many(INPUTS))
+    assert opened._executor is not None
+    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._executor._free]
+    held.append(weakref.ref(opened._executor))
+    gc.disable()
+    try:
+        del opened
+        assert [ref() for ref in held] == [None] * (IN_FLIGHT + 1)
+    finally:
+        gc.enable()
+
+
 def test_a_device_lost_in_the_middle() -> None:
     """Runs recorded ahead must not be submitted to a lost device: wgpu-native would end the process."""
     adapter = next(a for a in adapters() if "Vulkan" in describe(a))
@@ -277,14 +294,18 @@ def test_the_public_form(device: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_spinning_and_blocking_waits(vulkan: Device) -> None:
-    """Software adapters never spin; here both ways of waiting are taken."""
-    with Session(MODEL, vulkan) as opened:
+    """Software adapters never spin; here both ways of waiting are taken, by two threads at a time."""
+    with Session(MODEL, vulkan) as opened, ThreadPoolExecutor(2) as pool:
         executor = opened._executor
         assert isinstance(executor, Executor)
-        for cpu in (False, True):
-            executor._recorder.cpu = cpu
+
+        def work(turn: int) -> None:
             for outputs, expected in zip(opened.run_many(INPUTS), EXPECTED, strict=True):
                 close_to(outputs, expected)
+
+        for cpu in (False, True):
+            executor._recorder.cpu = cpu
+            list(pool.map(work, range(4)))
 
 
 # --- async ---

@@ -90,25 +90,32 @@ class Recorder:
         staging.buffer.unmap()
 
 
+_mapping: dict[int, Any] = {}
+"""Callbacks that wgpu-native may still call: they must not be collected before."""
+
+
 class _NativeStaging(Staging):
-    """A staging buffer with its map callback."""
+    """A staging buffer with its map callback, and what that was told: status and message."""
 
     def __init__(self, buffer: Any, native: Any) -> None:
         super().__init__(buffer)
         self.handle = buffer._internal
-        self.answer: tuple[int, str] | None = None
+        self.answers: list[tuple[int, str]] = []
+        answers = self.answers
 
+        # It must not refer to the buffer: a cycle would keep device memory until the garbage collector runs.
         def mapped(status: int, message: Any, _1: Any, _2: Any) -> None:
-            self.answer = status, native.from_c_string_view(message)
-            _mapping.discard(self)
+            answers.append((status, native.from_c_string_view(message)))
+            _mapping.pop(id(answers), None)
 
         self._mapped = native.ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", mapped)
         mode = native.lib.WGPUCallbackMode_AllowProcessEvents
         self.callback = native.new_struct("WGPUBufferMapCallbackInfo", mode=mode, callback=self._mapped)
 
-
-_mapping: set[_NativeStaging] = set()
-"""What wgpu-native may still call back: it must not be collected before."""
+    def expect(self) -> None:
+        """Before mapping: forgets old answers, and keeps the callback until it was called."""
+        self.answers.clear()
+        _mapping[id(self.answers)] = self._mapped
 
 
 class NativeRecorder(Recorder):
@@ -161,12 +168,10 @@ class NativeRecorder(Recorder):
         """Waits for a submission and returns its outputs, a buffer that is readable until `unmap`."""
         assert isinstance(staging, _NativeStaging)
         native, safe = self._native, self._safe
-        staging.answer = None
-        _mapping.add(staging)
+        staging.expect()
         safe.wgpuBufferMapAsync(staging.handle, native.lib.WGPUMapMode_Read, 0, staging.size, staging.callback)
         self._wait(staging, submitted)
-        assert staging.answer is not None
-        status, message = staging.answer
+        status, message = staging.answers[0]
         if status != native.lib.WGPUMapAsyncStatus_Success:
             raise wgpu.GPUError(f"outputs could not be mapped: {message or status}")
         return native.ffi.buffer(safe.wgpuBufferGetConstMappedRange(staging.handle, 0, staging.size), staging.size)
@@ -175,14 +180,14 @@ class NativeRecorder(Recorder):
         nothing = self._native.ffi.NULL
         if not self.cpu:  # a software adapter needs the core that spinning would take
             blocking = time.perf_counter() + _SPIN
-            while staging.answer is None and time.perf_counter() < blocking:
+            while not staging.answers and time.perf_counter() < blocking:
                 self._poll(self._handle, False, nothing)
-        if staging.answer is not None:
+        if staging.answers:
             return
         self._poll(self._handle, True, submitted)
         # The work is done. Where another thread's poll picked the mapping up, that thread is about to deliver it.
         limit = time.perf_counter() + _HANDOVER
-        while staging.answer is None:
+        while not staging.answers:
             if time.perf_counter() > limit:
                 raise wgpu.GPUError("the device finished its work, but did not hand over its outputs")
             self._poll(self._handle, False, nothing)
