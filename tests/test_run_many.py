@@ -278,6 +278,21 @@ def test_errors_while_recording_are_raised(vulkan: Device, monkeypatch: pytest.M
         close_to(opened(INPUTS[0]), EXPECTED[0])
 
 
+def test_an_interrupt_while_outputs_arrive(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may run a signal handler in the callback that wgpu-native calls: neither it nor the session is lost."""
+    with Session(MODEL, vulkan) as opened:
+        close_to(opened(INPUTS[0]), EXPECTED[0])
+
+        def signalled(view: Any) -> str:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("wgpu.backends.wgpu_native._api.from_c_string_view", signalled)
+        with pytest.raises(KeyboardInterrupt):
+            opened(INPUTS[1])
+        monkeypatch.undo()
+        close_to(opened(INPUTS[2]), EXPECTED[2])
+
+
 # --- through wgpu's public methods, where wgpu-native's own functions are missing ---
 
 

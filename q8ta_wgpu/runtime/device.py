@@ -67,7 +67,8 @@ class Pipeline:
 
 
 class Device:
-    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads.
+    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads: `lock` is held while
+    something is recorded and submitted, and `waiting` while a run is waited for.
 
     Raises DeviceError where the device offers less than WebGPU's baseline: some OpenGL drivers do.
     """
@@ -81,6 +82,9 @@ class Device:
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
         self.target = _target(self.name, wgpu_device.limits, wgpu_device.adapter.info["adapter_type"] == "CPU")
         self.timestamps = "timestamp-query" in wgpu_device.features
+        # OpenGL has one context, which waiting keeps: who else wants it meanwhile ends the process after some seconds.
+        opengl = wgpu_device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
+        self.waiting: contextlib.AbstractContextManager[Any] = self.lock if opengl else contextlib.nullcontext()
         self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[int, tuple[Any, Any]] = {}
 

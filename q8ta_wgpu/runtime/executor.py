@@ -161,7 +161,7 @@ class Executor:
             self.device.wgpu.queue.write_buffer(self.buffer(port.place), 0, words)
 
     def _read(self, staging: Staging, submitted: Any) -> list[Words]:
-        with wgpu_errors(f"{self.device.name} could not run the program"):
+        with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
             try:
                 data = self._recorder.read(staging, submitted)
                 found = []

@@ -95,12 +95,12 @@ _mapping: dict[int, Any] = {}
 
 
 class _NativeStaging(Staging):
-    """A staging buffer with its map callback, and what that was told: status and message."""
+    """A staging buffer with its map callback, and what that was told: status and message, or what interrupted it."""
 
     def __init__(self, buffer: Any, native: Any) -> None:
         super().__init__(buffer)
         self.handle = buffer._internal
-        self.answers: list[tuple[int, str]] = []
+        self.answers: list[tuple[int, str] | BaseException] = []
         answers = self.answers
 
         # It must not refer to the buffer: a cycle would keep device memory until the garbage collector runs.
@@ -108,7 +108,13 @@ class _NativeStaging(Staging):
             answers.append((status, native.from_c_string_view(message)))
             _mapping.pop(id(answers), None)
 
-        self._mapped = native.ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", mapped)
+        # Python runs signal handlers in here too, and wgpu-native would swallow a KeyboardInterrupt with the answer.
+        def interrupted(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+            answers.insert(0, error)
+            _mapping.pop(id(answers), None)
+
+        signature = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
+        self._mapped = native.ffi.callback(signature, mapped, onerror=interrupted)
         mode = native.lib.WGPUCallbackMode_AllowProcessEvents
         self.callback = native.new_struct("WGPUBufferMapCallbackInfo", mode=mode, callback=self._mapped)
 
@@ -171,7 +177,10 @@ class NativeRecorder(Recorder):
         staging.expect()
         safe.wgpuBufferMapAsync(staging.handle, native.lib.WGPUMapMode_Read, 0, staging.size, staging.callback)
         self._wait(staging, submitted)
-        status, message = staging.answers[0]
+        answer = staging.answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        status, message = answer
         if status != native.lib.WGPUMapAsyncStatus_Success:
             raise wgpu.GPUError(f"outputs could not be mapped: {message or status}")
         return native.ffi.buffer(safe.wgpuBufferGetConstMappedRange(staging.handle, 0, staging.size), staging.size)
