@@ -1,10 +1,11 @@
 """Command buffers of a program: recording, submitting, reading back, at the least cost for the host.
 
 A command buffer can be submitted once, so every run needs a recorded one; WebGPU has nothing reusable for compute.
-Measured for 74 dispatches: 390 us through wgpu-py's methods, 200 us with wgpu-native's functions called on the handles
-themselves, and nothing where the recording for the next run is made while the device works on this one, which the
-executor does. Waiting in wgpu-py costs an empty submission and two thread switches, and blocking in the driver another
-190 us on an NVIDIA H200; so the native form polls from the calling thread, and on a GPU it spins before it blocks.
+For 60 dispatches that takes 266 us through wgpu-py's methods and 153 us by wgpu-native's functions on the handles
+themselves (`python -m pytest bench/bench_host.py`), and nothing where the next run is recorded while the device works
+on this one, which the executor does. Waiting in wgpu-py costs an empty submission and two thread switches, and blocking
+in the driver 190 us more than polling on an NVIDIA H200 (74 dispatches in 320 us); so the native form polls from the
+calling thread, and on a GPU it spins before it blocks.
 """
 
 from __future__ import annotations
