@@ -30,7 +30,7 @@ def _repeats(graph: Graph, node: Node) -> bool:
 
 
 def simplify(graph: Graph) -> None:
-    """Removes views, permutes, slices and pads that do nothing, merges nodes with equal inputs and attributes, and makes
+    """Removes views, permutes, slices and pads that do nothing, merges equal nodes, and makes
     an expand of a cat that repeats one value."""
     renamed: dict[str, str] = {}
     seen: dict[object, str] = {}

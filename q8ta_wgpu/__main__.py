@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,15 +75,15 @@ def _device(text: str | None) -> str | int | None:
 def _devices(options: argparse.Namespace) -> None:
     from q8ta_wgpu.runtime.device import adapters
 
-    header = ("", "adapter", "backend", "type", "packed dot", "emulated", "f16", "subgroups", "buffers", "threads",
-              "shared", "binding", "int8")  # fmt: skip
+    header = ("", "adapter", "backend", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "buffers",
+              "threads", "shared", "binding", "int8")  # fmt: skip
     rows: list[tuple[str, ...]] = [header]
     problems: list[str] = []
     for number, adapter in enumerate(adapters()):
         try:
             rows.append(_device_row(number, adapter))
         except DeviceError as error:
-            rows.append((str(number), *_names(adapter), *["-"] * 8, "no"))
+            rows.append((str(number), *_names(adapter), *["-"] * 9, "no"))
             problems.append(f"{number}: {error}")
     if len(rows) == 1:
         raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
@@ -90,9 +91,13 @@ def _devices(options: argparse.Namespace) -> None:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print()
-    print("packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. buffers: storage buffers a")
-    print("shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest storage binding.")
-    print("int8: computes the bytes that the reference computes.")
+    print(
+        "packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read"
+    )
+    print(
+        "and written a second. buffers: storage buffers a shader may bind. threads, shared: invocations and memory of"
+    )
+    print("a workgroup. binding: largest storage binding. int8: computes the bytes that the reference computes.")
     print(*problems, sep="\n", end="\n" if problems else "")
 
 
@@ -120,6 +125,7 @@ def _device_row(number: int, adapter: Any) -> tuple[str, ...]:
         *_names(adapter),
         f"{rates.packed:.1f} GOP/s",
         f"{rates.emulated:.1f} GOP/s",
+        f"{device.copy_rate:.1f} GB/s",
         *features,
         *limits,
         "yes",
@@ -190,7 +196,9 @@ def _key(names: Sequence[str], i: int) -> str:
 
 
 def _time(options: argparse.Namespace) -> None:
+    started = time.perf_counter()
     model = load(options.file)
+    read = time.perf_counter() - started
     inputs: dict[str, Any] = {**_inputs(model, options.input)}
     generator = np.random.default_rng(0)
     for name, t in model.inputs.items():
@@ -198,7 +206,14 @@ def _time(options: argparse.Namespace) -> None:
             drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(-128, 128, t.shape)
             inputs[name] = drawn.astype(DTYPES[t.dtype])
     with Session(model, _device(options.device)) as session:
-        print(session.time(repeats=options.repeats, **inputs))
+        called = time.perf_counter()
+        session(**inputs)
+        first = time.perf_counter() - called
+        timing = session.time(repeats=options.repeats, **inputs)
+        loaded = read + session.opening.total
+        print(f"load: file {1e3 * read:.0f} ms, {session.opening} = {loaded:.2f} s; first result {first:.2f} s later")
+        print(session.memory)
+        print(timing)
 
 
 def _inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:

@@ -61,6 +61,7 @@ class _Builder:
             sizes,
         )
         self.slot, self.slots = memory.assign_slots(lives)
+        self.values = tuple(sizes.values())
         self.slot |= {name: self.slot[root(name)] for name in self.plan.aliases}
         for name, size in sizes.items():
             if size > self.target.binding_size:
@@ -83,11 +84,14 @@ class _Builder:
         params = link.fields(kernel, op, call, words)
         text = link.link(kernel, op, call, step.layouts, step.out, params, self.target.packed_dot)
         buffers: list[Place] = []
+        moved = 4 * words
         for position, (name, layout) in enumerate(zip(step.node.inputs, step.layouts, strict=True)):
             if name in self.graph.constants:
                 buffers.append(("constant", self._constant(step, position, name, layout)))
+                moved += int(self.constants[buffers[-1][1]].nbytes)
             else:
                 buffers.append(("slot", self.slot[name]))
+                moved += 4 * word_count(call.inputs[position].shape, layout or self.plan.layouts[name])
         buffers.append(("slot", self.slot[step.node.output]))
         self.dispatches.append(
             Dispatch(
@@ -99,13 +103,10 @@ class _Builder:
                 uniform=self._uniform(link.params_bytes(params)),
                 grid=link.grid(kernel.threads(call, step.out), kernel.workgroup, self.target.workgroups),
                 layouts=tuple(layout.short for layout in (*step.layouts, step.out) if layout is not None),
-                moved=sum(self._size(place) for place in buffers),
+                moved=moved,
                 macs=_macs(step),
             )
         )
-
-    def _size(self, place: Place) -> int:
-        return self.slots[place[1]] if place[0] == "slot" else int(self.constants[place[1]].nbytes)
 
     def _uniform(self, data: bytes) -> tuple[int, int]:
         offset = len(self.uniforms)
@@ -147,6 +148,7 @@ class _Builder:
             constants=tuple(self.constants),
             uniforms=bytes(self.uniforms),
             dispatches=tuple(self.dispatches),
+            values=self.values,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,12 +76,12 @@ class TiledSession:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
         result = np.empty(self._output, np.float32)
         height, width = self.window
-        for r in self._rows:
-            for c in self._columns:
-                tile = _only(self.session(x[:, :, r.start : r.start + height, c.start : c.start + width]))
-                rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
-                kept = tile[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
-                result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
+        places = list(itertools.product(self._rows, self._columns))
+        windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in places)
+        for (r, c), outputs in zip(places, self.session.run_many(windows), strict=True):
+            rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
+            kept = _only(outputs)[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
+            result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
         return result
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def fails(captured: Captured, *arguments: str) -> str:
 def test_devices(capsys: Captured) -> None:
     assert main(["devices"]) == 0
     out = capsys.readouterr().out.splitlines()
-    for word in ("adapter", "backend", "packed dot", "f16", "subgroups", "binding"):
+    for word in ("adapter", "backend", "packed dot", "copy", "f16", "subgroups", "binding"):
         assert word in out[0]
     for number, adapter in enumerate(adapters()):
         row = out[1 + number]
@@ -67,6 +68,7 @@ def test_devices(capsys: Captured) -> None:
         assert adapter.info["backend_type"] in row
         if any(backend.lower() in describe(adapter).lower() for backend in BACKENDS):
             assert row.count("GOP/s") == 2
+            assert row.count("GB/s") == 1
             assert row.endswith("yes")
 
 
@@ -137,7 +139,11 @@ def test_run_with_two_inputs(capsys: Captured, files: Path) -> None:
 def test_time(capsys: Captured) -> None:
     assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan"]) == 0
     out = capsys.readouterr().out
+    assert re.search(r"load: file \d+ ms, device \d+ ms, scheduling \d+ ms, .* = \d+\.\d\d s; first result", out)
+    assert re.search(r"memory: .* at most = slots .*, constants .*, uniforms .*, staging ", out)
+    assert re.search(r"\d+ tensors of .* share \d+ slots, used again \d+ times", out)
     assert "ms GPU time" in out
+    assert "a whole run" in out
     assert "6 dispatches" in out
     assert out.count("q8ta_conv2d") == 2
     assert main(["time", "net.q8ta", "--repeats", "1", "--input", "x.npy"]) == 0

@@ -325,7 +325,7 @@ def test_time(session: Session) -> None:
     assert timing.samples.shape == (3, len(session.program.dispatches))
     assert (timing.medians >= 0).all()
     assert timing.total_ms > 0
-    assert str(timing).count("\n") == len(session.program.dispatches) + 1
+    assert str(timing).count("\n") == len(session.program.dispatches) + 3
     with pytest.raises(InputError, match="missing: x"):
         session.time()
     with pytest.raises(InputError, match="repeats must be at least 1"):

@@ -15,6 +15,7 @@ import wgpu
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.modules import create_module
+from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder, native_works
 from q8ta_wgpu.target import BASELINE, Target
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
@@ -66,7 +67,8 @@ class Pipeline:
 
 
 class Device:
-    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads.
+    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads: `lock` is held while
+    something is recorded and submitted, and `waiting` while a run is waited for.
 
     Raises DeviceError where the device offers less than WebGPU's baseline: some OpenGL drivers do.
     """
@@ -80,6 +82,9 @@ class Device:
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
         self.target = _target(self.name, wgpu_device.limits, wgpu_device.adapter.info["adapter_type"] == "CPU")
         self.timestamps = "timestamp-query" in wgpu_device.features
+        # OpenGL has one context, which waiting keeps: who else wants it meanwhile ends the process after some seconds.
+        opengl = wgpu_device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
+        self.waiting: contextlib.AbstractContextManager[Any] = self.lock if opengl else contextlib.nullcontext()
         self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[int, tuple[Any, Any]] = {}
 
@@ -133,6 +138,18 @@ class Device:
             rates = probe.dot_rates(self)
             self.target = replace(self.target, packed_dot=rates.emulated < 1.25 * rates.packed)
             return rates
+
+    @functools.cached_property
+    def copy_rate(self) -> float:
+        """Measured copy bandwidth: 10^9 bytes a second, read and written, in buffers larger than most caches."""
+        with self.lock, wgpu_errors(f"{self.name} could not be measured"):
+            return probe.copy_rate(self)
+
+    @functools.cached_property
+    def recorder(self) -> type[Recorder]:
+        """What records programs for this device: wgpu-native's own functions where they are there."""
+        with self.lock:
+            return NativeRecorder if native_works(self.wgpu) else Recorder
 
     def _layout(self, buffers: int) -> tuple[Any, Any]:
         if buffers not in self._layouts:

@@ -1,4 +1,4 @@
-"""Runs a program on a device: uploads, one command encoder per call, read-back."""
+"""Runs a program on a device: uploads, one command buffer a run, recorded ahead, and read-back."""
 
 from __future__ import annotations
 
@@ -11,15 +11,43 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime.device import Device, wgpu_errors
+from q8ta_wgpu.runtime.figures import Memory
 from q8ta_wgpu.runtime.program import Place, Program
+from q8ta_wgpu.runtime.recording import Staging
 
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+
+_KEPT = 4
+"""Idle staging buffers an executor keeps for later runs."""
 
 Words = NDArray[Any]
 
 
+class Run:
+    """A run that was submitted. Take its `result` once; where nobody wants it any more, `discard` it."""
+
+    def __init__(self, executor: Executor, staging: Staging, submitted: Any) -> None:
+        self._executor = executor
+        self._staging = staging
+        self._submitted = submitted
+
+    def result(self) -> list[Words]:
+        """Waits for the run and returns its output words in port order, in arrays of their own.
+
+        Other threads may submit and wait at the same time. Raises DeviceError where the device fails.
+        """
+        return self._executor._read(self._staging, self._submitted)
+
+    def discard(self) -> None:
+        """Gives back what the run holds. The device still finishes it; later runs wait their turn in its queue."""
+        self._executor._release(self._staging)
+
+
 class Executor:
     """Buffers, pipelines and bind groups of one program on one device, made once. Safe to call from several threads.
+
+    Runs may overlap: `submit` queues one, and the device takes them in order, so that the slots they share are safe.
+    Each run in flight has a staging buffer of its own.
 
     Everything here raises DeviceError with wgpu's words where the device refuses: out of memory, lost.
     """
@@ -28,15 +56,22 @@ class Executor:
         self.program = program
         self.device = device
         self._made: list[Any] = []
+        self._free: list[Staging] = []
+        self._staged = self._most_staged = 0
         self._offsets, total = _offsets([port.size for port in program.outputs])
-        read_back = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
+        self._staging_size = max(total, 16)
         try:
             with device.lock, wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
                 self._slots = [self._buffer(size, _USAGE) for size in program.slots]
                 self._constants = [self._upload(c, _USAGE) for c in program.constants]
                 self._uniforms = self._upload(program.uniforms or bytes(16), wgpu.BufferUsage.UNIFORM)
-                self._staging = self._buffer(max(total, 16), read_back)
                 self._steps = [self._bind(d) for d in program.dispatches]
+                copies = [
+                    (self.buffer(port.place), _aligned(port.size), offset)
+                    for port, offset in zip(program.outputs, self._offsets, strict=True)
+                ]
+                self._recorder = device.recorder(device.wgpu, self._steps, copies, device.target.cpu)
+                self._free.append(self._new_staging())
         except BaseException:
             self.close()
             raise
@@ -48,6 +83,19 @@ class Executor:
     def _upload(self, data: Any, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer_with_data(data=data, usage=usage))
         return self._made[-1]
+
+    def _new_staging(self) -> Staging:
+        staging = self._recorder.staging(self._staging_size)
+        self._staged += 1
+        self._most_staged = max(self._staged, self._most_staged)
+        return staging
+
+    def _drop(self, staging: Staging) -> None:
+        """Frees a staging buffer in whatever state it is."""
+        with self.device.lock:
+            self._staged -= 1
+            staging.commands = None
+            staging.buffer.destroy()
 
     def _bind(self, dispatch: Any) -> tuple[Any, Any, tuple[int, int, int]]:
         if max(dispatch.grid) > (limit := self.device.target.workgroups):
@@ -70,43 +118,69 @@ class Executor:
         kind, index = place
         return self._slots[index] if kind == "slot" else self._constants[index]
 
+    @property
+    def memory(self) -> Memory:
+        """Device memory held, at most so far."""
+        program = self.program
+        return Memory(
+            slots=program.slots,
+            constants=sum(int(c.nbytes) for c in program.constants),
+            uniforms=max(len(program.uniforms), 16),
+            staging=self._most_staged * self._staging_size,
+            values=program.values,
+        )
+
     def run(self, inputs: Sequence[Words]) -> list[Words]:
         """Uploads input words in port order, runs every dispatch and returns the output words in port order."""
+        return self.submit(inputs).result()
+
+    def submit(self, inputs: Sequence[Words]) -> Run:
+        """Uploads input words in port order and queues a run behind those queued before. Reads `inputs` before it
+        returns."""
+        recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self._check_open()
             self.upload(inputs)
-            encoder = self.device.wgpu.create_command_encoder()
-            self.record(encoder)
-            self.device.wgpu.queue.submit([encoder.finish()])
-            return self._read()
+            staging = self._free.pop() if self._free else self._new_staging()
+            try:
+                commands = staging.commands or recorder.record(recorder.encoder(), staging)
+                # Of a lost device this is an error; submitting to one would end the process.
+                encoder = recorder.encoder()
+                staging.commands = None
+                submitted = recorder.submit(commands)
+                # While the device works on this run.
+                staging.commands = recorder.record(encoder, staging)
+            except BaseException:
+                self._drop(staging)
+                raise
+        return Run(self, staging, submitted)
 
     def upload(self, inputs: Sequence[Words]) -> None:
         """Writes input words to the buffers of the input ports."""
         for port, words in zip(self.program.inputs, inputs, strict=True):
             self.device.wgpu.queue.write_buffer(self.buffer(port.place), 0, words)
 
-    def record(self, encoder: Any) -> None:
-        """Records all dispatches in one pass, and the copies of the outputs to the staging buffer."""
-        compute = encoder.begin_compute_pass()
-        for pipeline, group, grid in self._steps:
-            compute.set_pipeline(pipeline)
-            compute.set_bind_group(0, group)
-            compute.dispatch_workgroups(*grid)
-        compute.end()
-        for port, offset in zip(self.program.outputs, self._offsets, strict=True):
-            encoder.copy_buffer_to_buffer(self.buffer(port.place), 0, self._staging, offset, _aligned(port.size))
-
-    def _read(self) -> list[Words]:
-        self._staging.map_sync(wgpu.MapMode.READ)
-        try:
-            data = bytes(self._staging.read_mapped(copy=False))
-        finally:
-            self._staging.unmap()
-        found = []
-        for port, offset in zip(self.program.outputs, self._offsets, strict=True):
-            dtype = np.float32 if port.dtype == "float32" else np.uint32
-            found.append(np.frombuffer(data, dtype, port.size // 4, offset))
+    def _read(self, staging: Staging, submitted: Any) -> list[Words]:
+        with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
+            try:
+                data = self._recorder.read(staging, submitted)
+                found = []
+                for port, offset in zip(self.program.outputs, self._offsets, strict=True):
+                    dtype = np.float32 if port.dtype == "float32" else np.uint32
+                    found.append(np.frombuffer(data, dtype, port.size // 4, offset).copy())
+                self._recorder.unmap(staging)
+            except BaseException:
+                self._drop(staging)
+                raise
+        self._release(staging)
         return found
+
+    def _release(self, staging: Staging) -> None:
+        with self.device.lock:
+            if self._made and len(self._free) < _KEPT:
+                self._free.append(staging)
+            else:
+                self._drop(staging)
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
         """Microseconds of every dispatch, (repeats, dispatches), by timestamp queries: one compute pass a dispatch."""
@@ -174,11 +248,13 @@ class Executor:
             self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
 
     def close(self) -> None:
-        """Frees the buffers, once no call uses them; later calls raise DeviceError."""
+        """Frees the buffers, once no run uses them; runs in flight still give their results, later ones DeviceError."""
         with self.device.lock:
             for buffer in self._made:
                 buffer.destroy()
-            self._made, self._steps = [], []
+            for staging in self._free:
+                self._drop(staging)
+            self._made, self._free, self._steps = [], [], []
 
     def _check_open(self) -> None:
         # wgpu-native ends the whole process when destroyed buffers are submitted.

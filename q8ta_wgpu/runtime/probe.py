@@ -1,4 +1,4 @@
-"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, and the speed of packed dot.
+"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, and speeds to compare with.
 
 WGSL leaves rounding of conversions, flushing of denormals and what a driver re-associates open. Every device known so
 far computes what q8ta_wgpu/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +169,81 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
             elapsed = time.perf_counter() - started
         found[name] = operations * repeats / elapsed / 1e9
     return DotRates(**found)
+
+
+_COPY = """
+@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
+struct Params { count: u32 };
+@group(0) @binding(2) var<uniform> params: Params;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  if (id.x < params.count) { y[id.x] = x[id.x]; }
+}
+"""
+_COPIED = {False: 64 << 20, True: 16 << 20}
+"""Bytes of a buffer, on a GPU and on a CPU: two of them are more than the last cache of most, and quickly copied."""
+
+
+def copy_rate(device: Device, seconds: float = 0.05) -> float:
+    """Bytes read and written by a kernel that copies a large buffer, in 10^9 a second: the best of what fits in about
+    `seconds` after a warm-up. By timestamps where the device has them, else on the host's clock."""
+    gpu: Any = device.wgpu
+    size = min(_COPIED[device.target.cpu], device.target.binding_size) // 4096 * 4096
+    compiled = device.pipeline(f"// probe of the copy bandwidth{_COPY}", 2)
+    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
+    made: list[Any] = []
+    try:
+        for _ in range(2):
+            made.append(gpu.create_buffer(size=size, usage=usage))
+        count = np.array([size // 16, 0, 0, 0], np.uint32)
+        made.append(gpu.create_buffer_with_data(data=count, usage=wgpu.BufferUsage.UNIFORM))
+        entries = [{"binding": i, "resource": {"buffer": buffer}} for i, buffer in enumerate(made)]
+        group = gpu.create_bind_group(layout=compiled.layout, entries=entries)
+
+        def copies(compute: Any, repeats: int) -> None:
+            compute.set_pipeline(compiled.pipeline)
+            compute.set_bind_group(0, group)
+            for _ in range(repeats):
+                compute.dispatch_workgroups(size // 4096)
+
+        _elapsed(device, lambda compute: copies(compute, 1), made[1])  # makes and clears the buffers
+        once = _elapsed(device, lambda compute: copies(compute, 1), made[1])
+        repeats = min(max(int(seconds / 4 / max(once, 1e-6)), 1), 64)
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while not times or time.perf_counter() < end:
+            times.append(_elapsed(device, lambda compute: copies(compute, repeats), made[1]))
+        return 2e-9 * size * repeats / max(min(times), 1e-9)
+    finally:
+        for buffer in made:
+            buffer.destroy()
+
+
+def _elapsed(device: Device, record: Callable[[Any], None], written: Any) -> float:
+    """Seconds the device takes for one compute pass. `written` is a buffer the pass writes."""
+    gpu: Any = device.wgpu
+    encoder = gpu.create_command_encoder()
+    if not device.timestamps:
+        compute = encoder.begin_compute_pass()
+        record(compute)
+        compute.end()
+        commands = encoder.finish()
+        started = time.perf_counter()
+        gpu.queue.submit([commands])
+        gpu.queue.read_buffer(written, 0, 16)
+        return time.perf_counter() - started
+    queries = gpu.create_query_set(type="timestamp", count=2)
+    resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+    writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
+    compute = encoder.begin_compute_pass(timestamp_writes=writes)
+    record(compute)
+    compute.end()
+    encoder.resolve_query_set(queries, 0, 2, resolved, 0)
+    gpu.queue.submit([encoder.finish()])
+    ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
+    resolved.destroy()
+    return float(ticks[1] - ticks[0]) / 1e9
 
 
 def _library(stem: str) -> str:

@@ -53,7 +53,8 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Program:
-    """Shaders, buffers and dispatches in order. `slots` are byte sizes; `constants` are uploaded once as they are."""
+    """Shaders, buffers and dispatches in order. `slots` are byte sizes; `constants` are uploaded once as they are;
+    `values` are the bytes of each tensor that lives in a slot, which several share one after the other."""
 
     shaders: tuple[str, ...]
     slots: tuple[int, ...]
@@ -62,6 +63,7 @@ class Program:
     dispatches: tuple[Dispatch, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    values: tuple[int, ...] = ()
 
     @property
     def activation_bytes(self) -> int:

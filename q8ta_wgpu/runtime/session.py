@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +17,9 @@ from q8ta_wgpu import reference
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
+from q8ta_wgpu.runtime.figures import Memory, Opening
 from q8ta_wgpu.runtime.program import Port, Program
+from q8ta_wgpu.runtime.streaming import Pending, stream
 from q8ta_wgpu.schedule import POLICIES, schedule
 from q8ta_wgpu.target import BASELINE
 
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.timing import Timing
 
 Array = NDArray[Any]
+_LAYOUTS = {layout.short: layout for layout in Layout}
 
 
 class Session:
@@ -37,6 +43,10 @@ class Session:
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
 
+    Attributes:
+        model, device: what was opened; `device` is None for the reference.
+        opening: seconds it took.
+
     Raises:
         InputError: `layouts` is neither.
         DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
@@ -46,8 +56,8 @@ class Session:
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
     is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
 
-    Sessions may share a device, and calls may come from several threads: they are serialized. Use as a context
-    manager, or `close()`, to free device memory.
+    Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
+    context manager, or `close()`, to free device memory.
     """
 
     def __init__(self, model: Model, device: Any = None, layouts: str = "optimal") -> None:
@@ -60,19 +70,26 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
+        self.opening = Opening()
         self._executor: Executor | None = None
         if isinstance(device, str) and device == "reference":
             return
         from q8ta_wgpu.runtime.device import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
+        started = time.perf_counter()
         self.device = open_device(device)
         if any(t.dtype == INT8X4 for t in model.graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
-        self._executor = Executor(self.program, self.device)
+        opened = time.perf_counter()
+        program = self.program
+        scheduled = time.perf_counter()
+        self._executor = Executor(program, self.device)
+        loaded = time.perf_counter()
+        self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -84,25 +101,63 @@ class Session:
         """The adapter's name, or 'reference'."""
         return self.device.name if self.device else "reference"
 
+    @property
+    def memory(self) -> Memory | None:
+        """Device memory the session holds, at most so far; None for the reference, which has none."""
+        return self._executor.memory if self._executor else None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model, inputs by position or by name.
 
         Raises InputError naming the input, what was expected and what was found; DeviceError if the device fails.
         """
+        return self._finish(self._start(args, kwargs).result())
+
+    async def run_async(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that can be awaited under asyncio: the loop goes on while inputs are packed and the device works.
+
+        It runs in a thread of asyncio's pool, which works on every device. Several may be awaited at a time. Do not
+        change an input array before its call has finished. Cancelling stops the waiting, not the device. Raises as a
+        call does.
+        """
+        return await asyncio.to_thread(self, *args, **kwargs)
+
+    def run_many(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Outputs of many calls, in order, with upload, computation and read-back overlapping: faster than calls where
+        the device would wait for the host.
+
+        Args:
+            items: an item is an array, a tuple of arrays in the order of the inputs, or a mapping from names to arrays.
+                At most three items are taken ahead of the outputs; an item's arrays may change once the next is taken.
+
+        Raises InputError or DeviceError at the turn of the item that is wrong, naming its number, and whatever `items`
+        raises. The session stays usable then, and where the iteration is left early. Other calls may come in between.
+        """
+        try:
+            iterator = iter(items)
+        except TypeError as error:
+            raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
+        return stream(iterator, lambda item: self._start(*_arguments(item)), self._finish)
+
+    def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = self._arrays(args, kwargs)
+        words = self._words(arrays) if self._executor else []
         with self._lock:
             self._check_open()
-            if self._executor is None:
-                values = reference.run(self.model.graph, arrays)
-                # Copies: a value may be a constant, or the caller's own array.
-                outputs = [values[name].copy() for name in self.model.graph.outputs]
-            else:
-                words = self._executor.run(self._words(arrays))
-                outputs = [_from_words(w, port) for w, port in zip(words, self.program.outputs, strict=True)]
-        return self.model.structure.unflatten(outputs)
+            if self._executor is not None:
+                return self._executor.submit(words)
+        values = reference.run(self.model.graph, arrays)
+        # Copies: a value may be a constant, or the caller's own array.
+        return _Computed([values[name].copy() for name in self.model.graph.outputs])
+
+    def _finish(self, found: Sequence[Array]) -> Any:
+        if self._executor is not None:
+            found = [_from_words(w, port) for w, port in zip(found, self.program.outputs, strict=True)]
+        return self.model.structure.unflatten(list(found))
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
-        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs.
+        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
+        those the adapter was measured at, once.
 
         Raises DeviceError without timestamp queries, InputError as a call does.
         """
@@ -121,7 +176,7 @@ class Session:
             words = self._words(arrays)
             measured = self._executor.time(words, warmup + repeats)[warmup:]
             runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
-        return Timing(self.name, self.program, measured, runs)
+        return Timing(self.name, self.program, measured, runs, *_rates(self.device))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -180,6 +235,36 @@ class Session:
             return np.asarray(array, wanted, order="C")
 
 
+def _rates(device: Device) -> tuple[float, float]:
+    """Packed dot products and copy bandwidth of a device; 0 for what cannot be measured, which is no reason to fail."""
+    dot = copy = 0.0
+    with contextlib.suppress(DeviceError):
+        dot = device.dot_rates.packed
+    with contextlib.suppress(DeviceError):
+        copy = device.copy_rate
+    return dot, copy
+
+
+class _Computed:
+    """What the reference computed at once, as a run that is over."""
+
+    def __init__(self, outputs: list[Array]) -> None:
+        self.outputs = outputs
+
+    def result(self) -> list[Array]:
+        return self.outputs
+
+    def discard(self) -> None:
+        pass
+
+
+def _arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and named arguments of an item of run_many."""
+    if isinstance(item, Mapping):
+        return (), item
+    return item if isinstance(item, tuple) else (item,), {}
+
+
 def as_array(name: str, value: Any) -> Array:
     """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
     try:
@@ -197,14 +282,10 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def _to_words(array: Array, port: Port) -> Array:
-    return pack(array, _layout(port)) if port.dtype == INT8X4 else array
+    return pack(array, _LAYOUTS[port.layout]) if port.dtype == INT8X4 else array
 
 
 def _from_words(words: Array, port: Port) -> Array:
     if port.dtype == INT8X4:
-        return np.array(unpack(words, port.shape, _layout(port)))
-    return words.reshape(port.shape).copy()
-
-
-def _layout(port: Port) -> Layout:
-    return next(layout for layout in Layout if layout.short == port.layout)
+        return unpack(words, port.shape, _LAYOUTS[port.layout])
+    return words.reshape(port.shape)

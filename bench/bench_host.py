@@ -1,0 +1,107 @@
+"""What the host adds to a run: a chain of 60 dispatches so small that recording, submitting and reading back count.
+
+`python -m pytest bench/bench_host.py` times, on the best adapter: a call, the same through wgpu-py's public methods, an
+stream, and the parts of a call. Compare the rows of one table. On a software adapter what the device takes for the
+dispatches is the larger part of the first two, and a stream gains nothing: its queue waits where a GPU's does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model import Model
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder
+from q8ta_wgpu.structure import Structure
+
+SHAPE = (1, 8, 8, 8)
+DISPATCHES = 60
+STREAMED = 16
+
+
+def chain() -> Model:
+    """Quantize, tables and additions in turn, dequantize."""
+    last = DISPATCHES - 1
+    graph = Graph(inputs=["x"], outputs=["y"])
+    graph.types = {"x": TensorType(SHAPE), "y": TensorType(SHAPE)}
+    graph.types |= {f"v{i}": TensorType(SHAPE, INT8X4, QParams(0.05, 3)) for i in range(last)}
+    table = graph.add_constant("table", np.arange(-128, 128)[::-1].astype(np.int8))
+    add = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 13, "shift": 14, "lo": -128, "hi": 127}
+    graph.nodes.append(Node("quantize", ("x",), "v0", {"lo": -128, "hi": 127}))
+    for i in range(1, last):
+        before = f"v{i - 1}"
+        other = f"v{max(i - 2, 0)}"
+        graph.nodes.append(
+            Node("q8ta_table", (before, table), f"v{i}") if i % 2 else Node("q8ta_add", (before, other), f"v{i}", add)
+        )
+    graph.nodes.append(Node("dequantize", (f"v{last - 1}",), "y"))
+    return Model(graph, Structure(0))
+
+
+def item() -> Array:
+    return np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def session(vulkan: Device) -> Iterator[q8.Session]:
+    with q8.Session(chain(), vulkan) as opened:
+        assert len(opened.program.dispatches) == DISPATCHES
+        yield opened
+
+
+def executor(session: q8.Session) -> Executor:
+    assert session._executor is not None
+    return session._executor
+
+
+@pytest.mark.benchmark(group="end to end")
+def test_call(benchmark: BenchmarkFixture, session: q8.Session) -> None:
+    benchmark(session, item())
+
+
+@pytest.mark.benchmark(group="end to end")
+def test_call_through_public_methods(
+    benchmark: BenchmarkFixture, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vulkan.__dict__, "recorder", Recorder)
+    with q8.Session(chain(), vulkan) as opened:
+        benchmark(opened, item())
+
+
+@pytest.mark.benchmark(group=f"a stream of {STREAMED} items")
+def test_calls_one_after_the_other(benchmark: BenchmarkFixture, session: q8.Session) -> None:
+    items = [item()] * STREAMED
+    benchmark(lambda: [session(x) for x in items])
+
+
+@pytest.mark.benchmark(group=f"a stream of {STREAMED} items")
+def test_run_many(benchmark: BenchmarkFixture, session: q8.Session) -> None:
+    items = [item()] * STREAMED
+    benchmark(lambda: list(session.run_many(items)))
+
+
+@pytest.mark.benchmark(group="parts")
+def test_upload(benchmark: BenchmarkFixture, session: q8.Session) -> None:
+    benchmark(executor(session).upload, [item()])
+
+
+@pytest.mark.benchmark(group="parts")
+@pytest.mark.parametrize("form", [NativeRecorder, Recorder], ids=["native", "public"])
+def test_recording(benchmark: BenchmarkFixture, session: q8.Session, form: type[Recorder]) -> None:
+    made = executor(session)._recorder
+    recorder = form(made.device, made.steps, made.copies, made.cpu)
+    staging = recorder.staging(16384)
+    benchmark(lambda: recorder.record(recorder.encoder(), staging))
+
+
+@pytest.mark.benchmark(group="parts")
+def test_checking_inputs(benchmark: BenchmarkFixture, session: q8.Session) -> None:
+    x = item()
+    benchmark(lambda: session._words(session._arrays((x,), {})))

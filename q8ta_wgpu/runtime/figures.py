@@ -1,0 +1,74 @@
+"""What a session holds on its device, and what opening it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Device memory of a session, in bytes.
+
+    Attributes:
+        slots: of each slot that activations share.
+        constants: weights and tables, packed for the kernels chosen.
+        uniforms: parameters of the dispatches.
+        staging: what outputs are read from, at most so far: a buffer for each run in flight.
+        values: of each activation; those that live at different times share a slot.
+
+    Not counted: the driver's own memory, pipelines, and the upload of an input on its way.
+    """
+
+    slots: tuple[int, ...]
+    constants: int
+    uniforms: int
+    staging: int
+    values: tuple[int, ...]
+
+    @property
+    def peak(self) -> int:
+        """All that the session held at once."""
+        return sum(self.slots) + self.constants + self.uniforms + self.staging
+
+    @property
+    def unshared(self) -> int:
+        """What activations would take if each had a buffer of its own."""
+        return sum(self.values)
+
+    def __str__(self) -> str:
+        return (
+            f"memory: {_size(self.peak)} at most = slots {_size(sum(self.slots))}, constants {_size(self.constants)}, "
+            f"uniforms {_size(self.uniforms)}, staging {_size(self.staging)}\n"
+            f"slots: {len(self.values)} tensors of {_size(self.unshared)} share {len(self.slots)} slots, "
+            f"used again {len(self.values) - len(self.slots)} times"
+        )
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Seconds that opening a session took.
+
+    Attributes:
+        device: opening the adapter and checking its arithmetic, where no session had done so.
+        scheduling: layouts, kernels, WGSL, packed weights.
+        loading: compiling pipelines, making buffers, uploading weights, binding.
+    """
+
+    device: float = 0.0
+    scheduling: float = 0.0
+    loading: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.device + self.scheduling + self.loading
+
+    def __str__(self) -> str:
+        return (
+            f"device {1e3 * self.device:.0f} ms, scheduling {1e3 * self.scheduling:.0f} ms, "
+            f"pipelines and buffers {1e3 * self.loading:.0f} ms"
+        )
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:.2f} MiB" if size >= 1 << 17 else f"{size / 2**10:.1f} KiB"

@@ -1,0 +1,68 @@
+"""Many inputs through one session, with more than one run in flight."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from q8ta_wgpu.errors import Q8taError
+
+IN_FLIGHT = 3
+"""Runs under way at a time: while the device computes one, the next is uploaded and the last one read."""
+
+
+class Pending(Protocol):
+    """A run under way, as `Executor.submit` returns it."""
+
+    def result(self) -> Any:
+        """What the run computed, once."""
+
+    def discard(self) -> None:
+        """Nobody wants the result."""
+
+
+def stream(items: Iterator[Any], start: Callable[[Any], Pending], finish: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yields `finish(run.result())` of `start(item)` for every item, in order, with up to IN_FLIGHT runs under way.
+
+    Items are taken only as runs are started. What goes wrong with an item, or in `items` itself, is raised when its
+    turn comes: after the results of all items before it. Our own errors then say the item's number, from 0. Runs whose
+    results nobody takes, because the generator was closed or failed, are discarded.
+    """
+    runs: deque[tuple[int, Pending]] = deque()
+    started = 0
+    failure: Exception | None = None
+    try:
+        while True:
+            while failure is None and len(runs) < IN_FLIGHT:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                except Exception as error:
+                    failure = error
+                    break
+                try:
+                    runs.append((started, start(item)))
+                except Q8taError as error:
+                    failure = _numbered(error, started)
+                started += 1
+            if not runs:
+                break
+            number, run = runs.popleft()
+            try:
+                found = finish(run.result())
+            except Q8taError as error:
+                raise _numbered(error, number) from error
+            yield found
+        if failure is not None:
+            raise failure
+    finally:
+        for _, run in runs:
+            run.discard()
+
+
+def _numbered(error: Q8taError, number: int) -> Q8taError:
+    numbered = type(error)(f"item {number}: {error}")
+    numbered.__cause__ = error
+    return numbered

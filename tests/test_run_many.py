@@ -1,0 +1,373 @@
+"""Streams of inputs and awaited calls: the same outputs as calls, in order, and nothing lost when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.ir import Array, Graph, Node, TensorType
+from q8ta_wgpu.model import Model
+from q8ta_wgpu.runtime.device import Device, adapters, describe
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder
+from q8ta_wgpu.runtime.streaming import IN_FLIGHT
+from q8ta_wgpu.structure import Structure
+from tests.small import SHAPE, small_input, small_model
+
+MODEL = small_model()
+INPUTS = [small_input(i) for i in range(8)]
+EXPECTED = [Session(MODEL, "reference")(x) for x in INPUTS]
+
+
+def close_to(found: Any, expected: Any) -> None:
+    np.testing.assert_array_equal(found["y"], expected["y"])
+    np.testing.assert_array_equal(found["parts"][0], expected["parts"][0])
+
+
+def difference() -> Model:
+    """y = a - b."""
+    graph = Graph(inputs=["a", "b"], outputs=["y"])
+    graph.types = {name: TensorType((3,)) for name in ("a", "b", "y")}
+    graph.nodes = [Node("sub", ("a", "b"), "y", {"alpha": 1.0})]
+    return Model(graph, Structure(0))
+
+
+class Counted:
+    """Yields arrays and counts how many were taken."""
+
+    def __init__(self, arrays: list[Array]) -> None:
+        self.arrays = arrays
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Array]:
+        for x in self.arrays:
+            self.taken += 1
+            yield x
+
+
+@pytest.fixture(params=["device", "reference"])
+def session(request: pytest.FixtureRequest, device: Device) -> Iterator[Session]:
+    with Session(MODEL, device if request.param == "device" else "reference") as opened:
+        yield opened
+
+
+def staging(opened: Session) -> int:
+    """Idle staging buffers."""
+    assert opened._executor is not None
+    return len(opened._executor._free)
+
+
+def test_the_same_as_calls_in_order(session: Session) -> None:
+    found = list(session.run_many(INPUTS * 3))
+    assert len(found) == 24
+    for outputs, expected in zip(found, EXPECTED * 3, strict=True):
+        close_to(outputs, expected)
+    assert list(session.run_many([])) == []
+    close_to(next(session.run_many(iter(INPUTS))), EXPECTED[0])
+
+
+@pytest.mark.parametrize("where", ["vulkan", "reference"])
+def test_items_of_every_kind(where: str) -> None:
+    a, b = np.arange(3, dtype=np.float32), np.array([5, 7, 9], np.float32)
+    with Session(difference(), where) as opened:
+        found = list(opened.run_many([(a, b), {"b": a, "a": b}, (b, b)]))
+        np.testing.assert_array_equal(found, [a - b, b - a, b - b])
+        with pytest.raises(InputError, match=r"item 1: .*missing: b"):
+            list(opened.run_many([(a, b), a]))
+        with pytest.raises(InputError, match=r"item 0: the model has no input 'c'"):
+            list(opened.run_many([{"a": a, "c": b}]))
+        with pytest.raises(InputError, match=r"run_many takes an iterable of inputs, found int"):
+            opened.run_many(3)  # type: ignore[arg-type]
+
+
+def test_items_are_taken_as_they_are_needed(session: Session) -> None:
+    items = Counted(INPUTS)
+    outputs = session.run_many(items)
+    assert items.taken == 0
+    for i, expected in enumerate(EXPECTED):
+        close_to(next(outputs), expected)
+        assert items.taken <= min(i + IN_FLIGHT, len(INPUTS))
+
+
+def test_an_array_may_change_once_the_next_item_is_taken(session: Session) -> None:
+    """A camera's buffer, filled again and again."""
+
+    def frames() -> Iterator[Array]:
+        frame = np.empty(SHAPE, np.float32)
+        for x in INPUTS:
+            frame[:] = x
+            yield frame
+
+    for outputs, expected in zip(session.run_many(frames()), EXPECTED, strict=True):
+        close_to(outputs, expected)
+
+
+def test_a_wrong_item_is_raised_at_its_turn(session: Session) -> None:
+    items = [*INPUTS[:4], np.zeros(3, np.float32), INPUTS[4]]
+    outputs = session.run_many(items)
+    for expected in EXPECTED[:4]:
+        close_to(next(outputs), expected)
+    with pytest.raises(InputError, match=r"item 4: input 'x' must have shape \(2, 5, 6, 7\), found shape \(3,\)"):
+        next(outputs)
+    assert list(outputs) == []
+    close_to(session(INPUTS[0]), EXPECTED[0])
+
+
+def test_what_the_items_raise_comes_through(session: Session) -> None:
+    def items() -> Iterator[Array]:
+        yield from INPUTS[:2]
+        raise OSError("the camera is gone")
+
+    outputs = session.run_many(items())
+    for expected in EXPECTED[:2]:
+        close_to(next(outputs), expected)
+    with pytest.raises(OSError, match="the camera is gone"):
+        next(outputs)
+    close_to(session(INPUTS[0]), EXPECTED[0])
+
+
+def test_leaving_early_gives_back_what_was_held(device: Device) -> None:
+    with Session(MODEL, device) as opened:
+        for _ in range(5):
+            for number, outputs in enumerate(opened.run_many(INPUTS)):
+                close_to(outputs, EXPECTED[number])
+                if number == 2:
+                    break
+        outputs = opened.run_many(INPUTS)
+        next(outputs)
+        outputs.close()  # type: ignore[attr-defined]
+        assert staging(opened) == IN_FLIGHT
+        close_to(opened(INPUTS[3]), EXPECTED[3])
+
+
+def test_interleaved_with_calls_and_with_itself(session: Session) -> None:
+    first, second = session.run_many(INPUTS), session.run_many(reversed(INPUTS))
+    for i in range(len(INPUTS)):
+        close_to(next(first), EXPECTED[i])
+        close_to(session(INPUTS[(i + 3) % 8]), EXPECTED[(i + 3) % 8])
+        close_to(next(second), EXPECTED[-1 - i])
+
+
+def test_streams_in_several_threads(session: Session) -> None:
+    def work(turn: int) -> None:
+        order = np.random.default_rng(turn).permutation(len(INPUTS))
+        for i, outputs in zip(order, session.run_many(INPUTS[i] for i in order), strict=True):
+            close_to(outputs, EXPECTED[i])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_closing_in_the_middle(session: Session) -> None:
+    outputs = session.run_many(INPUTS)
+    close_to(next(outputs), EXPECTED[0])
+    session.close()
+    close_to(next(outputs), EXPECTED[1])
+    close_to(next(outputs), EXPECTED[2])
+    with pytest.raises(InputError, match=r"item 3: this session was closed"):
+        next(outputs)
+
+
+def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
+    """The results still come, and the staging buffers go with them."""
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        words = opened._words({"x": INPUTS[0]})
+        runs = [executor.submit(words) for _ in range(6)]
+    for run in runs[:-1]:
+        assert len(run.result()) == 2
+    runs[-1].discard()
+    assert executor._free == []
+    with pytest.raises(DeviceError, match="this program was closed"):
+        executor.submit(words)
+
+
+def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> None:
+    """By counting references: a recorded command buffer holds every buffer of the program."""
+    opened = Session(MODEL, vulkan)
+    list(opened.run_many(INPUTS))
+    assert opened._executor is not None
+    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._executor._free]
+    held.append(weakref.ref(opened._executor))
+    gc.disable()
+    try:
+        del opened
+        assert [ref() for ref in held] == [None] * (IN_FLIGHT + 1)
+    finally:
+        gc.enable()
+
+
+def test_a_device_lost_in_the_middle() -> None:
+    """Runs recorded ahead must not be submitted to a lost device: wgpu-native would end the process."""
+    adapter = next(a for a in adapters() if "Vulkan" in describe(a))
+    opened = Session(MODEL, adapter.request_device_sync())
+    outputs = opened.run_many(INPUTS)
+    close_to(next(outputs), EXPECTED[0])
+    assert opened.device is not None
+    opened.device.wgpu.destroy()
+    with pytest.raises(DeviceError, match=r"item \d: .*could not run the program"):
+        list(outputs)
+    opened.close()
+    empty = Model(Graph(["x"], ["x"], types={"x": TensorType((3,))}), Structure(0))
+    with pytest.raises(DeviceError, match="lost"):
+        Session(empty, opened.device)
+
+
+# --- recording ---
+
+
+@pytest.mark.parametrize("form", [NativeRecorder, Recorder])
+def test_the_next_run_is_recorded_while_the_device_works(
+    form: type[Recorder], vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vulkan.__dict__, "recorder", form)
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        recorder = executor._recorder
+        events: list[str] = []
+
+        def logged(name: str) -> Callable[..., Any]:
+            original = getattr(recorder, name)
+
+            def call(*arguments: Any) -> Any:
+                events.append(name)
+                return original(*arguments)
+
+            return call
+
+        for name in ("record", "submit", "read"):
+            monkeypatch.setattr(recorder, name, logged(name))
+        for _ in range(3):
+            close_to(opened(INPUTS[0]), EXPECTED[0])
+        assert events == ["record", *["submit", "record", "read"] * 3]
+        events.clear()
+        list(opened.run_many(INPUTS[:4]))
+        assert events.count("submit") == events.count("read") == 4
+        assert events[: events.index("read")].count("submit") == IN_FLIGHT
+
+
+def test_errors_while_recording_are_raised(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native functions report errors to a handler: what it is told while recording must not only be logged."""
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        recorder = executor._recorder
+        assert isinstance(recorder, NativeRecorder)
+        set_pipeline, *others = recorder._calls
+
+        def complain(*arguments: Any) -> None:
+            recorder._errors.handle_error("Validation", "this pipeline is of another device")
+            set_pipeline(*arguments)
+
+        monkeypatch.setattr(recorder, "_calls", (complain, *others))
+        with pytest.raises(DeviceError, match="could not run the program: this pipeline is of another device"):
+            opened(INPUTS[0])
+        monkeypatch.undo()
+        close_to(opened(INPUTS[0]), EXPECTED[0])
+
+
+def test_an_interrupt_while_outputs_arrive(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may run a signal handler in the callback that wgpu-native calls: neither it nor the session is lost."""
+    with Session(MODEL, vulkan) as opened:
+        close_to(opened(INPUTS[0]), EXPECTED[0])
+
+        def signalled(view: Any) -> str:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("wgpu.backends.wgpu_native._api.from_c_string_view", signalled)
+        with pytest.raises(KeyboardInterrupt):
+            opened(INPUTS[1])
+        monkeypatch.undo()
+        close_to(opened(INPUTS[2]), EXPECTED[2])
+
+
+# --- through wgpu's public methods, where wgpu-native's own functions are missing ---
+
+
+def test_the_public_form(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.recorder is NativeRecorder
+    other = Device(device.wgpu)
+    monkeypatch.setattr("wgpu.backends.wgpu_native._api.lib", object())
+    assert other.recorder is Recorder
+    monkeypatch.undo()
+    with Session(MODEL, other) as opened:
+        for outputs, expected in zip(opened.run_many(INPUTS), EXPECTED, strict=True):
+            close_to(outputs, expected)
+        close_to(opened(INPUTS[5]), EXPECTED[5])
+
+
+def test_spinning_and_blocking_waits(vulkan: Device) -> None:
+    """Software adapters never spin; here both ways of waiting are taken, by two threads at a time."""
+    with Session(MODEL, vulkan) as opened, ThreadPoolExecutor(2) as pool:
+        executor = opened._executor
+        assert isinstance(executor, Executor)
+
+        def work(turn: int) -> None:
+            for outputs, expected in zip(opened.run_many(INPUTS), EXPECTED, strict=True):
+                close_to(outputs, expected)
+
+        for cpu in (False, True):
+            executor._recorder.cpu = cpu
+            list(pool.map(work, range(4)))
+
+
+# --- async ---
+
+
+def test_awaited_calls(session: Session) -> None:
+    async def several() -> list[Any]:
+        return await asyncio.gather(*(session.run_async(x) for x in INPUTS * 2))
+
+    for outputs, expected in zip(asyncio.run(several()), EXPECTED * 2, strict=True):
+        close_to(outputs, expected)
+    with pytest.raises(InputError, match="missing: x"):
+        asyncio.run(session.run_async())
+
+
+def test_the_event_loop_goes_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a call waits for its turn on the device, other tasks run: here the one that lets it have its turn."""
+    turn = threading.Lock()
+
+    async def main() -> Any:
+        call = asyncio.create_task(session.run_async(x=INPUTS[0]))
+        while not waiting.is_set():
+            await asyncio.sleep(0)
+        assert not call.done()
+        turn.release()
+        return await call
+
+    waiting = threading.Event()
+    original = session._start
+
+    def start(*arguments: Any) -> Any:
+        waiting.set()
+        with turn:
+            return original(*arguments)
+
+    monkeypatch.setattr(session, "_start", start)
+    turn.acquire()
+    close_to(asyncio.run(main()), EXPECTED[0])
+
+
+def test_a_cancelled_call_leaves_the_session_usable(session: Session) -> None:
+    async def main() -> Any:
+        call = asyncio.create_task(session.run_async(INPUTS[0]))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return await session.run_async(INPUTS[1])
+
+    close_to(asyncio.run(main()), EXPECTED[1])
