@@ -218,9 +218,12 @@ def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
     return _conv(b, args, tuple(args["padding"]) * (2 // len(args["padding"])))
 
 
+_TRANSPOSED = {1: "1d.default", 2: "2d.input"}
+
+
 def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
     if args["transposed"]:
-        raise b.refuse("transposed convolution is not supported")
+        return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
     if len(args["stride"]) == 1 and len(b.type(args["input"]).shape) == 3:
         return _import_conv1d(b, args)
     return _import_conv2d(b, args)

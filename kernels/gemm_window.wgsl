@@ -11,6 +11,10 @@ fn row_of(m: u32) -> Row {
              m % params.y_dims.w * params.stride.y - params.padding.y);
 }
 
+// One phase, and pixels in order.
+fn phase_of(m: u32) -> u32 { return 0u; }
+fn pixel_of(m: u32) -> u32 { return m; }
+
 fn place_of(k: u32) -> Place {
   let vectors = params.row_words / 4u;
   let tap = k / vectors;

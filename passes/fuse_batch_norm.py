@@ -16,7 +16,7 @@ def fuse_batch_norm(graph: Graph) -> None:
     users, producers = graph.users(), graph.producers()
     for node in [n for n in graph.nodes if n.op == "batch_norm"]:
         conv = producers.get(node.inputs[0])
-        if conv is None or conv.op not in ("conv2d", "linear") or len(users[conv.output]) != 1:
+        if conv is None or conv.op not in ("conv2d", "conv_transpose2d", "linear") or len(users[conv.output]) != 1:
             continue
         if conv.op == "linear" and len(graph.types[conv.output].shape) != 2:
             continue  # its outputs are the last dimension, a batch norm's channels dimension 1

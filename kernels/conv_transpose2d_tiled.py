@@ -1,0 +1,139 @@
+"""The fast kernels of q8ta_conv_transpose2d: one implicit matrix product for each phase. No operators here.
+
+Of stride (sy, sx), rows and columns of the result whose place, padding counted, leaves the same remainders are a phase.
+A phase is an ordinary convolution of stride 1 with every sy-th and sx-th tap (sub-pixel convolution, Shi et al. 2016,
+arXiv:1609.07009), so that no multiplication meets the zeros between input pixels. All read and write 4C.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu import gemm, weighted
+from q8ta_wgpu.ir import Array, Attrs
+from q8ta_wgpu.layout import Layout, Shape
+from q8ta_wgpu.op import Call, Kernel, Params, dims
+from q8ta_wgpu.target import Target
+
+ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
+PER_CHANNEL = {position: weighted.pad4 for position in (2, 3)}
+
+
+def taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
+    """The taps along an axis that reach the rows of a phase, nearest to the first row first."""
+    return [k for k in range(kernel) if k * dilation % stride == remainder]
+
+
+def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[int]]]:
+    """(phase, its taps along y, along x) of a weight (outputs, depth, height, width); phase = y rest * sx + x rest."""
+    axes = [
+        [taps(rest, weight[2 + i], attrs["stride"][i], attrs["dilation"][i]) for rest in range(attrs["stride"][i])]
+        for i in range(2)
+    ]
+    return ((phase, ys, xs) for phase, (ys, xs) in enumerate((ys, xs) for ys in axes[0] for xs in axes[1]))
+
+
+def macs(call: Call) -> int:
+    """Multiply-accumulates that meet an input pixel or its border: each input element times its group's outputs."""
+    channels, _, kh, kw = call.inputs[1].shape
+    return call.inputs[0].numel * channels // int(call.attrs["groups"]) * kh * kw
+
+
+def cost(kind: str) -> Callable[[Call], float]:
+    """`Kernel.cost` of a kernel of a kind of weighted.MACS_A_BYTE."""
+    return lambda call: macs(call) / weighted.MACS_A_BYTE[kind]
+
+
+def _grid(call: Call) -> tuple[int, int]:
+    """Rows and columns of a phase, those past the result's end included."""
+    _, _, h, w = dims(call.output)
+    return -(-h // call.attrs["stride"][0]), -(-w // call.attrs["stride"][1])
+
+
+def _most_taps(call: Call) -> tuple[int, int]:
+    """Taps of a phase along y and x; phases with fewer have weights of 0."""
+    kernel, stride = call.inputs[1].shape[2:], call.attrs["stride"]
+    return -(-kernel[0] // stride[0]), -(-kernel[1] // stride[1])
+
+
+def sizes(call: Call, tile: gemm.Tile | None = None) -> tuple[int, int, int]:
+    """(rows, channels, words along k) of all phases' products one below the other, each padded to whole tiles."""
+    rows, depth = dims(call.output)[0] * math.prod(_grid(call)), call.inputs[1].shape[1]
+    m = tile.m if tile else 1
+    phase_rows = -(-rows // m) * m
+    words = math.prod(_most_taps(call)) * -(-depth // 16) * 4
+    return math.prod(call.attrs["stride"]) * phase_rows, call.output.shape[1], words
+
+
+def pad_phases(call: Call, array: Array) -> Array:
+    """(phases, channels) numbers, each phase padded with zeros to a whole number of words' lanes."""
+    return np.pad(array, ((0, 0), (0, -array.shape[1] % 4)))
+
+
+def _pack(call: Call, weight: Array, tile: gemm.Tile) -> Array:
+    """The packed weights of all phases in order, k running over (tap, vector of 16 channels)."""
+    channels, depth, *_ = weight.shape
+    most_y, most_x = _most_taps(call)
+    found = []
+    for _, ys, xs in phases(weight.shape, call.attrs):
+        rows = np.zeros((channels, most_y, most_x, -(-depth // 16) * 16), np.int8)
+        rows[:, : len(ys), : len(xs), :depth] = weight[:, :, ys][..., xs].transpose(0, 2, 3, 1)
+        found.append(tile.pack(rows.reshape(channels, -1)))
+    return np.concatenate(found)
+
+
+def _params(call: Call, tile: gemm.Tile) -> Params:
+    attrs, x = call.attrs, dims(call.inputs[0])
+    rows = sizes(call, tile)
+    fields: dict[str, Any] = {
+        **gemm.params(tile, rows),
+        **weighted.epilogue_params(call),
+        "phase_rows": np.uint32(rows[0] // math.prod(attrs["stride"])),
+        "row_words": np.uint32(-(-x[1] // 4)),
+        "phase_grid": (*_grid(call), 0, 0),
+        "taps": (*_most_taps(call), 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": (*attrs["padding"], 0, 0),
+        "dilation": (*attrs["dilation"], 0, 0),
+        # Tap k reaches the phase k * dilation % stride, so phase r starts with tap r * inverse % stride.
+        "inverse": (*(pow(d, -1, s) for d, s in zip(attrs["dilation"], attrs["stride"], strict=True)), 0, 0),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+    }
+    return fields
+
+
+def _when(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
+    attrs = call.attrs
+    apart = all(math.gcd(s, d) == 1 for s, d in zip(attrs["stride"], attrs["dilation"], strict=True))
+    whole = -(-call.inputs[0].shape[1] // 4) % 4 == 0
+    return attrs["groups"] == 1 and apart and whole == wide and tile.fits(target)
+
+
+def _suits(call: Call, target: Target, label: str) -> bool:
+    return label == gemm.choose(sizes(call), target)
+
+
+def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Tiled matrix products: every tile, with x bound as vectors or as words."""
+    return tuple(
+        Kernel(
+            f"{op}.implicit_{label}",
+            ("gemm", "gemm_dot", "gemm_window_transposed", "gemm_wide" if wide else "gemm_narrow", *epilogue),
+            (ONLY_4C,),
+            ONLY_4C,
+            when=functools.partial(_when, wide=wide, tile=tile),
+            suits=functools.partial(_suits, label=label),
+            wide=("multiplier", "offset", "correction", "weight", *(("x",) if wide else ())),
+            positions=False,
+            params=functools.partial(_params, tile=tile),
+            prepack={1: functools.partial(_pack, tile=tile), 4: pad_phases, **PER_CHANNEL},
+            **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
+        )
+        for label, tile in gemm.TILES.items()
+        for wide in (True, False)
+    )
