@@ -18,7 +18,21 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.kernels import conv_transpose2d_tiled as tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
-from q8ta_wgpu.op import FLOAT, Attr, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, dims, extent, pair
+from q8ta_wgpu.op import (
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Kernel,
+    Lowered,
+    Op,
+    Operand,
+    Params,
+    Site,
+    extent,
+    pair,
+)
 
 SCHEMA: Mapping[str, Attr] = {
     "stride": pair(),

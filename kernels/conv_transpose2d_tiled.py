@@ -39,9 +39,9 @@ def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[i
 
 
 def macs(call: Call) -> int:
-    """Multiply-accumulates that meet an input pixel or its border: each input element times its group's outputs."""
-    channels, _, kh, kw = call.inputs[1].shape
-    return call.inputs[0].numel * channels // int(call.attrs["groups"]) * kh * kw
+    """Multiply-accumulates: each pixel of the input meets every tap."""
+    x, weight = call.inputs[:2]
+    return x.numel // x.shape[1] * weight.numel
 
 
 def cost(kind: str) -> Callable[[Call], float]:

@@ -8,7 +8,8 @@ from q8ta_wgpu.ir import Graph, Node
 
 
 def fuse_batch_norm(graph: Graph) -> None:
-    """conv2d -> batch_norm becomes conv2d with w * s and (b - mean) * s + beta, s = gamma / sqrt(var + eps).
+    """conv2d -> batch_norm becomes conv2d with w * s and (b - mean) * s + beta, s = gamma / sqrt(var + eps); so do
+    conv_transpose2d and linear.
 
     Only where the weight is a float constant and nothing else reads the convolution. PT2E folds batch norms itself;
     this catches what it leaves. (Quantized weights are left alone: their scales were chosen without the batch norm.)
