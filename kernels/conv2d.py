@@ -10,7 +10,7 @@ import numpy as np
 from q8ta_wgpu import weighted
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
-from q8ta_wgpu.kernels import conv2d_tiled
+from q8ta_wgpu.kernels import conv2d_grouped, conv2d_tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.op import (
     FLOAT,
@@ -184,6 +184,7 @@ def _kernels(op: str, epilogue: tuple[str, ...], inputs: tuple[frozenset[Layout]
     fast = conv2d_tiled.fast_kernels(op, FAST[op]) if op in FAST else ()
     return (
         *fast,
+        *(conv2d_grouped.grouped_kernels(op, (FAST[op], "quad_finish")) if op in FAST else ()),
         Kernel(
             f"{op}.dw",
             ("q8ta_conv2d_dw", *epilogue),
@@ -302,6 +303,10 @@ CASES = (
     _case((3, 32, 1, 1), (9, 32, 1, 1)),
     _case((2, 20, 1, 1), (24, 20, 1, 1), values="ties"),
     _case((1, 4, 3, 3), (4, 4, 3, 3), padding=4, dilation=2),
+    _case((2, 24, 7, 9), (48, 8, 3, 3), stride=2, padding=(1, 0, 2, 1), groups=3),
+    _case((1, 8, 6, 11), (16, 4, 3, 2), padding=(2, 1, 0, 3), dilation=(1, 3), groups=2),
+    _case((3, 12, 5, 3), (12, 4, 1, 1), groups=3, values="ties"),
+    _case((1, 64, 3, 5), (8, 32, 3, 3), padding=1, groups=2, values="saturate"),
 )
 
 conv2d = Op(
