@@ -23,7 +23,7 @@ from q8ta_wgpu.schedule import schedule
 ROUNDS = 7
 
 
-def in_turns(device: Device, plans: Mapping[str, tuple[Graph, Plan | None]]) -> dict[str, float]:
+def in_turns(device: Device, plans: Mapping[str, tuple[Graph, Plan]]) -> dict[str, float]:
     """Median microseconds of a run of each graph under its plan, all of them timed in turns."""
     executors: dict[str, tuple[Executor, list[Any], int]] = {}
     times: dict[str, list[float]] = {name: [] for name in plans}
@@ -71,7 +71,8 @@ GROUPED: tuple[tuple[int, int, int, int, int, int], ...] = (
     (60, 240, 28, 1, 1, 3),
     (96, 256, 27, 5, 1, 2),
 )
-"""ResNeXt-50 32x4d's 3x3 convolutions (Xie et al. 2017), two of ShuffleNet's 1x1 (Zhang et al. 2018), AlexNet's second."""
+"""ResNeXt-50 32x4d's 3x3 convolutions (Xie et al. 2017), two of ShuffleNet's 1x1 (Zhang et al. 2018), the second of
+AlexNet."""
 
 
 def part_grouped(device: Device, batches: Sequence[int] = (1, 32)) -> None:
@@ -113,8 +114,12 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
     }
     weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
     # -3 is the zero point of the helpers' inputs; each phase sums every stride-th tap.
-    sums = [weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)]
-    return op_graph("q8ta_conv_transpose2d", [x], attrs, (weight, multiplier, offset, (-3 * np.array(sums)).astype(np.int32)))
+    sums = [
+        weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)
+    ]
+    return op_graph(
+        "q8ta_conv_transpose2d", [x], attrs, (weight, multiplier, offset, (-3 * np.array(sums)).astype(np.int32))
+    )
 
 
 def part_transposed(device: Device, batches: Sequence[int] = (1, 32)) -> None:

@@ -55,19 +55,18 @@ def _grid(call: Call) -> tuple[int, int]:
     return -(-h // call.attrs["stride"][0]), -(-w // call.attrs["stride"][1])
 
 
-def _most_taps(call: Call) -> tuple[int, int]:
-    """Taps of a phase along y and x; phases with fewer have weights of 0."""
-    kernel, stride = call.inputs[1].shape[2:], call.attrs["stride"]
-    return -(-kernel[0] // stride[0]), -(-kernel[1] // stride[1])
+def _vectors(call: Call) -> int:
+    """Vectors along k of the phase that has most taps."""
+    _, depth, kernel_y, kernel_x = call.inputs[1].shape
+    stride_y, stride_x = (int(stride) for stride in call.attrs["stride"])
+    return -(-kernel_y // stride_y) * -(-kernel_x // stride_x) * -(-depth // 16)
 
 
 def sizes(call: Call, tile: gemm.Tile | None = None) -> tuple[int, int, int]:
     """(rows, channels, words along k) of all phases' products one below the other, each padded to whole tiles."""
-    rows, depth = dims(call.output)[0] * math.prod(_grid(call)), call.inputs[1].shape[1]
     m = tile.m if tile else 1
-    phase_rows = -(-rows // m) * m
-    words = math.prod(_most_taps(call)) * -(-depth // 16) * 4
-    return math.prod(call.attrs["stride"]) * phase_rows, call.output.shape[1], words
+    phase_rows = -(-dims(call.output)[0] * math.prod(_grid(call)) // m) * m
+    return math.prod(call.attrs["stride"]) * phase_rows, call.output.shape[1], 4 * _vectors(call)
 
 
 def pad_phases(call: Call, array: Array) -> Array:
@@ -78,25 +77,25 @@ def pad_phases(call: Call, array: Array) -> Array:
 def _pack(call: Call, weight: Array, tile: gemm.Tile) -> Array:
     """The packed weights of all phases in order, k running over (tap, vector of 16 channels)."""
     channels, depth, *_ = weight.shape
-    most_y, most_x = _most_taps(call)
     found = []
     for _, ys, xs in phases(weight.shape, call.attrs):
-        rows = np.zeros((channels, most_y, most_x, -(-depth // 16) * 16), np.int8)
-        rows[:, : len(ys), : len(xs), :depth] = weight[:, :, ys][..., xs].transpose(0, 2, 3, 1)
-        found.append(tile.pack(rows.reshape(channels, -1)))
+        reached = weight[:, :, ys][..., xs].transpose(0, 2, 3, 1)
+        rows = np.pad(reached, ((0, 0), (0, 0), (0, 0), (0, -depth % 16))).reshape(channels, -1)
+        found.append(tile.pack(np.pad(rows, ((0, 0), (0, 16 * _vectors(call) - rows.shape[1])))))
     return np.concatenate(found)
 
 
 def _params(call: Call, tile: gemm.Tile) -> Params:
     attrs, x = call.attrs, dims(call.inputs[0])
-    rows = sizes(call, tile)
+    rows, shortest = sizes(call, tile), tile.at_depth(_vectors(call))
     fields: dict[str, Any] = {
         **gemm.params(tile, rows),
         **weighted.epilogue_params(call),
         "phase_rows": np.uint32(rows[0] // math.prod(attrs["stride"])),
+        "phase_vectors": np.uint32(shortest.steps(_vectors(call)) * shortest.step * shortest.split),
         "row_words": np.uint32(-(-x[1] // 4)),
         "phase_grid": (*_grid(call), 0, 0),
-        "taps": (*_most_taps(call), 0, 0),
+        "kernel": (*call.inputs[1].shape[2:], 0, 0),
         "stride": (*attrs["stride"], 0, 0),
         "padding": (*attrs["padding"], 0, 0),
         "dilation": (*attrs["dilation"], 0, 0),
@@ -115,7 +114,11 @@ def _when(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
 
 
 def _suits(call: Call, target: Target, label: str) -> bool:
-    return label == gemm.choose(sizes(call), target)
+    rows, channels, words = sizes(call)
+    # On a CPU tiles differ by what they pad, and each phase is padded alone; a GPU needs enough of them in all.
+    return label == gemm.choose(
+        (rows // math.prod(call.attrs["stride"]) if target.cpu else rows, channels, words), target
+    )
 
 
 def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:

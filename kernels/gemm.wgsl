@@ -3,8 +3,9 @@
 // groups of threads share K and add up at the end. k counts vectors of 16 int8; a step brings STEP of them to workgroup
 // memory while the next step's are already under way. Weights come in order (column tile, k, column in tile), so that
 // a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
-// Rows may come in phases, blocks of whole tiles with weights and start values of their own. Linked: the constants in
-// capitals; row_of, phase_of, place_of, load_x and pixel_of (gemm_rows, gemm_window); start_quad and store_quad (quad_*).
+// Rows may come in phases, blocks of whole tiles with weights, start values and a length of k of their own. Linked: the
+// constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad
+// and store_quad (quad_*).
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
@@ -44,8 +45,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var i = 0u; i < LOADS_X; i++) {
     rows[i] = row_of(min(first_m + m_lane + i * (THREADS / STEP), params.rows - 1u));
   }
-  var k = slice * params.steps * STEP;
-  var w_at = ((phase * column_tiles + column_tile) * params.steps * SPLIT * STEP + k) * TILE_N + t;
+  let steps = steps_of(phase);
+  let depth = params.steps * SPLIT * STEP;
+  var k = phase * depth + slice * steps * STEP;
+  var w_at = ((phase * column_tiles + column_tile) * depth + slice * steps * STEP) * TILE_N + t;
   var next_x: array<vec4<u32>, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
   let place = place_of(k + k_lane);
@@ -59,7 +62,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = start; }
     }
   }
-  for (var step = 0u; step < params.steps; step++) {
+  for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) {
       tile[x_tile + k_lane * TILE_M + mixed(m_lane + i * (THREADS / STEP), k_lane)] = next_x[i];
     }
@@ -67,7 +70,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       if (WHOLE_W || t + i * THREADS < STEP * TILE_N) { tile[w_tile + t + i * THREADS] = next_w[i]; }
     }
     workgroupBarrier();
-    if (step + 1u < params.steps) {
+    if (step + 1u < steps) {
       k += STEP;
       w_at += STEP * TILE_N;
       let place = place_of(k + k_lane);
