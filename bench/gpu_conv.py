@@ -1,6 +1,6 @@
 """Measures convolution variants against each other on one adapter: `python -m bench.gpu_conv [PART...]`.
 
-Parts: grouped, transposed (default: all). Kernels of one shape are timed in turns, round after round, so that a
+Parts: grouped, transposed, im2col (default: all). Kernels of one shape are timed in turns, round after round, so that a
 machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from bench.gpu import WARM_UP, Shape, candidates, chosen, conv, op_graph, plan_for, random_words, weights
 from q8ta_wgpu.ir import Graph
-from q8ta_wgpu.passes.sync_layouts import Plan
+from q8ta_wgpu.passes.im2col import use_im2col
+from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
 from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.schedule import schedule
@@ -131,7 +132,43 @@ def part_transposed(device: Device, batches: Sequence[int] = (1, 32)) -> None:
             compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}", graph, macs)
 
 
-PARTS: Mapping[str, Callable[..., None]] = {"grouped": part_grouped, "transposed": part_transposed}
+WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
+    # channels in, size, channels out, kernel, stride
+    (3, 224, 64, 7, 2),
+    (64, 56, 64, 3, 1),
+    (128, 56, 128, 3, 2),
+    (128, 28, 128, 3, 1),
+    (256, 28, 256, 3, 2),
+    (256, 14, 256, 3, 1),
+    (512, 14, 512, 3, 2),
+    (512, 7, 512, 3, 1),
+)
+"""ResNet-50's convolutions with windows."""
+
+
+def part_im2col(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+    """im2col and a 1x1 product, two dispatches, against the implicit product that gathers while it loads."""
+    for batch in batches:
+        for inputs, size, outputs, kernel, stride in WINDOWS:
+            graph = conv((batch, inputs, size, size), outputs, kernel, stride)
+            rewritten = use_im2col(graph)
+            plans = {"implicit": sync_layouts(graph, device.target), "im2col": sync_layouts(rewritten, device.target)}
+            found = in_turns(device, {"implicit": (graph, plans["implicit"]), "im2col": (rewritten, plans["im2col"])})
+            copied = rewritten.types[rewritten.nodes[0].output].numel
+            kernels = {name: " + ".join(step.kernel.name for step in plan.steps) for name, plan in plans.items()}
+            print(
+                f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
+                f"implicit {found['implicit']:.1f} us ({kernels['implicit']}), im2col {found['im2col']:.1f} us "
+                f"({kernels['im2col']}, {copied / 1e6:.1f} MB), ratio {found['im2col'] / found['implicit']:.2f}",
+                flush=True,
+            )
+
+
+PARTS: Mapping[str, Callable[..., None]] = {
+    "grouped": part_grouped,
+    "transposed": part_transposed,
+    "im2col": part_im2col,
+}
 
 
 def main() -> None:
