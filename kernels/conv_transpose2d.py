@@ -34,8 +34,11 @@ from q8ta_wgpu.op import (
     pair,
 )
 
+MAX_STRIDE = (1 << 16) - 1
+"""Kernels find the taps of a phase by a product of two numbers below the stride, in 32 bits."""
+
 SCHEMA: Mapping[str, Attr] = {
-    "stride": pair(),
+    "stride": Attr("ints", low=1, high=MAX_STRIDE, length=2),
     "padding": pair(0),
     "output_padding": pair(0),
     "dilation": pair(),
@@ -102,12 +105,11 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _corrections(weight: Array, zero: int, attrs: Attrs) -> tuple[NDArray[np.int64], int]:
     """z_x * sum of w for each phase and output channel, and the largest accumulator any int8 x can give."""
-    rows = np.zeros((attrs["stride"][0] * attrs["stride"][1], weight.shape[0]), np.int64)
-    sizes = np.zeros_like(rows)
-    w = weight.astype(np.int64)
-    for phase, ys, xs in tiled.phases(weight.shape, attrs):
-        taps = w[:, :, ys][..., xs]
-        rows[phase], sizes[phase] = zero * taps.sum((1, 2, 3)), 128 * np.abs(taps).sum((1, 2, 3))
+    (sy, sx), (dy, dx), (outputs, _, height, width) = attrs["stride"], attrs["dilation"], weight.shape
+    phase = (np.arange(height) * dy % sy)[:, None] * sx + np.arange(width) * dx % sx
+    rows, sizes = np.zeros((2, sy * sx, outputs), np.int64)
+    np.add.at(rows, phase.reshape(-1), zero * weight.sum(1, dtype=np.int64).reshape(outputs, -1).T)
+    np.add.at(sizes, phase.reshape(-1), 128 * np.abs(weight.astype(np.int64)).sum(1).reshape(outputs, -1).T)
     return rows, int((sizes + np.abs(rows)).max())
 
 
@@ -165,25 +167,41 @@ def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
     return n * -(-c // 4) * h * w, 1, 1
 
 
+def _is_depthwise(call: Call) -> bool:
+    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
+
+
+def _group(call: Call) -> tuple[int, int]:
+    """Outputs and inputs of a group. Four depthwise channels count as one, whose weights lie on a diagonal."""
+    channels, depth = call.inputs[1].shape[:2]
+    return (4, 4) if _is_depthwise(call) else (channels // call.attrs["groups"], depth)
+
+
 def _params(call: Call) -> Params:
+    channels, depth = _group(call)
     return {
-        **_params_float(call),
+        **tiled.phase_params(call),
         **weighted.epilogue_params(call),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
-        "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4)),
+        "channels_per_group": np.uint32(channels),
+        "depth_per_group": np.uint32(depth),
+        "depth_quads": np.uint32(-(-depth // 4)),
         "tiles": np.uint32(_tiles(call, Layout.DEFAULT)[0]),
     }
 
 
 def _aligned(call: Call) -> bool:
     """Whether four neighbouring outputs read whole words of one group."""
-    channels, depth, groups = *call.inputs[1].shape[:2], call.attrs["groups"]
-    return bool(groups == 1 or (channels // groups % 4 == 0 and depth % 4 == 0))
+    channels, depth = _group(call)
+    return bool(call.attrs["groups"] == 1 or (channels % 4 == 0 and depth % 4 == 0))
 
 
 def _pack(call: Call, weight: Array) -> Array:
     channels, depth, kh, kw = weight.shape
-    return weighted.pack_rows(weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth))
+    rows = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
+    if _is_depthwise(call):
+        rows = rows * np.eye(4, dtype=np.int8)[np.arange(channels) % 4, None]
+    return weighted.pack_rows(rows)
 
 
 def _each_phase(call: Call, array: Array) -> Array:
@@ -202,7 +220,7 @@ def _kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
         *(tiled.product_kernels(op, (FAST[op], "quad_finish")) if op in FAST else ()),
         Kernel(
             f"{op}.direct",
-            ("q8ta_conv_transpose2d", *epilogue),
+            ("q8ta_conv_transpose2d", "stride_phases", *epilogue),
             (CHANNELS_PACKED_INT8,),
             FLOAT if floats else CHANNELS_PACKED_INT8,
             params=_params,
@@ -279,6 +297,9 @@ CASES = (
     _case((1, 1, 1, 1), (1, 1, 1, 1)),
     _case((2, 32, 9, 7), (37, 32, 4, 4), padding=1),
     _case((1, 3, 4, 5), (4, 3, 3, 3), stride=1, padding=2),
+    _case((1, 5, 1, 4), (3, 5, 1, 130), stride=(1, 65), padding=(0, 30)),
+    _case((1, 6, 4, 3), (6, 3, 4, 3), stride=(4, 2), dilation=(2, 4), padding=(1, 2), groups=2),
+    _case((1, 9, 4, 3), (10, 9, 4, 3), stride=(4, 2), dilation=(6, 4), padding=(1, 2)),
 )
 
 conv_transpose2d = Op(

@@ -1,8 +1,8 @@
 """The fast kernels of q8ta_conv_transpose2d: one implicit matrix product for each phase. No operators here.
 
-Of stride (sy, sx), rows and columns of the result whose place, padding counted, leaves the same remainders are a phase.
-A phase is an ordinary convolution of stride 1 with every sy-th and sx-th tap (sub-pixel convolution, Shi et al. 2016,
-arXiv:1609.07009), so that no multiplication meets the zeros between input pixels. All read and write 4C.
+Rows and columns of the result whose place, padding counted, leaves the same remainders by the stride are a phase. Only
+every few taps reach a phase, so that it is an ordinary convolution of stride 1 with them (sub-pixel convolution, Shi et
+al. 2016, arXiv:1609.07009), and no multiplication meets the gaps between input pixels. All read and write 4C.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from q8ta_wgpu.target import Target
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 PER_CHANNEL = {position: weighted.pad4 for position in (2, 3)}
+MOST_PHASES = 64
+"""Phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and their weights are padded the more."""
 
 
-def taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
-    """The taps along an axis that reach the rows of a phase, nearest to the first row first."""
+def _taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
+    """The taps along an axis that reach a phase."""
     return [k for k in range(kernel) if k * dilation % stride == remainder]
 
 
 def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[int]]]:
     """(phase, its taps along y, along x) of a weight (outputs, depth, height, width); phase = y rest * sx + x rest."""
     axes = [
-        [taps(rest, weight[2 + i], attrs["stride"][i], attrs["dilation"][i]) for rest in range(attrs["stride"][i])]
+        [_taps(rest, weight[2 + i], attrs["stride"][i], attrs["dilation"][i]) for rest in range(attrs["stride"][i])]
         for i in range(2)
     ]
     return ((phase, ys, xs) for phase, (ys, xs) in enumerate((ys, xs) for ys in axes[0] for xs in axes[1]))
@@ -57,9 +59,13 @@ def _grid(call: Call) -> tuple[int, int]:
 
 def _vectors(call: Call) -> int:
     """Vectors along k of the phase that has most taps."""
-    _, depth, kernel_y, kernel_x = call.inputs[1].shape
-    stride_y, stride_x = (int(stride) for stride in call.attrs["stride"])
-    return -(-kernel_y // stride_y) * -(-kernel_x // stride_x) * -(-depth // 16)
+    _, depth, *kernel = call.inputs[1].shape
+    return math.prod(-(-k // step) for k, step in zip(kernel, _steps(call), strict=True)) * -(-depth // 16)
+
+
+def _steps(call: Call) -> list[int]:
+    """How far the taps of a phase lie apart along y and x."""
+    return [s // math.gcd(s, d) for s, d in zip(call.attrs["stride"], call.attrs["dilation"], strict=True)]
 
 
 def sizes(call: Call, tile: gemm.Tile | None = None) -> tuple[int, int, int]:
@@ -85,32 +91,44 @@ def _pack(call: Call, weight: Array, tile: gemm.Tile) -> Array:
     return np.concatenate(found)
 
 
-def _params(call: Call, tile: gemm.Tile) -> Params:
-    attrs, x = call.attrs, dims(call.inputs[0])
-    rows, shortest = sizes(call, tile), tile.at_depth(_vectors(call))
-    fields: dict[str, Any] = {
-        **gemm.params(tile, rows),
-        **weighted.epilogue_params(call),
-        "phase_rows": np.uint32(rows[0] // math.prod(attrs["stride"])),
-        "phase_vectors": np.uint32(shortest.steps(_vectors(call)) * shortest.step * shortest.split),
-        "row_words": np.uint32(-(-x[1] // 4)),
-        "phase_grid": (*_grid(call), 0, 0),
+def phase_params(call: Call) -> Params:
+    """The uniform fields that kernels/stride_phases.wgsl reads."""
+    attrs, steps = call.attrs, _steps(call)
+    divisor = [math.gcd(s, d) for s, d in zip(attrs["stride"], attrs["dilation"], strict=True)]
+    reach = [d // g for d, g in zip(attrs["dilation"], divisor, strict=True)]
+    return {
         "kernel": (*call.inputs[1].shape[2:], 0, 0),
         "stride": (*attrs["stride"], 0, 0),
         "padding": (*attrs["padding"], 0, 0),
         "dilation": (*attrs["dilation"], 0, 0),
-        # Tap k reaches the phase k * dilation % stride, so phase r starts with tap r * inverse % stride.
-        "inverse": (*(pow(d, -1, s) for d, s in zip(attrs["dilation"], attrs["stride"], strict=True)), 0, 0),
+        "divisor": (*divisor, 0, 0),
+        "step": (*steps, 0, 0),
+        "reach": (*reach, 0, 0),
+        # Tap k reaches phase k * dilation % stride, so phase r starts with tap r / divisor * inverse % step.
+        "inverse": (*(pow(r, -1, step) for r, step in zip(reach, steps, strict=True)), 0, 0),
+    }
+
+
+def _params(call: Call, tile: gemm.Tile) -> Params:
+    x = dims(call.inputs[0])
+    rows, shortest = sizes(call, tile), tile.at_depth(_vectors(call))
+    fields: dict[str, Any] = {
+        **gemm.params(tile, rows),
+        **weighted.epilogue_params(call),
+        **phase_params(call),
+        "phase_rows": np.uint32(rows[0] // math.prod(call.attrs["stride"])),
+        "phase_vectors": np.uint32(shortest.steps(_vectors(call)) * shortest.step * shortest.split),
+        "row_words": np.uint32(-(-x[1] // 4)),
+        "phase_grid": (*_grid(call), 0, 0),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
     }
     return fields
 
 
 def _when(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
-    attrs = call.attrs
-    apart = all(math.gcd(s, d) == 1 for s, d in zip(attrs["stride"], attrs["dilation"], strict=True))
+    few = math.prod(call.attrs["stride"]) <= MOST_PHASES
     whole = -(-call.inputs[0].shape[1] // 4) % 4 == 0
-    return attrs["groups"] == 1 and apart and whole == wide and tile.fits(target)
+    return bool(call.attrs["groups"] == 1 and few) and whole == wide and tile.fits(target)
 
 
 def _suits(call: Call, target: Target, label: str) -> bool:
@@ -126,7 +144,14 @@ def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             f"{op}.implicit_{label}",
-            ("gemm", "gemm_dot", "gemm_window_transposed", "gemm_wide" if wide else "gemm_narrow", *epilogue),
+            (
+                "gemm",
+                "gemm_dot",
+                "gemm_window_transposed",
+                "stride_phases",
+                "gemm_wide" if wide else "gemm_narrow",
+                *epilogue,
+            ),
             (ONLY_4C,),
             ONLY_4C,
             when=functools.partial(_when, wide=wide, tile=tile),

@@ -1,48 +1,47 @@
-// Any transposed convolution: each output reads the taps that fall on an input pixel, or on the border around them.
-// Weight words: (channel quad, tap, input quad, channel in quad), each row's first word at its group's first channel.
-// Per-channel operands come once for each phase (y and x of the padded place modulo the stride).
+// Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight words: (channel quad,
+// tap, input quad, channel in quad), each row's first word at its group's first channel. Per-channel operands come once
+// for each phase.
 
 const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
 fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.y_dims); }
+
+fn phase_of(p: vec4<u32>) -> vec2<u32> { return (p.zw + params.padding.xy) % params.stride.xy; }
+
 fn channel_of(p: vec4<u32>) -> u32 {
-  let r = (p.zw + params.padding.xy) % params.stride.xy;
-  return (r.x * params.stride.y + r.y) * quads(params.y_dims.y) * 4u + p.y;
+  let phase = phase_of(p);
+  return (phase.x * params.stride.y + phase.y) * quads(params.y_dims.y) * 4u + p.y;
 }
 
-fn first_channel(channel: u32) -> u32 { return channel / params.channels_per_group * params.depth_per_group; }
-
-// Four channels from any one on. What lies past a group meets weights of 0.
-fn four_from(p: vec4<u32>) -> u32 {
-  let low = x_word(p);
-  let shift = p.y % 4u * 8u;
+// Four input channels from the k-th four of an output channel's group on. What lies past the group meets weights of 0.
+fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> u32 {
+  let last = params.x_dims.y - 1u;
+  let first = channel / params.channels_per_group * params.depth_per_group + 4u * k;
+  let low = x_word(vec4<u32>(n, min(first, last), pixel));
+  let shift = first % 4u * 8u;
   if (shift == 0u) { return low; }
-  let high = x_word(vec4<u32>(p.x, min(p.y + 4u, params.x_dims.y - 1u), p.zw));
-  return (low >> shift) | (high << (32u - shift));
+  return (low >> shift) | (x_word(vec4<u32>(n, min(first + 4u, last), pixel)) << (32u - shift));
 }
 
 fn accumulate(p: vec4<u32>) -> vec4<i32> {
   var acc = vec4<i32>(0);
-  let taps = params.kernel.x * params.kernel.y;
-  let last = params.x_dims.y - 1u;
-  for (var tap = 0u; tap < taps; tap++) {
-    let back = vec2<u32>(tap / params.kernel.y, tap % params.kernel.y) * params.dilation.xy;
-    let place = vec2<i32>(p.zw + params.padding.xy - back);
-    let pixel = place / vec2<i32>(params.stride.xy);
-    if (any(pixel * vec2<i32>(params.stride.xy) != place)) { continue; }
-    // Unsigned: a row above the image is a huge number.
-    let inside = all(vec2<u32>(pixel) < params.x_dims.zw);
-    var at = (p.y / 4u * taps + tap) * params.depth_quads * 4u;
+  let phase = phase_of(p);
+  let taps = taps_of(phase);
+  let start = first_tap(phase);
+  let nearest = first_pixel(p.zw, phase);
+  for (var t = 0u; t < taps.x * taps.y; t++) {
+    let turn = vec2<u32>(t / taps.y, t % taps.y);
+    let pixel = nearest - turn * params.reach.xy;
+    let inside = all(pixel < params.x_dims.zw);
+    let tap = start + turn * params.step.xy;
+    var at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads * 4u;
     for (var k = 0u; k < params.depth_quads; k++) {
       var word = params.x_zeros;
       if (inside) {
-        word.x = four_from(vec4<u32>(p.x, min(first_channel(p.y) + 4u * k, last), vec2<u32>(pixel)));
-        word.y = word.x;
-        word.z = word.x;
-        word.w = word.x;
+        word = vec4<u32>(group_word(p.x, p.y, k, pixel));
         if (ALIGNED == 0u) {
-          word.y = four_from(vec4<u32>(p.x, min(first_channel(p.y + 1u) + 4u * k, last), vec2<u32>(pixel)));
-          word.z = four_from(vec4<u32>(p.x, min(first_channel(p.y + 2u) + 4u * k, last), vec2<u32>(pixel)));
-          word.w = four_from(vec4<u32>(p.x, min(first_channel(p.y + 3u) + 4u * k, last), vec2<u32>(pixel)));
+          word.y = group_word(p.x, p.y + 1u, k, pixel);
+          word.z = group_word(p.x, p.y + 2u, k, pixel);
+          word.w = group_word(p.x, p.y + 3u, k, pixel);
         }
       }
       acc += vec4<i32>(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tiling import largest_value
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.verify import RUNNABLE, call_of, verify
 from tests.test_upstream_defects import Plain, check, conv, data, ops
 
 LAYERS: dict[str, nn.Module] = {
@@ -107,6 +107,27 @@ def test_grouped_batch_norm_is_refused_by_name() -> None:
         q8.quantize(module.eval(), (x,), [x], progress=False)
 
 
+def test_a_file_with_other_corrections_is_refused() -> None:
+    """What a kernel starts its sums with must follow from the weights, phase by phase."""
+    x = data(1, 4, 5, 5)
+    model = q8.compile(q8.quantize(nn.ConvTranspose2d(4, 6, 3, 2).eval(), (x,), [x], progress=False))
+    node = next(node for node in model.graph.nodes if node.op == "q8ta_conv_transpose2d")
+    name = node.inputs[4]
+    correction = model.graph.constants[name]
+    assert correction.shape == (4, 6)
+    verify(model.graph, RUNNABLE)
+    model.graph.constants[name] = correction[::-1].copy()
+    with pytest.raises(GraphError, match="sums of each phase's weights"):
+        verify(model.graph, RUNNABLE)
+
+
+def test_work_is_counted_once_for_each_pixel_of_the_input(vulkan: Device) -> None:
+    x = data(2, 4, 5, 7)
+    model = q8.compile(q8.quantize(nn.ConvTranspose2d(4, 6, 3, 2).eval(), (x,), [x], progress=False))
+    with q8.Session(model, vulkan) as session:
+        assert sum(d.macs for d in session.program.dispatches) == 2 * 5 * 7 * 4 * 6 * 9
+
+
 class Decoder(nn.Module):
     """A small U-Net: strided convolutions down, transposed ones up (2x2 and 4x4), features joined by cat."""
 
@@ -194,10 +215,7 @@ def test_reads_names_what_a_row_depends_on(size: int, kernel: int, stride: int) 
                 assert not changed[y] or span[0] <= row <= span[1]
 
 
-def _one(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Any:
-    from q8ta_wgpu.errors import GraphError
-    from q8ta_wgpu.ir import Graph, Node, TensorType
-
+def _one(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Graph | None:
     attrs = {"padding": (padding, 0), "output_padding": (0, 0), "dilation": (dilation, 1), "groups": 1}
     graph = Graph(["x"], ["y"])
     graph.types = {"x": TensorType((1, 1, size, 1)), "w": TensorType((1, 1, kernel, 1)), "b": TensorType((1,))}
