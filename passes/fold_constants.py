@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from q8ta_wgpu.ir import Array, Graph, Node
@@ -24,11 +26,16 @@ def fold_constants(graph: Graph) -> None:
         elif all(name in graph.constants for name in node.inputs):
             _evaluate(graph, node)
             continue
-        elif OPS[node.op].moves_bytes and not OPS[node.op].fill and node.inputs[0] in weights and len(node.inputs) == 1:
-            node = _move_weight(graph, node, weights[node.inputs[0]]) or node
-            weights[node.output] = node
+        elif moved := _moved(graph, node, weights):
+            node = weights[node.output] = moved
         kept.append(node)
     graph.nodes = kept
+
+
+def _moved(graph: Graph, node: Node, weights: Mapping[str, Node]) -> Node | None:
+    """The weight that a byte-moving operator of a weight is, if there is one."""
+    moves = OPS[node.op].moves_bytes and not OPS[node.op].fill and len(node.inputs) == 1
+    return _move_weight(graph, node, weights[node.inputs[0]]) if moves and node.inputs[0] in weights else None
 
 
 def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:

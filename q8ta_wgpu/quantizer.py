@@ -21,6 +21,7 @@ logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torchao.quantization.pt2e import (
+        FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
         HistogramObserver,
         MovingAverageMinMaxObserver,
@@ -62,8 +63,10 @@ def _activation(qat: bool) -> QuantizationSpec:
 
 def _weight(qat: bool, channels: int) -> QuantizationSpec:
     if qat:
-        observer = FusedMovingAvgObsFakeQuantize.with_args(
-            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30
+        # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
+        fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
+        observer = fake.with_args(
+            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30, ch_axis=channels
         )
     else:
         observer = PerChannelMinMaxObserver.with_args(eps=2.0**-30)
