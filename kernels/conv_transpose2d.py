@@ -323,6 +323,7 @@ q8ta_conv_transpose2d = Op(
     infer=_infer_int8,
     reference=_reference_int8,
     reads=_reads,
+    work=tiled.work,
     schema={**SCHEMA, **weighted.RANGE},
     kernels=_kernels("q8ta_conv_transpose2d", ("tile_int8x4", "requantize")),
 )
@@ -333,6 +334,7 @@ q8ta_conv_transpose2d_add = Op(
     infer=_infer_int8,
     reference=_reference_int8,
     reads=_reads,
+    work=tiled.work,
     schema={**SCHEMA, **weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
     kernels=_kernels("q8ta_conv_transpose2d_add", ("tile_int8x4", "requantize_add")),
 )
@@ -343,6 +345,7 @@ q8ta_conv_transpose2d_act = Op(
     infer=_infer_int8,
     reference=_reference_int8,
     reads=_reads,
+    work=tiled.work,
     schema={**SCHEMA, **weighted.RANGE},
     kernels=_kernels("q8ta_conv_transpose2d_act", ("tile_int8x4", "requantize_curve")),
 )
@@ -353,6 +356,7 @@ q8ta_conv_transpose2d_float = Op(
     infer=_infer,
     reference=_reference_int8,
     reads=_reads,
+    work=tiled.work,
     schema=SCHEMA,
     kernels=_kernels("q8ta_conv_transpose2d_float", ("tile_float32",)),
     tolerance=1e-6,
