@@ -11,7 +11,7 @@ from q8ta_wgpu import epilogue, weighted
 from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
-from q8ta_wgpu.kernels import conv2d_tiled
+from q8ta_wgpu.kernels import conv2d_grouped, conv2d_tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.op import (
     FLOAT,
@@ -173,6 +173,7 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
     per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
     return (
         *conv2d_tiled.fast_kernels(op, after, place),
+        *conv2d_grouped.grouped_kernels(op, after, place),
         Kernel(
             f"{op}.dw",
             ("q8ta_conv2d_dw", *after.element, *place),
@@ -209,9 +210,12 @@ def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
     return _conv(b, args, tuple(args["padding"]) * (2 // len(args["padding"])))
 
 
+_TRANSPOSED = {1: "1d.default", 2: "2d.input"}
+
+
 def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
     if args["transposed"]:
-        raise b.refuse("transposed convolution is not supported")
+        return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
     if len(args["stride"]) == 1 and len(b.type(args["input"]).shape) == 3:
         return _import_conv1d(b, args)
     return _import_conv2d(b, args)
@@ -290,6 +294,10 @@ CASES = (
     _case((3, 32, 1, 1), (9, 32, 1, 1)),
     _case((2, 20, 1, 1), (24, 20, 1, 1), values="ties"),
     _case((1, 4, 3, 3), (4, 4, 3, 3), padding=4, dilation=2),
+    _case((2, 24, 7, 9), (48, 8, 3, 3), stride=2, padding=(1, 0, 2, 1), groups=3),
+    _case((1, 8, 6, 11), (16, 4, 3, 2), padding=(2, 1, 0, 3), dilation=(1, 3), groups=2),
+    _case((3, 12, 5, 3), (12, 4, 1, 1), groups=3, values="ties"),
+    _case((1, 64, 3, 5), (8, 32, 3, 3), padding=1, groups=2, values="saturate"),
 )
 
 conv2d = Op(

@@ -3,7 +3,9 @@
 // groups of threads share K and add up at the end. k counts vectors of 16 int8; a step brings STEP of them to workgroup
 // memory while the next step's are already under way. Weights come in order (column tile, k, column in tile), so that
 // a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
-// Linked: the constants in capitals, row_of, place_of and load_x (gemm_rows, gemm_window), start_quad and store_quad (quad_*).
+// Rows may come in phases, blocks of whole tiles with weights, start values and a length of k of their own. Linked: the
+// constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad
+// and store_quad (quad_*).
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
@@ -30,6 +32,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   let first_m = index / column_tiles * TILE_M;
   if (first_m >= params.rows) { return; }
   let column_tile = index % column_tiles;
+  let phase = phase_of(first_m);
   let slice = select(local / THREADS, 0u, SPLIT == 1u);
   let t = local % THREADS;
   let tm = t / THREADS_N;
@@ -41,8 +44,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var i = 0u; i < LOADS_X; i++) {
     rows[i] = row_of(min(first_m + m_lane + i * (THREADS / STEP), params.rows - 1u));
   }
-  var k = slice * params.steps * STEP;
-  var w_at = (column_tile * params.steps * SPLIT * STEP + k) * TILE_N + t;
+  let steps = steps_of(phase);
+  let depth = params.steps * SPLIT * STEP;
+  var k = phase * depth + slice * steps * STEP;
+  var w_at = ((phase * column_tiles + column_tile) * depth + slice * steps * STEP) * TILE_N + t;
   var next_x: array<vec4<u32>, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
   let place = place_of(k + k_lane);
@@ -52,11 +57,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   var acc: array<vec4<i32>, ROWS * QUADS>;
   if (slice == 0u) {
     for (var q = 0u; q < QUADS; q++) {
-      let start = start_quad(column_tile * (TILE_N / 4u) + q * THREADS_N + tn);
+      let start = start_quad(phase * params.quads + column_tile * (TILE_N / 4u) + q * THREADS_N + tn);
       for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = start; }
     }
   }
-  for (var step = 0u; step < params.steps; step++) {
+  for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) {
       let m = m_lane + i * (THREADS / STEP);
       x_tile[slice * DEPTH + k_lane][m / THREADS_M][mixed(m % THREADS_M, k_lane)] = next_x[i];
@@ -68,7 +73,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       }
     }
     workgroupBarrier();
-    if (step + 1u < params.steps) {
+    if (step + 1u < steps) {
       k += STEP;
       w_at += STEP * TILE_N;
       let place = place_of(k + k_lane);
@@ -95,7 +100,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       if (quad >= params.quads) { break; }
       let channel = channel_quad(quad);
       for (var i = 0u; i < ROWS; i++) {
-        let m = first_m + tm + i * THREADS_M;
+        let m = pixel_of(first_m + tm + i * THREADS_M);
         if (m < params.rows) { store_quad(acc[i * QUADS + q], channel, m, quad); }
       }
     }
@@ -109,7 +114,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   workgroupBarrier();
   for (var i = slice; i < ROWS * QUADS; i += SPLIT) {
-    let m = first_m + tm + i / QUADS * THREADS_M;
+    let m = pixel_of(first_m + tm + i / QUADS * THREADS_M);
     let quad = column_tile * (TILE_N / 4u) + i % QUADS * THREADS_N + tn;
     if (m >= params.rows || quad >= params.quads) { continue; }
     var sum = vec4<i32>(0);

@@ -11,6 +11,11 @@ fn row_of(m: u32) -> Row {
              m % params.sums.w * params.stride.y - params.padding.y);
 }
 
+// One phase, and pixels in order.
+fn phase_of(m: u32) -> u32 { return 0u; }
+fn steps_of(phase: u32) -> u32 { return params.steps; }
+fn pixel_of(m: u32) -> u32 { return m; }
+
 fn place_of(k: u32) -> Place {
   let vectors = params.row_words / 4u;
   let tap = k / vectors;

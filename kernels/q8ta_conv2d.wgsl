@@ -4,6 +4,7 @@
 const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
 fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.sums); }
 fn channel_of(p: vec4<u32>) -> u32 { return p.y; }
+fn output_of(p: vec4<u32>) -> u32 { return p.y; }
 fn row_of_sum(p: vec4<u32>) -> u32 { return (p.x * params.sums.z + p.z) * params.sums.w + p.w; }
 
 fn first_quad(channel: u32) -> u32 {

@@ -8,6 +8,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   for (var i = 0u; i < 4u; i++) {
     let at = p + i * TILE_LANE;
     if (any(at >= params.sums)) { return; }
-    y[place(row_of_sum(at), channel_of(at))] = real_of(acc[i], channel_of(at), at);
+    y[place(row_of_sum(at), output_of(at))] = real_of(acc[i], channel_of(at), at);
   }
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from q8ta_wgpu.ir import Array, Graph, Node
@@ -24,15 +26,20 @@ def fold_constants(graph: Graph) -> None:
         elif all(name in graph.constants for name in node.inputs):
             _evaluate(graph, node)
             continue
-        elif OPS[node.op].moves_bytes and not OPS[node.op].fill and node.inputs[0] in weights and len(node.inputs) == 1:
-            node = _move_weight(graph, node, weights[node.inputs[0]]) or node
-            weights[node.output] = node
+        elif moved := _moved(graph, node, weights):
+            node = weights[node.output] = moved
         kept.append(node)
     graph.nodes = kept
 
 
+def _moved(graph: Graph, node: Node, weights: Mapping[str, Node]) -> Node | None:
+    """The weight that a byte-moving operator of a weight is, if there is one."""
+    moves = OPS[node.op].moves_bytes and not OPS[node.op].fill and len(node.inputs) == 1
+    return _move_weight(graph, node, weights[node.inputs[0]]) if moves and node.inputs[0] in weights else None
+
+
 def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:
-    """dequantize_weight of the moved values, if the channels stay along one axis."""
+    """dequantize_weight of the moved values, if the channels stay along one axis, each once or repeated."""
     if weight.op == "dequantize":
         t = graph.types[weight.inputs[0]]
         values = _move(graph, node, graph.constants[weight.inputs[0]])
@@ -41,12 +48,26 @@ def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:
     shape = [-1 if i == axis else 1 for i in range(values.ndim)]
     channel = np.broadcast_to(np.arange(values.shape[axis]).reshape(shape), values.shape)
     moved_channel = _move(graph, node, np.ascontiguousarray(channel))
-    for candidate, extent in enumerate(moved_channel.shape):
-        line = np.arange(extent).reshape([-1 if i == candidate else 1 for i in range(moved_channel.ndim)])
-        if extent == values.shape[axis] and np.array_equal(moved_channel, np.broadcast_to(line, moved_channel.shape)):
-            moved = graph.add_constant(f"{weight.inputs[0]}.moved", _move(graph, node, values))
-            return Node("dequantize_weight", (moved, *weight.inputs[1:]), node.output, {"axis": candidate}, node.source)
-    return None
+    lines = _lines(moved_channel)
+    if not lines:
+        return None
+    whole = [i for i, line in lines.items() if np.array_equal(line, np.arange(values.shape[axis]))]
+    found = (whole or list(lines))[0]
+    moved = graph.add_constant(f"{weight.inputs[0]}.moved", _move(graph, node, values))
+    qparams = weight.inputs[1:]
+    if not whole:
+        qparams = tuple(graph.add_constant(f"{name}.moved", graph.constants[name][lines[found]]) for name in qparams)
+    return Node("dequantize_weight", (moved, *qparams), node.output, {"axis": found}, node.source)
+
+
+def _lines(channel: Array) -> dict[int, Array]:
+    """The axes along which alone an array changes, with its entries along each."""
+    lines = {}
+    for axis in range(channel.ndim):
+        line = channel[tuple(slice(None) if i == axis else slice(1) for i in range(channel.ndim))]
+        if np.array_equal(channel, np.broadcast_to(line, channel.shape)):
+            lines[axis] = line.reshape(-1)
+    return lines
 
 
 def _move(graph: Graph, node: Node, array: Array) -> Array:

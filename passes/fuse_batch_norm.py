@@ -8,7 +8,8 @@ from q8ta_wgpu.ir import Graph, Node
 
 
 def fuse_batch_norm(graph: Graph) -> None:
-    """conv2d -> batch_norm becomes conv2d with w * s and (b - mean) * s + beta, s = gamma / sqrt(var + eps).
+    """conv2d -> batch_norm becomes conv2d with w * s and (b - mean) * s + beta, s = gamma / sqrt(var + eps); so do
+    conv_transpose2d and linear.
 
     Only where the weight is a float constant and nothing else reads the convolution. PT2E folds batch norms itself;
     this catches what it leaves. (Quantized weights are left alone: their scales were chosen without the batch norm.)
@@ -16,7 +17,7 @@ def fuse_batch_norm(graph: Graph) -> None:
     users, producers = graph.users(), graph.producers()
     for node in [n for n in graph.nodes if n.op == "batch_norm"]:
         conv = producers.get(node.inputs[0])
-        if conv is None or conv.op not in ("conv2d", "linear") or len(users[conv.output]) != 1:
+        if conv is None or conv.op not in ("conv2d", "conv_transpose2d", "linear") or len(users[conv.output]) != 1:
             continue
         if conv.op == "linear" and len(graph.types[conv.output].shape) != 2:
             continue  # its outputs are the last dimension, a batch norm's channels dimension 1

@@ -118,6 +118,10 @@ class _Importer:
         """Whether a value depends on constants alone."""
         return name in self.raw or name in self.graph.constants or name in self.fixed
 
+    def aten(self, name: str, args: Mapping[str, Any]) -> Any:
+        """What another aten operator becomes with these arguments."""
+        return ATEN[name][1](self, args)
+
     def refuse(self, reason: str) -> Exception:
         """The error to raise when a call cannot be imported."""
         return _RefusedError(reason)

@@ -253,6 +253,9 @@ class Builder(Protocol):
     def is_constant(self, name: str) -> bool:
         """Whether a value depends on constants alone: a parameter, dequantized or permuted or not."""
 
+    def aten(self, name: str, args: Mapping[str, Any]) -> str:
+        """The value that another aten operator of the table becomes with these arguments."""
+
     def refuse(self, reason: str) -> Exception:
         """An error to raise: this call cannot be imported, and why."""
 

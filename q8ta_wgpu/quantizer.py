@@ -6,7 +6,7 @@ import logging
 import operator
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torchao.quantization.pt2e import (
+        FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
         HistogramObserver,
         MovingAverageMinMaxObserver,
@@ -62,8 +63,10 @@ def _activation(qat: bool) -> QuantizationSpec:
 
 def _weight(qat: bool, channels: int) -> QuantizationSpec:
     if qat:
-        observer = FusedMovingAvgObsFakeQuantize.with_args(
-            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30
+        # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
+        fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
+        observer = fake.with_args(
+            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30, ch_axis=channels
         )
     else:
         observer = PerChannelMinMaxObserver.with_args(eps=2.0**-30)
@@ -91,7 +94,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         super().__init__()
         self._activation = _activation(qat)
         self._weight = _weight(qat, channels=0)
-        self._matrix = _weight(qat, channels=1)
+        self._columns = _weight(qat, channels=1)
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes the annotation of every node the table knows."""
@@ -114,17 +117,17 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Nothing to check: what is not annotated stays in float and is reported by `compile`."""
 
     def _weighted(self, node: Node) -> None:
-        names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-        arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+        arguments = _named_arguments(node)
         x = arguments.get("input", arguments.get("mat1", arguments.get("self")))
         weight = arguments.get("weight")
         matrix = arguments.get("mat2", arguments.get("other"))  # of x @ matrix: its columns are the channels
         if not isinstance(x, Node):
             return
         if isinstance(weight, Node) and _is_constant(weight):
-            self._put(node, {x: self._activation, weight: self._weight})
+            columns = _is_transposed(node) and not _is_depthwise(weight, arguments)
+            self._put(node, {x: self._activation, weight: self._columns if columns else self._weight})
         elif isinstance(matrix, Node) and _is_constant(matrix) and matrix.meta["val"].dim() == 2:
-            self._put(node, {x: self._activation, matrix: self._matrix})
+            self._put(node, {x: self._activation, matrix: self._columns})
 
     def _shared(self, node: Node) -> None:
         inputs = [n for n in node.all_input_nodes if _is_float(n)]
@@ -180,6 +183,24 @@ def _is_weighted(node: Any) -> bool:
     return name in ATEN and ATEN[name][0].annotate == "weighted"
 
 
+def _named_arguments(node: Node) -> dict[str, Any]:
+    """The arguments a call gives, by the names of its schema."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
+
+
+def _is_transposed(node: Node) -> bool:
+    """Whether a call is a transposed convolution, whose weight is (inputs, outputs / groups, ...)."""
+    names = {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
+    return bool(_named_arguments(node)["transposed"] if "transposed" in names else "output_padding" in names)
+
+
+def _is_depthwise(weight: Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether each input of a transposed convolution makes one output alone, so that axis 0 holds the outputs too."""
+    inputs, outputs = weight.meta["val"].shape[:2]
+    return bool(outputs == 1 and arguments.get("groups", 1) == inputs)
+
+
 def _is_float(node: Node) -> bool:
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (list, tuple)) and value else value
@@ -231,7 +252,9 @@ def quantize(
             raise UnsupportedError(
                 f"the module changes its buffers {', '.join(mutated)}: int8 inference keeps no state"
             )
-        prepared = prepare_pt2e(program.module(check_guards=False), quantizer or Quantizer())
+        float_graph = program.module(check_guards=False)
+        _check_grouped_norms(float_graph)
+        prepared = prepare_pt2e(float_graph, quantizer or Quantizer())
         _check_folding(module, prepared, example)
         count = 0
         items = list(calibration)
@@ -265,6 +288,19 @@ def _calibration_item(
         if not torch.isfinite(argument).all():
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
     return arguments
+
+
+def _check_grouped_norms(model: GraphModule) -> None:
+    """torchao folds a batch norm into a transposed convolution as if it had one group: it fails, or gets it wrong."""
+    for node in model.graph.nodes:
+        if node.op != "call_function" or not _is_weighted(node) or not _is_transposed(node):
+            continue
+        groups = _named_arguments(node).get("groups", 1)
+        if groups > 1 and any(_normalizes(user) for user in node.users):
+            raise UnsupportedError(
+                f"{node.name} is a transposed convolution of {groups} groups before a batch norm, which torchao cannot "
+                "fold: multiply its weight and bias by the batch norm's factors before quantizing"
+            )
 
 
 def _check_folding(module: torch.nn.Module, prepared: GraphModule, example: tuple[torch.Tensor, ...]) -> None:

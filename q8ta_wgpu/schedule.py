@@ -160,11 +160,12 @@ def _whole_words(array: Array) -> Array:
 
 def _macs(step: Step) -> int:
     weight = next(
-        (
-            t
-            for t in step.call.inputs[1:2]
-            if step.node.op.startswith(("q8ta_conv2d", "q8ta_linear", "conv2d", "linear"))
-        ),
+        (t for t in step.call.inputs[1:2] if step.node.op.startswith(("q8ta_conv", "q8ta_linear", "conv", "linear"))),
         None,
     )
-    return 0 if weight is None else step.call.output.numel * math.prod(weight.shape[1:])
+    if weight is None:
+        return 0
+    if "conv_transpose2d" in step.node.op:  # each pixel of the input, not of the result, meets every tap
+        x = step.call.inputs[0]
+        return x.numel // x.shape[1] * weight.numel
+    return step.call.output.numel * math.prod(weight.shape[1:])

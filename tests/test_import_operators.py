@@ -192,6 +192,43 @@ def test_moves(name: str) -> None:
             np.testing.assert_array_equal(f, e, err_msg=device)
 
 
+TRANSPOSED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "plain": (nn.ConvTranspose2d(5, 6, 2, 2), (2, 5, 3, 7)),
+    "output_padding": (nn.ConvTranspose2d(5, 6, 3, (2, 3), 1, (1, 2)), (1, 5, 3, 7)),
+    "dilated": (nn.ConvTranspose2d(4, 6, (3, 2), 2, (0, 1), 1, dilation=(2, 3), bias=False), (1, 4, 3, 5)),
+    "groups": (nn.ConvTranspose2d(6, 9, 4, 2, 1, groups=3), (2, 6, 3, 5)),
+    "depthwise": (nn.ConvTranspose2d(6, 6, 4, 2, 1, groups=6), (2, 6, 3, 5)),
+    "one_output": (nn.ConvTranspose2d(6, 1, 3, 3), (1, 6, 3, 5)),
+    "1d": (nn.ConvTranspose1d(6, 4, 4, 3, 1, 2, groups=2, dilation=2), (2, 6, 9)),
+    "1d_no_bias": (nn.ConvTranspose1d(3, 5, 2, bias=False), (2, 3, 9)),
+    "batch_norm": (nn.Sequential(nn.ConvTranspose2d(4, 6, 2, 2, groups=2), nn.BatchNorm2d(6)), (1, 4, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_conv_transpose(name: str, decomposed: bool) -> None:
+    """Transposed convolutions, whole and decomposed to aten.convolution, on the reference and on the GPU."""
+    module, shape = TRANSPOSED[name]
+    x = data(*shape)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.uniform_(part.weight, 0.5, 2.0)
+            nn.init.normal_(part.bias)
+            part.running_mean, part.running_var = torch.linspace(-1, 1, 6), torch.linspace(0.5, 2, 6)
+    program = torch.export.export(module.eval(), (x,))
+    if decomposed:
+        program = program.run_decompositions()
+        assert any("aten.convolution.default" in str(node.target) for node in program.graph.nodes)
+    graph, structure = import_program(program)
+    model = Model(run_passes(graph), structure)
+    assert [n.op for n in model.graph.nodes if n.op != "view"] == ["conv_transpose2d"]
+    for device in ("reference", "llvmpipe"):
+        with Session(model, device) as session:
+            found = flat(session(x))[0]
+        np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5, err_msg=device)
+
+
 SCALES = (1.0, 2.0, 3.0, 0.5, 1.5, 2.5, 1.3, 0.7, 1 / 3, 2.01, 1.99, 5 / 3)
 
 
@@ -252,6 +289,13 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "shuffles": (lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2), (2, 8, 4, 6), (1, 8, 7, 9)),
     "expand": (lambda x: x.expand(-1, 4, -1, -1), (2, 1, 4, 6), (3, 1, 7, 9)),
 }
+
+
+def test_reshape_of_a_transposed_convolution() -> None:
+    module = nn.ConvTranspose2d(4, 3, 3, 2, 1, 1)
+    x = data(1, 4, 6, 2)
+    (found,) = flat(Session(imported(module, data(2, 4, 3, 5)).reshape(x.shape), "reference")(x))
+    np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", RESHAPED)

@@ -101,6 +101,28 @@ def test_xnnpack_per_tensor_weights(vulkan: Device) -> None:
     assert model.report().float32 == {}
 
 
+@pytest.mark.parametrize(("groups", "per_channel"), [(8, True), (8, False), (2, False), (1, False)])
+def test_xnnpack_transposed_convolution(vulkan: Device, groups: int, per_channel: bool) -> None:
+    module = nn.Sequential(conv(3, 8), nn.ConvTranspose2d(8, 8, 3, 2, 1, 1, groups=groups), nn.ReLU(), conv(8, 4))
+    model = check(module, [data(1, 3, 5, 6)], vulkan, xnnpack_quantizer(per_channel))
+    assert ops(model) == ["q8ta_conv2d", "q8ta_conv_transpose2d", "q8ta_conv2d"]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_xnnpack_scales_along_the_inputs_of_a_transposed_convolution(vulkan: Device, groups: int) -> None:
+    """XNNPACK's scales follow axis 0, the inputs: one sum would mix them, so it stays in float, and is reported."""
+    module = nn.Sequential(conv(3, 8), nn.ConvTranspose2d(8, 8, 3, 2, groups=groups), conv(8, 4))
+    model = check(module, [data(1, 3, 5, 6)], vulkan, xnnpack_quantizer())
+    assert "conv_transpose2d" in ops(model)
+    assert any("conv_transpose2d stays in float32" in note for note in model.report().notes), model.report().notes
+
+
+def test_transposed_unfolded_weights(vulkan: Device) -> None:
+    module = nn.Sequential(conv(3, 8), nn.ConvTranspose2d(8, 6, 3, 2, groups=2), nn.ReLU(), conv(6, 4))
+    model = check(module, [data(1, 3, 5, 6)], vulkan, Quantizer(), fold=False)
+    assert ops(model) == ["q8ta_conv2d", "q8ta_conv_transpose2d", "q8ta_conv2d"]
+
+
 def test_xnnpack_chain_of_linears(vulkan: Device) -> None:
     module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 7), nn.Linear(7, 9))
     model = check(module, [data(4, 12)], vulkan, xnnpack_quantizer())
@@ -140,6 +162,21 @@ def test_x86_activations(vulkan: Device, activation: type[nn.Module]) -> None:
     found = ops(model)
     assert "q8ta_conv2d" in found
     assert found[-1] == "q8ta_linear_float"
+
+
+def test_qat_of_a_transposed_convolution(vulkan: Device) -> None:
+    torch.manual_seed(0)
+    x = data(2, 3, 6, 6)
+    module = nn.Sequential(conv(3, 8), nn.ReLU(), nn.ConvTranspose2d(8, 6, 4, 2, 1), nn.ReLU(), conv(6, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(module.train(), (x,)).module(check_guards=False)
+        prepared = prepare_qat_pt2e(exported, Quantizer(qat=True))
+        prepared(x).square().mean().backward()
+        move_exported_model_to_eval(prepared)
+        program = torch.export.export(convert_pt2e(prepared), (x,))
+    model = compare(program, [x], vulkan)
+    assert ops(model) == ["q8ta_conv2d", "q8ta_conv_transpose2d", "q8ta_conv2d"]
 
 
 def test_qat(vulkan: Device) -> None:

@@ -1,0 +1,190 @@
+"""Measures convolution variants against each other on one adapter: `python -m bench.gpu_conv [PART...]`.
+
+Parts: grouped, transposed, im2col (default: all). Kernels of one shape are timed in turns, round after round, so that a
+machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.gpu import WARM_UP, Shape, candidates, chosen, conv, op_graph, plan_for, random_words, weights
+from q8ta_wgpu.ir import Graph
+from q8ta_wgpu.passes.im2col import use_im2col
+from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
+from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.schedule import schedule
+
+ROUNDS = 7
+
+
+def in_turns(device: Device, plans: Mapping[str, tuple[Graph, Plan]]) -> dict[str, float]:
+    """Median microseconds of a run of each graph under its plan, all of them timed in turns."""
+    executors: dict[str, tuple[Executor, list[Any], int]] = {}
+    times: dict[str, list[float]] = {name: [] for name in plans}
+    try:
+        for name, (graph, plan) in plans.items():
+            executor = Executor(schedule(graph, device.target, plan), device)
+            words = random_words(graph, plan)
+            once = float(executor.time_runs(words, 2)[-1])
+            executors[name] = executor, words, int(np.clip(1000 / max(once, 1.0), 1, 100))
+        start = time.perf_counter()
+        while time.perf_counter() - start < WARM_UP * len(plans):
+            for executor, words, runs in executors.values():
+                executor.time_runs(words, 1, runs)
+        for _ in range(ROUNDS):
+            for name, (executor, words, runs) in executors.items():
+                times[name] += [float(t) for t in executor.time_runs(words, 2, runs)[1:]]
+    finally:
+        for executor, _, _ in executors.values():
+            executor.close()
+    return {name: float(np.median(found)) for name, found in times.items()}
+
+
+def compare(device: Device, name: str, graph: Graph, macs: int, slow: str = ".direct") -> None:
+    """Prints every kernel of a graph's node, fastest first, beside the general one."""
+    kernels = {kernel.name: kernel for kernel in candidates(graph, device)}
+    found = in_turns(device, {label: (graph, plan_for(graph, kernel)) for label, kernel in kernels.items()})
+    general = next(us for label, us in found.items() if label.endswith(slow))
+    pick = chosen(graph, device).name
+    print(f"{name}: {2e-6 * macs / found[pick]:.3f} TOPS, {general / found[pick]:.1f} times the general kernel")
+    for label, us in sorted(found.items(), key=lambda item: item[1]):
+        mark = "<- chosen" if label == pick else ""
+        print(f"  {label.partition('.')[2]:<18} {us:>10.1f} us {2e-6 * macs / us:>7.3f} TOPS {mark}", flush=True)
+
+
+GROUPED: tuple[tuple[int, int, int, int, int, int], ...] = (
+    # channels in, channels out, size, kernel, stride, groups
+    (128, 128, 56, 3, 1, 32),
+    (256, 256, 56, 3, 2, 32),
+    (256, 256, 28, 3, 1, 32),
+    (512, 512, 28, 3, 2, 32),
+    (512, 512, 14, 3, 1, 32),
+    (1024, 1024, 14, 3, 2, 32),
+    (1024, 1024, 7, 3, 1, 32),
+    (240, 60, 28, 1, 1, 3),
+    (60, 240, 28, 1, 1, 3),
+    (96, 256, 27, 5, 1, 2),
+)
+"""ResNeXt-50 32x4d's 3x3 convolutions (Xie et al. 2017), two of ShuffleNet's 1x1 (Zhang et al. 2018), the second of
+AlexNet."""
+
+
+def part_grouped(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+    """Grouped convolutions by strips and by the general kernel."""
+    for batch in batches:
+        for inputs, outputs, size, kernel, stride, groups in GROUPED:
+            graph = conv((batch, inputs, size, size), outputs, kernel, stride, groups)
+            macs = graph.types["y"].numel * inputs // groups * kernel * kernel
+            compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} g{groups} -> {outputs}", graph, macs)
+
+
+TRANSPOSED: tuple[tuple[int, int, int, int, int, int], ...] = (
+    # channels in, channels out, size, kernel, stride, padding
+    (1024, 512, 14, 2, 2, 0),
+    (512, 256, 28, 2, 2, 0),
+    (256, 128, 56, 2, 2, 0),
+    (128, 64, 112, 2, 2, 0),
+    (2048, 256, 8, 4, 2, 1),
+    (256, 256, 16, 4, 2, 1),
+    (256, 256, 32, 4, 2, 1),
+    (64, 64, 64, 3, 2, 1),
+    (32, 1, 128, 9, 3, 4),
+)
+"""U-Net's up-convolutions (Ronneberger et al. 2015), the heads of Simple Baselines for pose (Xiao et al. 2018), a 3x3,
+and FSRCNN's last layer (Dong et al. 2016)."""
+
+
+def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) -> Graph:
+    """A q8ta_conv_transpose2d with the input's size times the stride."""
+    missing = stride - (kernel - 2 * padding)
+    attrs: dict[str, Any] = {
+        "stride": (stride, stride),
+        "padding": (padding, padding),
+        "output_padding": (max(missing, 0),) * 2,
+        "dilation": (1, 1),
+        "groups": 1,
+        "lo": -128,
+        "hi": 127,
+    }
+    weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
+    # -3 is the zero point of the helpers' inputs; each phase sums every stride-th tap.
+    sums = [
+        weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)
+    ]
+    return op_graph(
+        "q8ta_conv_transpose2d", [x], attrs, (weight, multiplier, offset, (-3 * np.array(sums)).astype(np.int32))
+    )
+
+
+def part_transposed(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+    """Transposed convolutions by tiled products and by the general kernel."""
+    for batch in batches:
+        for inputs, outputs, size, kernel, stride, padding in TRANSPOSED:
+            graph = transposed((batch, inputs, size, size), outputs, kernel, stride, padding)
+            macs = batch * size * size * graph.types["c0"].numel
+            compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}", graph, macs)
+
+
+WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
+    # channels in, size, channels out, kernel, stride
+    (3, 224, 64, 7, 2),
+    (64, 56, 64, 3, 1),
+    (128, 56, 128, 3, 2),
+    (128, 28, 128, 3, 1),
+    (256, 28, 256, 3, 2),
+    (256, 14, 256, 3, 1),
+    (512, 14, 512, 3, 2),
+    (512, 7, 512, 3, 1),
+)
+"""ResNet-50's convolutions with windows."""
+
+
+def part_im2col(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+    """im2col and a 1x1 product, two dispatches, against the implicit product that gathers while it loads."""
+    for batch in batches:
+        for inputs, size, outputs, kernel, stride in WINDOWS:
+            graph = conv((batch, inputs, size, size), outputs, kernel, stride)
+            rewritten = use_im2col(graph)
+            plans = {"implicit": sync_layouts(graph, device.target), "im2col": sync_layouts(rewritten, device.target)}
+            found = in_turns(device, {"implicit": (graph, plans["implicit"]), "im2col": (rewritten, plans["im2col"])})
+            copied = rewritten.types[rewritten.nodes[0].output].numel
+            kernels = {name: " + ".join(step.kernel.name for step in plan.steps) for name, plan in plans.items()}
+            print(
+                f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
+                f"implicit {found['implicit']:.1f} us ({kernels['implicit']}), im2col {found['im2col']:.1f} us "
+                f"({kernels['im2col']}, {copied / 1e6:.1f} MB), ratio {found['im2col'] / found['implicit']:.2f}",
+                flush=True,
+            )
+
+
+PARTS: Mapping[str, Callable[..., None]] = {
+    "grouped": part_grouped,
+    "transposed": part_transposed,
+    "im2col": part_im2col,
+}
+
+
+def main() -> None:
+    """Runs the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    parser.add_argument("--device", help="part of an adapter's name")
+    parser.add_argument("--batch", type=int, nargs="*", help="batch sizes (default: each part's own)")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"unknown parts {sorted(unknown)}, there are {', '.join(PARTS)}")
+    device = open_device(args.device)
+    print(device.name, f"packed dot {device.target.packed_dot}")
+    for part in args.parts:
+        PARTS[part](device, *([args.batch] if args.batch else []))
+
+
+if __name__ == "__main__":
+    main()
