@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
     from q8ta_wgpu.runtime.timing import Timing
+    from q8ta_wgpu.tune_report import Tuning
 
 Array = NDArray[Any]
 
@@ -36,11 +37,14 @@ class Session:
             ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own device.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
+        tune: whether kernels and layouts are chosen by measurement (`q8ta_wgpu.tune`) instead of by rules. What is not
+            in the user's cache is timed first; only tuned sessions read the cache. `print(session.tuning)` says what
+            was found. Results are the same bytes.
 
     Raises:
-        InputError: `layouts` is neither.
-        DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
-            other bytes than the reference.
+        InputError: `layouts` is neither, or the reference is to be tuned.
+        DeviceError: no adapter fits, the model needs more than it offers, the model is int8 and the device computes
+            other bytes than the reference, or it is to be tuned and has no timestamp queries.
 
     Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
@@ -50,7 +54,7 @@ class Session:
     manager, or `close()`, to free device memory.
     """
 
-    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal") -> None:
+    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
         if not hasattr(model, "graph"):
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
         if layouts not in POLICIES:
@@ -60,8 +64,11 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
+        self.tuning: Tuning | None = None
         self._executor: Executor | None = None
         if isinstance(device, str) and device == "reference":
+            if tune:
+                raise InputError("the reference has no kernels to choose from: tune needs an adapter")
             return
         from q8ta_wgpu.runtime.device import open_device
         from q8ta_wgpu.runtime.executor import Executor
@@ -72,12 +79,17 @@ class Session:
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
+        if tune:
+            from q8ta_wgpu import tune as tuner
+
+            self.tuning = tuner.tune(model.graph, self.device, layouts)
         self._executor = Executor(self.program, self.device)
 
     @functools.cached_property
     def program(self) -> Program:
         """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
-        return schedule(self.model.graph, self.device.target if self.device else BASELINE, layouts=self._layouts)
+        plan = self.tuning.plan if self.tuning else None
+        return schedule(self.model.graph, self.device.target if self.device else BASELINE, plan, self._layouts)
 
     @property
     def name(self) -> str:
