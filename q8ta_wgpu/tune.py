@@ -112,14 +112,12 @@ def dispatch_key(way: Candidate, op: Op, call: Call, target: Target) -> str:
     Scales, zero points and bounds do not count, so that equal layers of a network are timed once.
     """
     kernel, words = way.kernel, word_count(call.output.shape, way.out)
-    text = link.link(kernel, op, call, way.layouts, way.out, link.fields(kernel, op, call, words))
     fields = link.fields(kernel, op, _unscaled(call), words)
-    sizes = {
-        n: int(v) if isinstance(v, np.uint32) else v for n, v in fields.items() if isinstance(v, (tuple, np.uint32))
-    }
+    text = link.link(kernel, op, call, way.layouts, way.out, fields)
+    sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
     grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
     shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]
-    parts = repr((text, grid, sizes, shapes)).encode()
+    parts = f"{text}\n{grid} {sizes} {shapes}".encode()
     return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
 
 
@@ -159,6 +157,7 @@ class _Tuner:
         self.timer = Timer(self.device)
         self.microseconds: dict[tuple[str, str], dict[cost.Way, float]] = {}
         self.favoured: set[tuple[tuple[str, str], cost.Way]] = set()
+        self.asked: set[tuple[tuple[str, str], cost.Way]] = set()
         self.known: set[str] = set()
         self.timed: dict[str, str] = {}
 
@@ -210,8 +209,9 @@ class _Tuner:
         found: dict[tuple[str, str], _Group] = {}
         for step in plan.transitions:
             key, way = cost.call_key(CLONE, step.call), Candidate(step.kernel, step.layouts, step.out)
-            if way.way not in self.microseconds.get(key, {}):
+            if (key, way.way) not in self.asked and way.way not in self.microseconds.get(key, {}):
                 found.setdefault(key, _Group(CLONE, step.call)).planned.append(way)
+                self.asked.add((key, way.way))
         return list(found.values())
 
     def _measure(self, groups: Sequence[_Group]) -> None:

@@ -49,8 +49,8 @@ class Tuning:
         device: the adapter's name.
         rules: the plan by estimates; plan: the one by measurement.
         microseconds: of every candidate, by call and way as in `cost.Measurements`.
-        sampled: candidates timed; stopped: of those that were run, given up after one timed run; estimated: never run,
-            because their estimate is too long.
+        sampled: candidates timed in full; stopped: given up after two runs; estimated: not run, because that would take
+            too long.
         cached: candidates taken from the cache.
         seconds: how long all of it took.
         cache: the cache file, if there is a folder for one; note: what is wrong with it, empty if nothing is.
@@ -100,7 +100,7 @@ class Tuning:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.device}: {self.timed} candidates timed ({self.stopped} of them stopped after one run), "
+            f"{self.device}: {self.timed} candidates timed ({self.stopped} of them stopped after two runs), "
             f"{self.estimated} too long to run, {self.cached} taken from the cache, {self.seconds:.1f} s"
         ]
         changes = self.changes
