@@ -5,7 +5,7 @@ table says that it suits, in
 
 * the layouts that the plan by estimates reads and writes there, and
 * each layout of that plan, for all operands and the result alike; what the kernel accepts in one layout alone takes
-  that one.
+  that one. (Under 'greedy' the layouts are given, so there are no others.)
 
 Their times, as the bytes that a copy moves in them, replace the estimates of `q8ta_wgpu.cost`, and the layout pass
 chooses among them. Transitions are measured when a plan wants them, until a plan consists of measured dispatches alone.
@@ -130,6 +130,9 @@ def _unscaled(call: Call) -> Call:
     return Call(call.attrs, tuple(map(plain, call.inputs)), plain(call.output))
 
 
+Key = tuple[str, str]
+"""A call, by `cost.call_key`."""
+
 COPY_KEY = f"copy {hashlib.blake2b(repr((COPY, COPIED)).encode(), digest_size=12).hexdigest()}"
 
 
@@ -155,9 +158,9 @@ class _Tuner:
         self.target = self.device.target
         self.cache = Cache.of(self.device.wgpu.adapter.info)
         self.timer = Timer(self.device)
-        self.microseconds: dict[tuple[str, str], dict[cost.Way, float]] = {}
-        self.favoured: set[tuple[tuple[str, str], cost.Way]] = set()
-        self.asked: set[tuple[tuple[str, str], cost.Way]] = set()
+        self.microseconds: dict[Key, dict[cost.Way, float]] = {}
+        self.favoured: set[tuple[Key, cost.Way]] = set()
+        self.asked: set[tuple[Key, cost.Way]] = set()
         self.known: set[str] = set()
         self.timed: dict[str, str] = {}
 
@@ -191,8 +194,8 @@ class _Tuner:
 
     def _groups(self, rules: Plan) -> list[_Group]:
         """Every distinct call of the graph, and of the transitions its plan has."""
-        preferred = tuple(dict.fromkeys(rules.layouts.values()))
-        found: dict[tuple[str, str], _Group] = {}
+        preferred = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
+        found: dict[Key, _Group] = {}
         for node in self.graph.nodes:
             op, call = OPS[node.op], call_of(self.graph, node)
             arrays = {i: self.graph.constants[n] for i, n in enumerate(node.inputs) if n in self.graph.constants}
@@ -206,7 +209,7 @@ class _Tuner:
 
     def _missing(self, plan: Plan) -> list[_Group]:
         """The transitions of a plan that were not measured."""
-        found: dict[tuple[str, str], _Group] = {}
+        found: dict[Key, _Group] = {}
         for step in plan.transitions:
             key, way = cost.call_key(CLONE, step.call), Candidate(step.kernel, step.layouts, step.out)
             if (key, way.way) not in self.asked and way.way not in self.microseconds.get(key, {}):

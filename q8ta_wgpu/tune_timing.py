@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu import cost
-from q8ta_wgpu.ir import DTYPES, FLOAT32, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir import FLOAT32, Array, Graph, Node, TensorType
 from q8ta_wgpu.layout import Layout
 from q8ta_wgpu.op import Call, Kernel, Op
 from q8ta_wgpu.passes.sync_layouts import Plan, Step
@@ -195,5 +195,6 @@ def _program(
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> Array:
-    drawn = rng.normal(0, 1, t.shape) if t.dtype == FLOAT32 else rng.integers(-128, 128, t.shape)
-    return drawn.astype(DTYPES[t.dtype])
+    if t.dtype == FLOAT32:
+        return rng.standard_normal(t.shape, np.float32)
+    return rng.integers(-128, 128, t.shape, np.int8)
