@@ -42,7 +42,7 @@ MARGIN = 0.03
 """By how much the plan by estimates must be slower to be given up: less is noise, and more shaders to compile."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with (candidates timed, candidates to time as far as known, operator)."""
+"""Called with (candidates timed, candidates to time as far as known, operator); at the end with equal numbers."""
 
 
 def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progress | None = None) -> Tuning:
@@ -169,6 +169,9 @@ class _Tuner:
         started = time.perf_counter()
         rules = sync_layouts(self.graph, self.target, self.policy)
         try:
+            if COPY_KEY not in self.cache.times:
+                self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
+            self.known.add(COPY_KEY)
             self._measure(self._groups(rules))
             plan = self._plan()
             while missing := self._missing(plan):
@@ -177,6 +180,7 @@ class _Tuner:
         finally:
             if self.timed:
                 self.cache.save()
+                self.progress(len(self.timed), len(self.timed), "")
         found = list(self.timed.values())
         return Tuning(
             device=self.device.name,
@@ -223,19 +227,15 @@ class _Tuner:
         for group in groups:
             ways = candidates(group.op, group.call, self.target, group.preferred, group.planned)
             work.append((group, {way: dispatch_key(way, group.op, group.call, self.target) for way in ways}))
-        total = len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
-        done = 0
+        total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
         for group, keys in work:
             new = {key: way for way, key in keys.items() if key not in self.cache.times}
             if new:
-                self.progress(done, total, group.op.name)
+                self.progress(len(self.timed), total, group.op.name)
                 self._time(group, new, {way: self.cache.times[key] for way, key in keys.items() if key not in new})
-                done += len(new)
             self.known.update(keys.values())
             measured = self.microseconds.setdefault(cost.call_key(group.op, group.call), {})
             measured.update({way.way: self.cache.times[key] for way, key in keys.items()})
-        if total:
-            self.progress(total, total, "")
 
     def _time(self, group: _Group, new: dict[str, Candidate], known: dict[Candidate, float]) -> None:
         found = self.timer.times(group.op, group.call, group.constants, list(new.values()), known)
@@ -245,9 +245,6 @@ class _Tuner:
 
     def _plan(self) -> Plan:
         """The best plan by what was measured."""
-        if COPY_KEY not in self.cache.times:
-            self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
-        self.known.add(COPY_KEY)
         rate = 2 * COPIED / self.cache.times[COPY_KEY]
         calls = {
             key: {way: us * rate * (1 - MARGIN if (key, way) in self.favoured else 1) for way, us in ways.items()}

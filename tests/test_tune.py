@@ -265,7 +265,7 @@ def least(graph: Graph, price: Price, rules: Plan) -> float:
 
     def clone(source: Layout, wanted: Layout | None) -> float:
         assert wanted is not None
-        ways = [Candidate(k, (source,), wanted) for k in CLONE.kernels if k.when(copied, BASELINE)]
+        ways = tune.candidates(CLONE, copied, BASELINE, (), [Candidate(CLONE.kernels[-1], (source,), wanted)])
         return 0.0 if source == wanted else min(price(CLONE, copied, way) for way in ways)
 
     def ways(node: Node) -> list[Candidate]:
@@ -418,9 +418,10 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     calls: list[tuple[int, int, str]] = []
     monkeypatch.setattr(tune, "Timer", Clock(drawn(1)))
     tune.tune(MODEL.graph, vulkan, progress=lambda *call: calls.append(call))
-    assert calls[0][0] == 0 and calls[0][2] in OPS
-    assert calls[-1][0] == calls[-1][1] > 10
-    assert calls == sorted(calls, key=lambda call: call[0])
+    assert calls[0][0] == 1 and calls[0][2] in OPS  # the copy comes first
+    assert calls[-1][0] == calls[-1][1] > 10 and calls[-1][2] == ""
+    assert all(done < total for done, total, _ in calls[:-1])
+    assert calls == sorted(calls, key=lambda call: call[:2])
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
