@@ -30,7 +30,7 @@ LONGEST = 1.0
 """Seconds a run may take. One whose estimate is HOPELESS times that of the first candidate, and as many times as slow
 as that was measured would take longer than this, is not run: operating systems reset a GPU that hangs for two."""
 
-SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 3, 0.25
+SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
 """Seconds of a sample; most and fewest samples; seconds that the samples of a call should not pass."""
 
 SPIN_UP, WARM_UP = 0.5, 0.03
