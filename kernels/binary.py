@@ -30,7 +30,6 @@ from q8ta_wgpu.op import (
 )
 
 INT32_MAX = 2**31 - 1
-SMALLEST_SHIFT = 8
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
@@ -47,16 +46,11 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if "shift" in attrs and not _fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
+    if "shift" in attrs and not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
         raise GraphError(
             f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} with shift {attrs['shift']} pass int32"
         )
     return _infer(types, attrs)[0], INT8X4
-
-
-def _fits(a: int, b: int, shift: int) -> bool:
-    """Whether 255 steps of both operands and the rounding term stay within int32."""
-    return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= INT32_MAX
 
 
 def _float_params(call: Call) -> Params:
@@ -68,9 +62,9 @@ def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None
 
     `a` and `b` are signed scales, `y` the result's. None where fewer than 8 fraction bits would be left.
     """
-    for shift in range(30, SMALLEST_SHIFT - 1, -1):
+    for shift in range(30, arithmetic.SMALLEST_SHIFT - 1, -1):
         ma, mb = (int(np.rint(s / y * 2.0**shift)) for s in (a, b))
-        if _fits(ma, mb, shift):
+        if arithmetic.sum_fits(ma, mb, shift):
             return ma, mb, shift
     return None
 
@@ -220,7 +214,7 @@ q8ta_add = Op(
         **RANGE,
         "a_multiplier": Attr("int", low=-INT32_MAX, high=INT32_MAX),
         "b_multiplier": Attr("int", low=-INT32_MAX, high=INT32_MAX),
-        "shift": Attr("int", low=SMALLEST_SHIFT, high=30),
+        "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
     kernels=(
         Kernel(

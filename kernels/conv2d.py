@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import weighted
+from q8ta_wgpu import epilogue, weighted
+from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
 from q8ta_wgpu.kernels import conv2d_tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.op import (
@@ -24,7 +25,6 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
-    dims,
     extent,
     pair,
 )
@@ -58,10 +58,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape = _infer(types, attrs)[0]
-    if len(types) == 6 and types[5].dtype == INT8X4 and types[5].shape != shape:
-        raise GraphError(f"the residual must have the result's shape {shape}, found {types[5].shape}")
-    return shape, INT8X4
+    return epilogue.check(types, attrs, _infer(types, attrs)[0])
 
 
 def _sums(x: Array, weight: Array, attrs: Attrs) -> Array:
@@ -91,9 +88,9 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
-    x, weight, multiplier, offset, _, *residual = arrays
+    x, weight, multiplier, offset, _, *more = arrays
     acc = _sums(x.astype(np.int64) - call.zeros[0], weight, call.attrs).astype(np.int64)
-    return weighted.epilogue(call, acc, 1, (multiplier, offset, *residual))
+    return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
 
 
 def _lower(site: Site) -> Lowered | str:
@@ -101,7 +98,8 @@ def _lower(site: Site) -> Lowered | str:
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    i = axis - 2
+    i, factor = axis - 2, call.attrs.get("factor", 1)
+    first, last = first // factor, last // factor
     stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
     span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)
     return first * stride - before, last * stride - before + span
@@ -126,10 +124,10 @@ def _params_float(call: Call) -> Params:
 
 
 def _params(call: Call) -> Params:
-    tiles = dims(call.output)
+    tiles = canonical(epilogue.sums(call))
     return {
         **_params_float(call),
-        **weighted.epilogue_params(call),
+        **epilogue.params(call),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
         "depth_quads": np.uint32(_depth_quads(call)),
         "tiles": np.uint32(tiles[0] * tiles[2] * tiles[3] * -(-tiles[1] // 4)),
@@ -162,40 +160,33 @@ def _pack_dw(call: Call, weight: Array) -> Array:
 
 
 def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
-    n, c, h, w = canonical(call.output.shape)
+    n, c, h, w = canonical(epilogue.sums(call))
     return n * -(-c // 4) * h * w, 1, 1
 
 
-FAST = {"q8ta_conv2d": "quad_requantize", "q8ta_conv2d_add": "quad_requantize_add"}
-"""The epilogue of the fast kernels, for the operators that have them."""
-
-
-def _kernels(op: str, epilogue: tuple[str, ...], inputs: tuple[frozenset[Layout], ...]) -> tuple[Kernel, ...]:
-    floats = op.endswith("_float")
-    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
-    common: dict[str, Any] = {
-        "inputs": inputs,
-        "output": FLOAT if floats else CHANNELS_PACKED_INT8,
-        "params": _params,
-        "cost": weighted.cost("direct"),
-    }
-    if floats:
+def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
+    place = ("place_planes",) if after.real else ()
+    output = FLOAT if after.real else CHANNELS_PACKED_INT8
+    common: dict[str, Any] = {"inputs": (CHANNELS_PACKED_INT8,), "output": output, "params": _params}
+    if after.real:
         common["threads"] = _tiles
-    fast = conv2d_tiled.fast_kernels(op, FAST[op]) if op in FAST else ()
+    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
     return (
-        *fast,
+        *conv2d_tiled.fast_kernels(op, after, place),
         Kernel(
             f"{op}.dw",
-            ("q8ta_conv2d_dw", *epilogue),
+            ("q8ta_conv2d_dw", *after.element, *place),
             when=_is_depthwise,
             prepack={1: _pack_dw, **per_channel},
+            cost=weighted.cost("direct"),
             **common,
         ),
         Kernel(
             f"{op}.direct",
-            ("q8ta_conv2d", *epilogue),
+            ("q8ta_conv2d", "dot", *after.element, *place),
             constants=lambda call: {"ALIGNED": int(_aligned(call))},
             prepack={1: _pack, **per_channel},
+            cost=weighted.cost("direct"),
             **common,
         ),
     )
@@ -321,43 +312,19 @@ conv2d = Op(
     tolerance=1e-5,
 )
 
-q8ta_conv2d = Op(
-    name="q8ta_conv2d",
-    operands=weighted.OPERANDS,
-    infer=_infer_int8,
-    reference=_reference_int8,
-    reads=_reads,
-    schema={**SCHEMA, **weighted.RANGE},
-    kernels=_kernels("q8ta_conv2d", ("tile_int8x4", "requantize"), (CHANNELS_PACKED_INT8,)),
-)
 
-q8ta_conv2d_add = Op(
-    name="q8ta_conv2d_add",
-    operands=(*weighted.OPERANDS, weighted.RESIDUAL_OPERAND),
-    infer=_infer_int8,
-    reference=_reference_int8,
-    reads=_reads,
-    schema={**SCHEMA, **weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
-    kernels=_kernels("q8ta_conv2d_add", ("tile_int8x4", "requantize_add"), (CHANNELS_PACKED_INT8,)),
-)
+def _int8_op(after: Epilogue) -> Op:
+    name = f"q8ta_conv2d{after.suffix}"
+    return Op(
+        name=name,
+        operands=(*weighted.OPERANDS, *after.operands),
+        infer=_infer_int8,
+        reference=_reference_int8,
+        reads=_reads,
+        schema={**SCHEMA, **after.schema},
+        kernels=_kernels(name, after),
+        tolerance=after.tolerance,
+    )
 
-q8ta_conv2d_act = Op(
-    name="q8ta_conv2d_act",
-    operands=(*weighted.OPERANDS, weighted.CURVE_OPERAND),
-    infer=_infer_int8,
-    reference=_reference_int8,
-    reads=_reads,
-    schema={**SCHEMA, **weighted.RANGE},
-    kernels=_kernels("q8ta_conv2d_act", ("tile_int8x4", "requantize_curve"), (CHANNELS_PACKED_INT8,)),
-)
 
-q8ta_conv2d_float = Op(
-    name="q8ta_conv2d_float",
-    operands=weighted.OPERANDS,
-    infer=_infer,
-    reference=_reference_int8,
-    reads=_reads,
-    schema=SCHEMA,
-    kernels=_kernels("q8ta_conv2d_float", ("tile_float32",), (CHANNELS_PACKED_INT8,)),
-    tolerance=1e-6,
-)
+INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import gemm, weighted
+from q8ta_wgpu import epilogue, gemm, weighted
+from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.ir import Array
-from q8ta_wgpu.layout import Layout
-from q8ta_wgpu.op import Call, Kernel, Params, dims
+from q8ta_wgpu.layout import Layout, canonical
+from q8ta_wgpu.op import FLOAT, Call, Kernel, LayoutSet, Params, dims
 from q8ta_wgpu.target import Target
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
@@ -33,9 +34,13 @@ def _quads(channels: int) -> int:
     return -(-channels // 4)
 
 
+def _sums(call: Call) -> tuple[int, int, int, int]:
+    return canonical(epilogue.sums(call))
+
+
 def sizes(call: Call) -> tuple[int, int, int]:
     """(rows, channels, words along k) of the matrix product a convolution is: pixels, outputs, taps x input quads."""
-    n, c, h, w = dims(call.output)
+    n, c, h, w = _sums(call)
     _, depth, kh, kw = call.inputs[1].shape
     words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
     return n * h * w, c, words
@@ -62,11 +67,11 @@ def _product_params(tile: gemm.Tile, call: Call) -> Params:
     attrs, x = call.attrs, dims(call.inputs[0])
     fields: dict[str, Any] = {
         **gemm.params(tile, sizes(call)),
-        **weighted.epilogue_params(call),
+        **epilogue.params(call),
         "row_words": np.uint32(_quads(x[1])),
     }
     if _is_pointwise(call):
-        h, w = dims(call.output)[2:]
+        h, w = _sums(call)[2:]
         return {**fields, "row_grid": (h, w, 0, 0), "x_grid": (x[2], x[3], 0, 0), "step_grid": (*attrs["stride"], 0, 0)}
     return {
         **fields,
@@ -100,14 +105,14 @@ def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool
     return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
 
 
-def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
     """Tiled matrix products: every tile with every way to read x."""
     return tuple(
         Kernel(
             f"{op}.{name}_{label}",
-            ("gemm", "gemm_dot", *stems, *epilogue),
+            ("gemm", "gemm_dot", "dot", *readers, *stems),
             (ONLY_4C,),
-            ONLY_4C,
+            output,
             when=functools.partial(_products, reading=reading, tile=tile),
             suits=functools.partial(gemm.suits, label=label, sizes=sizes),
             wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
@@ -117,7 +122,7 @@ def product_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
             **gemm.kernel_fields(tile, sizes),
         )
         for label, tile in gemm.TILES.items()
-        for reading, (name, stems, wide) in READINGS.items()
+        for reading, (name, readers, wide) in READINGS.items()
     )
 
 
@@ -129,17 +134,17 @@ def _is_vector(call: Call, target: Target, wide: bool) -> bool:
 
 def _vector_params(call: Call) -> Params:
     words = np.uint32(_quads(call.inputs[0].shape[1]))
-    return {**gemm.few_rows_params(sizes(call)), **weighted.epilogue_params(call), "row_words": words}
+    return {**gemm.few_rows_params(sizes(call)), **epilogue.params(call), "row_words": words}
 
 
-def vector_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+def vector_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
     """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
     return tuple(
         Kernel(
             f"{op}.gemv",
-            ("gemv", "gemm_dot", "gemm_wide" if wide else "gemm_narrow", *epilogue),
+            ("gemv", "gemm_dot", "dot", "gemm_wide" if wide else "gemm_narrow", *stems),
             (ONLY_4C,),
-            ONLY_4C,
+            output,
             when=functools.partial(_is_vector, wide=wide),
             wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
@@ -163,7 +168,7 @@ def is_depthwise(call: Call) -> bool:
 
 
 def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
-    n, c, h, w = dims(call.output)
+    n, c, h, w = _sums(call)
     return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
 
 
@@ -190,10 +195,10 @@ def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
 
 def _dw_params(call: Call) -> Params:
     return {
-        **weighted.epilogue_params(call),
+        **epilogue.params(call),
         "padding": tuple(call.attrs["padding"]),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
-        "quads": np.uint32(_quads(call.output.shape[1])),
+        "quads": np.uint32(_quads(_sums(call)[1])),
     }
 
 
@@ -210,14 +215,14 @@ def pack_lanes(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
 
 
-def depthwise_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
+def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
     """Depthwise strips, the larger first, by packed dot products or by multiplication."""
     return tuple(
         Kernel(
             f"{op}.{label}{'' if dot else '_unpack'}",
-            ("q8ta_conv2d_dw_strip", "dw_dot" if dot else "dw_unpack", *epilogue),
+            ("q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), *stems),
             (ONLY_4C,),
-            ONLY_4C,
+            output,
             when=_dw_when,
             suits=functools.partial(_dw_suits, large=label == LARGE_STRIP, dot=dot),
             wide=(*WIDE_CHANNEL, "weight") if dot else WIDE_CHANNEL,
@@ -233,7 +238,8 @@ def depthwise_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
     )
 
 
-def fast_kernels(op: str, epilogue: str) -> tuple[Kernel, ...]:
-    """The kernels to try before the general ones; `epilogue` is the stem that defines store_quad."""
-    stems = (epilogue, "quad_finish")
-    return (*depthwise_kernels(op, stems), *vector_kernels(op, stems), *product_kernels(op, stems))
+def fast_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """The kernels to try before the general ones; `place` says where a float32 result lies."""
+    output, stems = FLOAT if after.real else ONLY_4C, (*after.quad, *place)
+    makers = (depthwise_kernels, vector_kernels, product_kernels)
+    return tuple(kernel for maker in makers for kernel in maker(op, output, stems))

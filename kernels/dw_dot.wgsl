@@ -7,5 +7,5 @@ fn value_of(word: u32) -> Value { return word; }
 fn tap_at(index: u32) -> Tap { return weight[index]; }
 fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> {
   return acc + vec4<i32>(
-    dot4I8Packed(value, tap.x), dot4I8Packed(value, tap.y), dot4I8Packed(value, tap.z), dot4I8Packed(value, tap.w));
+    dot4(value, tap.x), dot4(value, tap.y), dot4(value, tap.z), dot4(value, tap.w));
 }

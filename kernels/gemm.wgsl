@@ -8,14 +8,15 @@
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
-const SLICE = STEP * (TILE_M + TILE_N);
 const LOADS_X = STEP * TILE_M / THREADS;
 const LOADS_W = (STEP * TILE_N + THREADS - 1u) / THREADS;
 const WHOLE_W = STEP * TILE_N % THREADS == 0u;
+const DEPTH = select(STEP, max(STEP, THREADS_N * QUADS), SPLIT > 1u);
 
-const SUMS = select(0u, SPLIT * ROWS * QUADS * THREADS, SPLIT > 1u);
-
-var<workgroup> tile: array<vec4<u32>, max(SPLIT * SLICE, SUMS)>;
+// Nested, not flat: with the loops unrolled, bounds checks of the outer indices fold and those of the inner ones are the
+// same in every step, so the product's inner loop holds none. x_tile also holds the sums of a SPLIT.
+var<workgroup> x_tile: array<array<array<vec4<u32>, THREADS_M>, ROWS>, SPLIT * DEPTH>;
+var<workgroup> w_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, SPLIT * STEP>;
 
 // Rows are mixed so that neither the stores along k nor the loads along m hit one memory bank twice.
 fn mixed(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
@@ -29,12 +30,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   let first_m = index / column_tiles * TILE_M;
   if (first_m >= params.rows) { return; }
   let column_tile = index % column_tiles;
-  let slice = local / THREADS;
+  let slice = select(local / THREADS, 0u, SPLIT == 1u);
   let t = local % THREADS;
   let tm = t / THREADS_N;
   let tn = t % THREADS_N;
-  let x_tile = slice * SLICE;
-  let w_tile = x_tile + STEP * TILE_M;
 
   let k_lane = t % STEP;
   let m_lane = t / STEP;
@@ -59,10 +58,14 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   for (var step = 0u; step < params.steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) {
-      tile[x_tile + k_lane * TILE_M + mixed(m_lane + i * (THREADS / STEP), k_lane)] = next_x[i];
+      let m = m_lane + i * (THREADS / STEP);
+      x_tile[slice * DEPTH + k_lane][m / THREADS_M][mixed(m % THREADS_M, k_lane)] = next_x[i];
     }
     for (var i = 0u; i < LOADS_W; i++) {
-      if (WHOLE_W || t + i * THREADS < STEP * TILE_N) { tile[w_tile + t + i * THREADS] = next_w[i]; }
+      let at = t + i * THREADS;
+      if (WHOLE_W || at < STEP * TILE_N) {
+        w_tile[slice * STEP + at / TILE_N][at % TILE_N / THREADS_N][at % THREADS_N] = next_w[i];
+      }
     }
     workgroupBarrier();
     if (step + 1u < params.steps) {
@@ -74,13 +77,12 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     for (var s = 0u; s < STEP; s++) {
       var a: array<vec4<u32>, ROWS>;
-      for (var i = 0u; i < ROWS; i++) { a[i] = tile[x_tile + s * TILE_M + mixed(tm + i * THREADS_M, s)]; }
+      for (var i = 0u; i < ROWS; i++) { a[i] = x_tile[slice * DEPTH + s][i][mixed(tm, s)]; }
       for (var q = 0u; q < QUADS; q++) {
-        let at = w_tile + s * TILE_N + q * 4u * THREADS_N + tn;
-        let b0 = tile[at];
-        let b1 = tile[at + THREADS_N];
-        let b2 = tile[at + 2u * THREADS_N];
-        let b3 = tile[at + 3u * THREADS_N];
+        let b0 = w_tile[slice * STEP + s][q * 4u][tn];
+        let b1 = w_tile[slice * STEP + s][q * 4u + 1u][tn];
+        let b2 = w_tile[slice * STEP + s][q * 4u + 2u][tn];
+        let b3 = w_tile[slice * STEP + s][q * 4u + 3u][tn];
         for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = dot_quad(acc[i * QUADS + q], a[i], b0, b1, b2, b3); }
       }
     }
@@ -100,14 +102,20 @@ fn main(@builtin(local_invocation_index) local: u32,
     return;
   }
   // Accumulators of all slices meet in workgroup memory; the slices share the work of finishing them.
-  for (var i = 0u; i < ROWS * QUADS; i++) { tile[(slice * ROWS * QUADS + i) * THREADS + t] = bitcast<vec4<u32>>(acc[i]); }
+  for (var i = 0u; i < ROWS; i++) {
+    for (var q = 0u; q < QUADS; q++) {
+      x_tile[slice * DEPTH + q * THREADS_N + tn][i][tm] = bitcast<vec4<u32>>(acc[i * QUADS + q]);
+    }
+  }
   workgroupBarrier();
   for (var i = slice; i < ROWS * QUADS; i += SPLIT) {
     let m = first_m + tm + i / QUADS * THREADS_M;
     let quad = column_tile * (TILE_N / 4u) + i % QUADS * THREADS_N + tn;
     if (m >= params.rows || quad >= params.quads) { continue; }
     var sum = vec4<i32>(0);
-    for (var s = 0u; s < SPLIT; s++) { sum += bitcast<vec4<i32>>(tile[(s * ROWS * QUADS + i) * THREADS + t]); }
+    for (var s = 0u; s < SPLIT; s++) {
+      sum += bitcast<vec4<i32>>(x_tile[s * DEPTH + i % QUADS * THREADS_N + tn][i / QUADS][tm]);
+    }
     store_quad(sum, channel_quad(quad), m, quad);
   }
 }

@@ -5,10 +5,10 @@ struct Row { image: u32, y: u32, x: u32 }
 struct Place { y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }
 
 fn row_of(m: u32) -> Row {
-  let r = m / params.y_dims.w;
-  return Row(r / params.y_dims.z * params.x_dims.z,
-             r % params.y_dims.z * params.stride.x - params.padding.x,
-             m % params.y_dims.w * params.stride.y - params.padding.y);
+  let r = m / params.sums.w;
+  return Row(r / params.sums.z * params.x_dims.z,
+             r % params.sums.z * params.stride.x - params.padding.x,
+             m % params.sums.w * params.stride.y - params.padding.y);
 }
 
 fn place_of(k: u32) -> Place {

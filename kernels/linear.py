@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import gemm, weighted
+from q8ta_wgpu import epilogue, gemm, weighted
+from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
 from q8ta_wgpu.layout import WIDTH_PACKED_INT8, Layout, Shape
 from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, dims
 from q8ta_wgpu.target import Target
@@ -28,10 +29,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape = _infer(types, attrs)[0]
-    if len(types) == 6 and types[5].dtype == INT8X4 and types[5].shape != shape:
-        raise GraphError(f"the residual must have the result's shape {shape}, found {types[5].shape}")
-    return shape, INT8X4
+    return epilogue.check(types, attrs, _infer(types, attrs)[0])
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -40,10 +38,10 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
-    x, weight, multiplier, offset, _, *residual = arrays
+    x, weight, multiplier, offset, _, *more = arrays
     # float64 is exact here: every partial sum is an integer below 2^53.
     acc = (x.astype(np.float64) - call.zeros[0]) @ weight.astype(np.float64).T
-    return weighted.epilogue(call, acc.astype(np.int64), -1, (multiplier, offset, *residual))
+    return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
 
 
 def _lower(site: Site) -> Lowered | str:
@@ -53,7 +51,7 @@ def _lower(site: Site) -> Lowered | str:
 def _params(call: Call) -> Params:
     n, c, h, w = dims(call.output)
     return {
-        **weighted.epilogue_params(call),
+        **epilogue.params(call),
         "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4)),
         "tiles": np.uint32(n * c * h * -(-w // 4)),
     }
@@ -89,12 +87,12 @@ def _pack_quads(call: Call, weight: Array) -> Array:
 def _tiled_params(tile: gemm.Tile, call: Call) -> Params:
     rows, one = np.uint32(_sizes(call)[2]), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
-    return {**gemm.params(tile, _sizes(call)), **weighted.epilogue_params(call), **grids}
+    return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **grids}
 
 
 def _gemv_params(call: Call) -> Params:
     words = {"row_words": np.uint32(_sizes(call)[2])}
-    return {**gemm.few_rows_params(_sizes(call)), **weighted.epilogue_params(call), **words}
+    return {**gemm.few_rows_params(_sizes(call)), **epilogue.params(call), **words}
 
 
 def _when(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Tile) -> bool:
@@ -102,17 +100,17 @@ def _when(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Til
     return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
 
 
-def _fast_kernels(op: str, epilogue: tuple[str, ...], common: Mapping[str, Any]) -> tuple[Kernel, ...]:
+def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) -> tuple[Kernel, ...]:
     """Matrix-vector products for few rows, tiled products for more; whole vectors of x first."""
     found = []
     per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
     for wide in (True, False):
-        stems = ("gemm_wide" if wide else "gemm_narrow", *epilogue)
+        stems = ("gemm_wide" if wide else "gemm_narrow", *after)
         bound = (*WIDE_CHANNEL, "weight", *(("x",) if wide else ()))
         found.append(
             Kernel(
                 f"{op}.gemv",
-                ("gemv", "gemm_dot", *stems),
+                ("gemv", "gemm_dot", "dot", *stems),
                 when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
                 wide=bound,
                 positions=False,
@@ -128,7 +126,7 @@ def _fast_kernels(op: str, epilogue: tuple[str, ...], common: Mapping[str, Any])
             found.append(
                 Kernel(
                     f"{op}.tiled_{label}",
-                    ("gemm", "gemm_dot", "gemm_rows", *stems),
+                    ("gemm", "gemm_dot", "dot", "gemm_rows", *stems),
                     when=functools.partial(_when, wide=wide, most_rows=1 << 31, tile=tile),
                     suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
                     wide=bound,
@@ -142,28 +140,19 @@ def _fast_kernels(op: str, epilogue: tuple[str, ...], common: Mapping[str, Any])
     return tuple(found)
 
 
-FAST = {
-    "q8ta_linear": ("quad_requantize", "quad_finish"),
-    "q8ta_linear_add": ("quad_requantize_add", "quad_finish"),
-    "q8ta_linear_float": ("quad_float32",),
-}
-"""The epilogue of the fast kernels, for the operators that have them."""
-
-
-def _kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
-    floats: dict[str, Any] = {"threads": _tiles} if op.endswith("_float") else {}
-    prepack = {1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}}
-    output = FLOAT if floats else WIDTH_PACKED_INT8
-    common = {"inputs": (ONLY_4W,), "output": FLOAT if floats else ONLY_4W}
+def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
+    place = ("place_rows",) if after.real else ()
+    floats: dict[str, Any] = {"threads": _tiles} if after.real else {}
+    common = {"inputs": (ONLY_4W,), "output": FLOAT if after.real else ONLY_4W}
     return (
-        *(_fast_kernels(op, FAST[op], common) if op in FAST else ()),
+        *_fast_kernels(op, (*after.quad, *place), common),
         Kernel(
             f"{op}.direct",
-            ("q8ta_linear", *epilogue),
+            ("q8ta_linear", "dot", *after.element, *place),
             (WIDTH_PACKED_INT8,),
-            output,
+            FLOAT if after.real else WIDTH_PACKED_INT8,
             params=_params,
-            prepack=prepack,
+            prepack={1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}},
             cost=weighted.cost("direct"),
             **floats,
         ),
@@ -259,38 +248,18 @@ linear = Op(
     tolerance=1e-5,
 )
 
-q8ta_linear = Op(
-    name="q8ta_linear",
-    operands=weighted.OPERANDS,
-    infer=_infer_int8,
-    reference=_reference_int8,
-    schema=weighted.RANGE,
-    kernels=_kernels("q8ta_linear", ("tile_int8x4", "requantize")),
-)
 
-q8ta_linear_add = Op(
-    name="q8ta_linear_add",
-    operands=(*weighted.OPERANDS, weighted.RESIDUAL_OPERAND),
-    infer=_infer_int8,
-    reference=_reference_int8,
-    schema={**weighted.RANGE, "residual_multiplier": weighted.RESIDUAL_MULTIPLIER},
-    kernels=_kernels("q8ta_linear_add", ("tile_int8x4", "requantize_add")),
-)
+def _int8_op(after: Epilogue) -> Op:
+    name = f"q8ta_linear{after.suffix}"
+    return Op(
+        name=name,
+        operands=(*weighted.OPERANDS, *after.operands),
+        infer=_infer_int8,
+        reference=_reference_int8,
+        schema=after.schema,
+        kernels=_kernels(name, after),
+        tolerance=after.tolerance,
+    )
 
-q8ta_linear_act = Op(
-    name="q8ta_linear_act",
-    operands=(*weighted.OPERANDS, weighted.CURVE_OPERAND),
-    infer=_infer_int8,
-    reference=_reference_int8,
-    schema={**weighted.RANGE},
-    kernels=_kernels("q8ta_linear_act", ("tile_int8x4", "requantize_curve")),
-)
 
-q8ta_linear_float = Op(
-    name="q8ta_linear_float",
-    operands=weighted.OPERANDS,
-    infer=_infer,
-    reference=_reference_int8,
-    kernels=_kernels("q8ta_linear_float", ("tile_float32",)),
-    tolerance=1e-6,
-)
+INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic, weighted
+from q8ta_wgpu import arithmetic, epilogue
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, INT32, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Layout, Shape
@@ -155,7 +155,7 @@ def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _batch_norm_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, multiplier, offset = arrays
-    return weighted.epilogue(call, x.astype(np.int64) - call.zeros[0], 1, (multiplier, offset))
+    return epilogue.apply(call, x.astype(np.int64) - call.zeros[0], 1, (multiplier, offset))
 
 
 def _channel_params(call: Call) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _batch_norm_params(call: Call) -> Params:
 
 
 def _batch_norm_params_int8(call: Call) -> Params:
-    return {**_channel_params(call), **weighted.epilogue_params(call), "x_zero": np.int32(call.zeros[0])}
+    return {**_channel_params(call), **epilogue.params(call), "x_zero": np.int32(call.zeros[0])}
 
 
 def _lower_batch_norm(site: Site) -> Lowered | str:
@@ -301,7 +301,7 @@ q8ta_batch_norm = Op(
     ),
     infer=_infer_batch_norm_int8,
     reference=_batch_norm_int8,
-    schema=weighted.RANGE,
+    schema=epilogue.RANGE,
     reads=reads_same_place,
     kernels=(
         Kernel(

@@ -2,8 +2,9 @@
 // A group whose first input channel is not a multiple of 4 reads the words around it; weights outside it are 0.
 
 const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
-fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.y_dims); }
+fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.sums); }
 fn channel_of(p: vec4<u32>) -> u32 { return p.y; }
+fn row_of_sum(p: vec4<u32>) -> u32 { return (p.x * params.sums.z + p.z) * params.sums.w + p.w; }
 
 fn first_quad(channel: u32) -> u32 {
   return channel / params.channels_per_group * params.depth_per_group / 4u;
@@ -34,10 +35,10 @@ fn accumulate(p: vec4<u32>) -> vec4<i32> {
           }
         }
         acc += vec4<i32>(
-          dot4I8Packed(word.x, weight[at]),
-          dot4I8Packed(word.y, weight[at + 1u]),
-          dot4I8Packed(word.z, weight[at + 2u]),
-          dot4I8Packed(word.w, weight[at + 3u]));
+          dot4(word.x, weight[at]),
+          dot4(word.y, weight[at + 1u]),
+          dot4(word.z, weight[at + 2u]),
+          dot4(word.w, weight[at + 3u]));
         at += 4u;
       }
     }

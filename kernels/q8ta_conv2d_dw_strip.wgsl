@@ -8,13 +8,13 @@ const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
   let index = id.y * groups.x * 64u + id.x;
-  let across = (params.y_dims.w + COLUMNS - 1u) / COLUMNS;
-  let down = (params.y_dims.z + ROWS - 1u) / ROWS;
+  let across = (params.sums.w + COLUMNS - 1u) / COLUMNS;
+  let down = (params.sums.z + ROWS - 1u) / ROWS;
   let quad = index % params.quads;
   let strip = index / params.quads;
   let band = strip / across;
   let n = band / down;
-  if (n >= params.y_dims.x) { return; }
+  if (n >= params.sums.x) { return; }
   let y0 = band % down * ROWS;
   let x0 = strip % across * COLUMNS;
   // Unsigned: a row or column before the image wraps to a huge number.
@@ -50,8 +50,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let channel = channel_quad(quad);
   for (var r = 0u; r < ROWS; r++) {
     for (var i = 0u; i < COLUMNS; i++) {
-      if (y0 + r < params.y_dims.z && x0 + i < params.y_dims.w) {
-        store_quad(acc[r * COLUMNS + i], channel, (n * params.y_dims.z + y0 + r) * params.y_dims.w + x0 + i, quad);
+      if (y0 + r < params.sums.z && x0 + i < params.sums.w) {
+        store_quad(acc[r * COLUMNS + i], channel, (n * params.sums.z + y0 + r) * params.sums.w + x0 + i, quad);
       }
     }
   }

@@ -1,4 +1,4 @@
-// One thread computes four output channels of a float result: (f32(acc) + f32(offset)) * multiplier.
+// One thread computes four output channels of a float32 result: accumulate(p) -> their accumulators.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
   let tile = id.y * groups.x * 64u + id.x;
@@ -7,8 +7,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let acc = accumulate(p);
   for (var i = 0u; i < 4u; i++) {
     let at = p + i * TILE_LANE;
-    if (any(at >= params.y_dims)) { return; }
-    let c = channel_of(p) + i;
-    y[y_index(at)] = (f32(acc[i] - correction[c]) + f32(offset[c])) * multiplier[c];
+    if (any(at >= params.sums)) { return; }
+    y[place(row_of_sum(at), channel_of(at))] = real_of(acc[i], channel_of(at), at);
   }
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from q8ta_wgpu.ir import Graph
 from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
+from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
@@ -34,6 +35,8 @@ PASSES: tuple[Pass, ...] = (
     cancel_qdq,
     # Tables that clamp fold into their producer's range, tables of tables into one.
     fold_tables,
+    # An add, a table or a dequantize behind a convolution or linear joins its dispatch; tables must be final.
+    fold_epilogues,
     # Weights no int8 operator took become float constants.
     fold_weights,
     # Last: it only serves a device limit and would hide cats from the passes above.
@@ -43,11 +46,11 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def run_passes(graph: Graph) -> Graph:
-    """Runs every pass over a copy of `graph`, verifying after each; returns the runnable graph."""
+def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
+    """Runs the passes over a copy of `graph`, verifying after each; returns the runnable graph."""
     graph = graph.copy()
     verify(graph, "import")
-    for step in PASSES:
+    for step in passes:
         step(graph)
         graph.prune()
         verify(graph, step.__name__)

@@ -16,6 +16,8 @@ FRACTION = 14
 
 T_LIMIT = 2.0**30
 OFFSET_LIMIT = 2.0**29
+SMALLEST_SHIFT = 8
+"""Fewest fraction bits of an add's multipliers."""
 
 Int64 = NDArray[np.int64]
 
@@ -61,6 +63,11 @@ def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArr
     ratio = np.nan_to_num(np.asarray(function, np.float64) / out.scale, nan=0.0)
     steps: NDArray[np.float64] = np.rint(np.clip(ratio, -1024, 1024))
     return np.clip(steps + out.zero, lo, hi).astype(np.int8)
+
+
+def sum_fits(a: int, b: int, shift: int) -> bool:
+    """Whether 255 steps of both operands of an add and its rounding term stay within int32, a and b its multipliers."""
+    return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= 2**31 - 1
 
 
 def levels(q: QParams) -> NDArray[np.float64]:

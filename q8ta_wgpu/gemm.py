@@ -57,8 +57,8 @@ class Tile:
     @property
     def memory(self) -> int:
         """Bytes of workgroup memory."""
-        sums = self.m * self.n // 4 if self.split > 1 else 0
-        return 16 * self.split * max(self.step * (self.m + self.n), sums)
+        depth = max(self.step, self.n // 4) if self.split > 1 else self.step
+        return 16 * self.split * (depth * self.m + self.step * self.n)
 
     @property
     def constants(self) -> dict[str, int]:

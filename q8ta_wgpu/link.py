@@ -130,8 +130,19 @@ def params_bytes(params: Params) -> bytes:
     return data + bytes(-len(data) % 16)
 
 
-def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], out: Layout, params: Params) -> str:
-    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`."""
+def link(
+    kernel: Kernel,
+    op: Op,
+    call: Call,
+    layouts: Sequence[Layout | None],
+    out: Layout,
+    params: Params,
+    packed_dot: bool = True,
+) -> str:
+    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`.
+
+    Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or the emulated dot product.
+    """
     operands = bindings(op, call, layouts)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
@@ -145,7 +156,8 @@ def link(kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], o
     lines += _result(call.output.dtype, out, len(operands), kernel)
     lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    stems = [f"map_{call.output.dtype}" if stem == "map" else stem for stem in kernel.source]
+    choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if packed_dot else "dot_emulated"}
+    stems = [choices.get(stem, stem) for stem in kernel.source]
     return "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
 
 

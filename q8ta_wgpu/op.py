@@ -97,13 +97,15 @@ class Operand:
 
     `valid` tells what is wrong with the values of a constant operand, or gives an empty string. It reads the call and
     all operands' arrays by position, None where an operand is no constant. What a kernel relies on beyond shapes goes
-    here: a model file may hold anything.
+    here: a model file may hold anything. `at_result` says that it is read where the result is written, element by
+    element, unlike the operands that `Op.reads` speaks of.
     """
 
     name: str
     constant: bool = False
     dtypes: tuple[str, ...] = (FLOAT32,)
     valid: Callable[[Call, Sequence[Array | None]], str] | None = None
+    at_result: bool = False
 
 
 @dataclass(frozen=True)

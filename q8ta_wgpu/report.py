@@ -47,6 +47,7 @@ class Report:
                 borders += 1
             elif any(t.dtype == INT8X4 for t in reads):
                 int8[node.op] += 1
+                borders += graph.types[node.output].dtype == FLOAT32
             else:
                 floats[node.op] += 1
                 float_nodes.append(node.output)
@@ -65,7 +66,7 @@ class Report:
             f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
             f"{len(self.islands)} float islands between int8 values"
             + (f": {', '.join(self.islands)}" if self.islands else ""),
-            f"{self.borders} quantize/dequantize at the borders, weights {self.weight_bytes / 1e6:.2f} MB",
+            f"{self.borders} borders between float32 and int8, weights {self.weight_bytes / 1e6:.2f} MB",
             "the same bytes on every device"
             if self.exact
             else "the same bytes on every device up to the first float32 node, which has a tolerance",

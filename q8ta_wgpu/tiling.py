@@ -142,14 +142,16 @@ def _scales(graph: Graph, axis: int) -> dict[str, Fraction]:
     """Rows (or columns) of each value per row of the input, exactly."""
     scales = {graph.inputs[0]: Fraction(1)}
     for node in graph.nodes:
-        first, _ = _span(graph, node, axis, 0, 0)
-        later, _ = _span(graph, node, axis, _FAR, _FAR)
-        stride = Fraction(later - first, _FAR)
-        reads = [scales[name] for name in node.inputs if name in scales]
-        if len(set(reads)) > 1 or stride <= 0:
+        reads = []
+        for position, name in enumerate(node.inputs):
+            if name in scales:
+                first, _ = _span(graph, node, position, axis, 0, 0)
+                later, _ = _span(graph, node, position, axis, _FAR, _FAR)
+                reads.append(scales[name] * Fraction(_FAR, later - first) if later > first else None)
+        if len(set(reads)) > 1 or None in reads:
             raise InputError(f"the model cannot run in tiles: {node.op} joins images of different sizes")
-        if reads:
-            scales[node.output] = reads[0] / stride
+        if reads and reads[0] is not None:
+            scales[node.output] = reads[0]
     return scales
 
 
@@ -171,19 +173,22 @@ def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
     for node in reversed(graph.nodes):
         if node.output not in spans:
             continue
-        span = _span(graph, node, axis, *spans[node.output])
-        for name in node.inputs:
+        for position, name in enumerate(node.inputs):
             shape = graph.types[name].shape
             if name in graph.constants or len(shape) != 4:
                 continue
+            span = _span(graph, node, position, axis, *spans[node.output])
             clipped = max(span[0], 0), min(span[1], shape[axis] - 1)
             old = spans.get(name, clipped)
             spans[name] = min(old[0], clipped[0]), max(old[1], clipped[1])
     return spans[graph.inputs[0]]
 
 
-def _span(graph: Graph, node: Node, axis: int, first: int, last: int) -> tuple[int, int]:
-    reads = OPS[node.op].reads
+def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: int) -> tuple[int, int]:
+    op, factor = OPS[node.op], node.attrs.get("factor", 1)
+    if op.operand(position).at_result:
+        return first // factor, last // factor
+    reads = op.reads
     span = reads(call_of(graph, node), axis, first, last) if reads else None
     if span is None:
         place = f" ({node.source})" if node.source else ""

@@ -1,17 +1,17 @@
-"""What convolution and linear share: int8 lowering of a weighted sum, its reference epilogue, packed weights."""
+"""What convolution and linear share: int8 lowering of a weighted sum, its first operands, packed weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu import arithmetic
+from q8ta_wgpu import arithmetic, epilogue
 from q8ta_wgpu import curve as curves
-from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, INT32, Array, Attrs
-from q8ta_wgpu.op import INT8_RANGE, RESIDUAL, Attr, Call, Lowered, Operand, Params, Site, Weight
+from q8ta_wgpu.ir import INT8, INT8X4, INT32, Array, Attrs
+from q8ta_wgpu.op import RESIDUAL, Call, Lowered, Operand, Site, Weight
 
 INT32_MAX = 2**31 - 1
 FLOAT_OFFSET_LIMIT = 2**30
@@ -25,7 +25,7 @@ def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
-    limit = FLOAT_OFFSET_LIMIT if call.output.q is None else int(arithmetic.OFFSET_LIMIT)
+    limit = FLOAT_OFFSET_LIMIT if epilogue.keeps_accumulator(call) else int(arithmetic.OFFSET_LIMIT)
     offset = arrays[3]
     assert offset is not None
     bad = offset[(offset < -limit) | (offset > limit)]
@@ -59,21 +59,6 @@ OPERANDS = (
 )
 """Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
 output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
-
-
-def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
-    knots = arrays[5]
-    assert knots is not None
-    return curves.valid(knots)
-
-
-CURVE_OPERAND = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
-"""Of q8ta_conv2d_act and q8ta_linear_act: their multiplier and offset are in 2^-14 segments of the curve."""
-
-RESIDUAL_OPERAND = Operand("residual", dtypes=(INT8X4,))
-RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
-LARGEST_RESIDUAL = int(INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
-RESIDUAL_MULTIPLIER = Attr("int", low=0, high=LARGEST_RESIDUAL)
 
 
 def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
@@ -119,45 +104,9 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
     if site.residual is None:
         return Lowered(op, operands, bounded)
     factor = round(site.residual.scale * unit)
-    if factor > LARGEST_RESIDUAL:
+    if factor > epilogue.LARGEST_RESIDUAL:
         return f"its residual's scale is {site.residual.scale / site.out.scale:.3g} times the output's, past int32"
     return Lowered(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
-
-
-def epilogue(call: Call, acc: NDArray[np.int64], channel: int, arrays: tuple[Array, ...]) -> Array:
-    """From sums of (x - z_x)*w to the result. `channel` is the axis of output channels; arrays are (multiplier, offset
-    [, residual or curve]) as the operator's operands."""
-    shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
-    multiplier, offset = arrays[0].reshape(shape), arrays[1].astype(np.int64).reshape(shape)
-    if call.output.dtype == FLOAT32:
-        total = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)
-        return total * multiplier
-    v = arithmetic.scaled_accumulator(acc, multiplier) + offset
-    if "residual_multiplier" in call.attrs:
-        zero = call.zeros[-1]
-        v = v + (arrays[2].astype(np.int64) - zero) * call.attrs["residual_multiplier"]
-    elif len(arrays) == 3:
-        v = curves.evaluate(v, arrays[2])
-    assert call.output.q is not None
-    steps = arithmetic.rte(v, arithmetic.FRACTION)
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
-
-
-def epilogue_params(call: Call) -> Params:
-    """Uniform fields of the epilogue in kernels/requantize*.wgsl."""
-    if call.output.q is None:
-        return {}
-    fields: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
-    }
-    if "residual_multiplier" in call.attrs:
-        fields["residual_zero"] = np.int32(call.zeros[-1])
-        fields["residual_multiplier"] = np.int32(call.attrs["residual_multiplier"])
-    elif len(call.inputs) == 6:
-        fields["curve_end"] = np.int32(((call.inputs[5].numel - 1) << arithmetic.FRACTION) - 1)
-    return fields
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

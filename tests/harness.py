@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu import reference
+from q8ta_wgpu import epilogue, reference
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.layout import Layout, pack, packed_axis, unpack
@@ -20,7 +20,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.program import Port
 from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.target import BASELINE, Target
 from q8ta_wgpu.verify import call_of
 
 POISON = 0x8F7F80FF
@@ -116,30 +116,61 @@ def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, A
     return run_passes(graph), inputs
 
 
-EPILOGUES = {"add": "_add", "act": "_act", "float": "_float"}
-"""What may follow a weighted sum before it is rounded, and the operator that has it fused."""
+EPILOGUES = tuple(after.suffix.removeprefix("_") for after in epilogue.EPILOGUES if after.suffix)
+"""What may follow a weighted sum in its dispatch."""
 
 
-def epilogue_graph(op: Op, case: Case, setting: Setting, epilogue: str) -> tuple[Graph, dict[str, Array]]:
-    """The fused graph of a weighted operator with a residual, an activation, or a float32 result."""
+def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
+    """The fused graph of a weighted operator with what follows it: see q8ta_wgpu/epilogue.py."""
     graph, inputs, out = _unfused(op, case, setting)
     result = graph.types["real"]
-    if epilogue == "float":
+    if after == "float":
         graph.outputs = ["real"]
         return run_passes(graph), inputs
-    if epilogue == "add":
+    after_first, _, then = after.partition("_")
+    last = "real"
+    if after_first in ("sum", "table", "dequantize"):
+        graph.types |= {"inner": TensorType(result.shape, INT8X4, out), "rounded": result}
+        graph.nodes.append(Node("quantize", ("real",), "inner", {"lo": -120, "hi": 127}))
+        graph.nodes.append(Node("dequantize", ("inner",), "rounded"))
+        last = "rounded"
+    if after_first in ("add", "sum"):
         q = QParams(out.scale * 1.7, setting.zeros[1])
         graph.inputs.append("residual")
-        graph.types |= {"residual": TensorType(result.shape, INT8X4, q), "addend": result}
-        inputs["residual"] = extremes(rng(op.name, case, epilogue), result.shape)
+        graph.types |= {"residual": TensorType(result.shape, INT8X4, q), "addend": result, "joined": result}
+        inputs["residual"] = extremes(rng(op.name, case, after), result.shape)
         graph.nodes.append(Node("dequantize", ("residual",), "addend"))
-        graph.nodes.append(Node("add", ("real", "addend"), "joined", {"alpha": 1.0}))
-    else:
-        graph.nodes.append(Node("silu", ("real",), "joined", {}))
-    graph.types |= {"joined": result, "y": TensorType(result.shape, INT8X4, out)}
-    graph.nodes.append(Node("quantize", ("joined",), "y", {"lo": -128, "hi": 127}))
+        graph.nodes.append(Node("add", (last, "addend"), "joined", {"alpha": 1.0}))
+        last = "joined"
+    if after_first in ("act", "table"):
+        graph.types["joined"] = result
+        graph.nodes.append(Node("silu", (last,), "joined", {}))
+        last = "joined"
+    if "dequantize" in (after_first, then):
+        if last == "joined":
+            q = QParams(out.scale * 1.3, setting.zeros[2])
+            graph.types |= {"sum": TensorType(result.shape, INT8X4, q), "last": result}
+            graph.nodes.append(Node("quantize", (last,), "sum", {"lo": -128, "hi": 121}))
+            graph.nodes.append(Node("dequantize", ("sum",), "last"))
+            last = "last"
+        graph.outputs = [last]
+        factor = _factor(result.shape)
+        if factor > 1:
+            shape, _ = OPS["pixel_shuffle"].check((result,), {"upscale_factor": factor})
+            graph.types["y"] = TensorType(shape)
+            graph.nodes.append(Node("pixel_shuffle", (last,), "y", {"upscale_factor": factor}))
+            graph.outputs = ["y"]
+        return run_passes(graph), inputs
+    q = QParams(out.scale * (1.3 if last == "joined" and after_first != "add" else 1.0), setting.zeros[2])
+    graph.types["y"] = TensorType(result.shape, INT8X4, q)
+    graph.nodes.append(Node("quantize", (last,), "y", {"lo": -128, "hi": 127}))
     graph.outputs = ["y"]
     return run_passes(graph), inputs
+
+
+def _factor(shape: Sequence[int]) -> int:
+    """The largest pixel_shuffle factor the channels of (n, c, h, w) allow; 1 for other ranks."""
+    return max(f for f in (1, 2, 3) if shape[1] % f**2 == 0) if len(shape) == 4 else 1
 
 
 def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array], QParams]:
@@ -254,9 +285,12 @@ def words_of(array: Array, port: Port) -> Array:
     return pack(array, layout) | (~used & np.uint32(POISON))
 
 
-def run_poisoned(graph: Graph, inputs: dict[str, Array], plan: Plan | None, device: Device) -> list[Array]:
-    """Runs on a device with every slot and every padding lane of the inputs filled with garbage."""
-    program = schedule(graph, device.target, plan)
+def run_poisoned(
+    graph: Graph, inputs: dict[str, Array], plan: Plan | None, device: Device, target: Target | None = None
+) -> list[Array]:
+    """Runs on a device with every slot and every padding lane of the inputs filled with garbage; `target` is what it is
+    scheduled for, if not the device's own."""
+    program = schedule(graph, target or device.target, plan)
     executor = Executor(program, device)
     try:
         executor.poison(POISON)

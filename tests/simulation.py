@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,11 @@ import torch
 from torch.export import ExportedProgram
 
 from q8ta_wgpu import reference
+from q8ta_wgpu.importer import import_program
 from q8ta_wgpu.ir import INT8X4, Array
 from q8ta_wgpu.model import Model
+from q8ta_wgpu.passes import PASSES, run_passes
+from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 
 TIE = 2.0**-10
 """Results nearer than this to a rounding tie, in steps, are decided by torch's own float noise and not counted."""
@@ -29,9 +32,17 @@ class Comparison:
 
 
 def compare(program: ExportedProgram, model: Model, inputs: Mapping[str, Array]) -> list[Comparison]:
-    """Every int8 value of our graph that is a quantize node of the program, computed by both from our own operands."""
-    ours = reference.run(model.graph, inputs, keep=True)
-    ops = {node.output: node.op for node in model.graph.nodes}
+    """Every int8 value of our graph that is a quantize node of the program, computed by both from our own operands.
+
+    What a weighted sum and its successor do in one dispatch is compared one by one, and must give the same bytes.
+    """
+    graph = run_passes(import_program(program)[0], [step for step in PASSES if step is not fold_epilogues])
+    ours = reference.run(graph, inputs, keep=True)
+    fused = reference.run(model.graph, inputs)
+    for name, folded in zip(graph.outputs, model.graph.outputs, strict=True):
+        np.testing.assert_array_equal(fused[folded], ours[name])
+    model = replace(model, graph=graph)
+    ops = {node.output: node.op for node in graph.nodes}
     replay = _Replay(program.run_decompositions({}), model, ours)
     replay.start([torch.from_numpy(inputs[name]) for name in model.graph.inputs])
     found = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from q8ta_wgpu.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.op import Op
 from q8ta_wgpu.passes.sync_layouts import Plan, Step
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.schedule import schedule
 from q8ta_wgpu.verify import call_of
 from tests import harness
 
@@ -88,17 +91,44 @@ WEIGHTED = [(op, i) for op, i in CASES if op.annotate == "weighted"]
 
 @pytest.mark.parametrize("epilogue", harness.EPILOGUES)
 @pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
-def test_epilogues(op: Op, index: int, epilogue: str, device: Device) -> None:
-    """A residual or an activation before rounding, and the float32 result, on every kernel: 0 mismatches."""
+def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: pytest.FixtureRequest) -> None:
+    """What follows a weighted sum in its dispatch: 0 mismatches.
+
+    A kernel is linked from a body and an epilogue that know nothing of each other, so not every pair is compiled: each
+    epilogue meets the general kernels and every third of the others, each kernel several epilogues; `--every-pair`
+    takes them all.
+    """
+    every = request.config.getoption("--every-pair")
     for setting in harness.settings_for(op, index):
         if setting.mode == "overflow" and epilogue == "act":
             continue  # an activation 2^30 steps tall has no curve: it stays in float32
         graph, inputs = harness.epilogue_graph(op, op.cases[index], setting, epilogue)
-        assert [node.op for node in graph.nodes] == [f"q8ta_{op.name}{harness.EPILOGUES[epilogue]}"], graph.notes
+        assert [node.op for node in graph.nodes] == [f"q8ta_{op.name}_{epilogue}"], graph.notes
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         for name, plan in harness.plans(graph, index):
+            if not every and not _paired(plan.steps[0], harness.EPILOGUES.index(epilogue)):
+                continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")
+
+
+def _paired(step: Step, epilogue: int) -> bool:
+    kernels = OPS[step.node.op].kernels
+    place = next(i for i, kernel in enumerate(kernels) if kernel is step.kernel)
+    return step.kernel.name.endswith(("direct", ".dw", "gemv")) or (place + epilogue) % 3 == 0
+
+
+@pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
+def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
+    """As for a device whose packed dot product is the slower one: 0 mismatches, and no packed one in the shader."""
+    graph, inputs = harness.int8_graph(op, op.cases[index], harness.SETTINGS[index % len(harness.SETTINGS)])
+    expected, target = reference.run(graph, inputs)["y"], replace(device.target, packed_dot=False)
+    for name, plan in harness.plans(graph, index):
+        if "dot" not in plan.steps[0].kernel.source or not _paired(plan.steps[0], index):
+            continue
+        assert "dot4I8Packed" not in schedule(graph, target, plan).shaders[0]
+        (found,) = harness.run_poisoned(graph, inputs, plan, device, target)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
