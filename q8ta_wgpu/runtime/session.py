@@ -59,16 +59,16 @@ class Session:
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
         if layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {layouts!r}")
+        if tune and isinstance(device, str) and device == "reference":
+            raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._layouts = layouts
+        self._tune = tune
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
-        self.tuning: Tuning | None = None
         self._executor: Executor | None = None
         if isinstance(device, str) and device == "reference":
-            if tune:
-                raise InputError("the reference has no kernels to choose from: tune needs an adapter")
             return
         from q8ta_wgpu.runtime.device import open_device
         from q8ta_wgpu.runtime.executor import Executor
@@ -79,11 +79,16 @@ class Session:
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
-        if tune:
-            from q8ta_wgpu import tune as tuner
-
-            self.tuning = tuner.tune(model.graph, self.device, layouts)
         self._executor = Executor(self.program, self.device)
+
+    @functools.cached_property
+    def tuning(self) -> Tuning | None:
+        """What tuning found; None for a session that is not tuned."""
+        if not self._tune or self.device is None:
+            return None
+        from q8ta_wgpu import tune
+
+        return tune.tune(self.model.graph, self.device, self._layouts)
 
     @functools.cached_property
     def program(self) -> Program:
