@@ -199,20 +199,14 @@ def _key(names: Sequence[str], i: int) -> str:
 
 def _time(options: argparse.Namespace) -> None:
     model = load(options.file)
-    inputs = _drawn(model, _inputs(model, options.input))
-    with Session(model, _device(options.device)) as session:
-        print(session.time(repeats=options.repeats, **inputs))
-
-
-def _drawn(model: Model, given: Mapping[str, Array]) -> dict[str, Any]:
-    """The inputs given, and random numbers for the others."""
-    inputs: dict[str, Any] = {**given}
+    inputs: dict[str, Any] = {**_inputs(model, options.input)}
     generator = np.random.default_rng(0)
     for name, t in model.inputs.items():
         if name not in inputs:
             drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(-128, 128, t.shape)
             inputs[name] = drawn.astype(DTYPES[t.dtype])
-    return inputs
+    with Session(model, _device(options.device)) as session:
+        print(session.time(repeats=options.repeats, **inputs))
 
 
 def _tune(options: argparse.Namespace) -> None:
@@ -223,7 +217,8 @@ def _tune(options: argparse.Namespace) -> None:
     if options.file is None:
         return
     model = load(options.file)
-    device, inputs, rounds = _device(options.device), _drawn(model, {}), 3
+    device, rounds = _device(options.device), 3
+    inputs: dict[str, Any] = {name: np.ones(t.shape, DTYPES[t.dtype]) for name, t in model.inputs.items()}
     with (
         Session(model, device, options.layouts, tune=True) as tuned,
         Session(model, device, options.layouts) as untuned,

@@ -86,13 +86,13 @@ class Timer:
         self._spun = False
 
     def copy(self) -> float:
-        """Microseconds in which a kernel reads COPIED bytes and writes them elsewhere."""
+        """Microseconds in which a copy moves 10^9 bytes, read and written."""
         dispatch = Dispatch("copy", "y", "", 0, (("slot", 0), ("slot", 1)), (0, 16), (COPIED >> 12, 1, 1), (), 0, 0)
         program = Program((COPY,), (COPIED, COPIED), (), bytes(16), (dispatch,), (), ())
         executor = Executor(program, self.device)
         try:
             self._warm(executor)
-            return _sane(np.median(executor.time_runs([], SAMPLES)))
+            return _sane(np.median(executor.time_runs([], SAMPLES)) * 1e9 / (2 * COPIED))
         finally:
             executor.close()
 
