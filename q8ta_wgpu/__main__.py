@@ -217,8 +217,8 @@ def _tune(options: argparse.Namespace) -> None:
     if options.file is None:
         return
     model = load(options.file)
-    device, rounds = _device(options.device), 3
-    inputs: dict[str, Any] = {name: np.ones(t.shape, DTYPES[t.dtype]) for name, t in model.inputs.items()}
+    device, rounds, rng = _device(options.device), 3, np.random.default_rng(0)
+    inputs: dict[str, Any] = {n: rng.normal(0, 2, t.shape).astype(DTYPES[t.dtype]) for n, t in model.inputs.items()}
     with (
         Session(model, device, options.layouts, tune=True) as tuned,
         Session(model, device, options.layouts) as untuned,
