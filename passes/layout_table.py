@@ -92,26 +92,66 @@ Options = tuple[Option[Layout], ...]
 Known = dict[object, Options]
 
 
-def options(graph: Graph, node: Node, target: Target, known: Known) -> Options:
-    """All ways worth considering to run a node; raises UnsupportedError if there is none.
+def options(
+    graph: Graph, node: Node, target: Target, known: Known, measured: cost.Measurements = cost.UNMEASURED
+) -> Options:
+    """All ways worth considering to run a node, only the measured ones of a measured call; raises UnsupportedError if
+    there is none.
 
     Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
     """
     op, call = OPS[node.op], call_of(graph, node)
-    kernels = usable_kernels(op, call, target, f"node {node.output}")
-    bases = tuple(cost.base_cost(kernel, op, call) for kernel in kernels)
     views = [] if any(name in graph.constants for name in node.inputs) else free_views(op, call)
     types = tuple((t.shape, t.dtype) for t in (*call.inputs, call.output))
-    key = (op.name, tuple(map(id, kernels)), bases, types, tuple((v.out, *v.reads[0]) for v in views))
+    same: tuple[object, ...] = (op.name, types, tuple((v.out, *v.reads[0]) for v in views))
+    if ways := measured.ways(op, call):
+        key = (*same, frozenset(ways.items()))
+        if key not in known:
+            known[key] = undominated([*views, *measured_options(op, call, target, ways)])
+        return known[key]
+    kernels = usable_kernels(op, call, target, f"node {node.output}")
+    bases = tuple(cost.base_cost(kernel, op, call) for kernel in kernels)
+    key = (*same, tuple(map(id, kernels)), bases)
     if key not in known:
         runs = [kernel_options(kernel, op, call, base) for kernel, base in zip(kernels, bases, strict=True)]
         known[key] = undominated([*views, *(option for run in runs for option in run)])
     return known[key]
 
 
+def runnable(op: Op, call: Call, target: Target) -> dict[str, Kernel]:
+    """The kernels that can run a call on a target, by name, in the table's order."""
+    return {kernel.name: kernel for kernel in op.kernels if kernel.when(call, target)}
+
+
+def measured_options(op: Op, call: Call, target: Target, ways: Mapping[cost.Way, float]) -> list[Option[Layout]]:
+    """The options of a measured call: one for each way, with just the layouts it was measured in."""
+    kernels = runnable(op, call, target)
+    return [
+        Option(kernels[name], tuple({} if layout is None else {layout: 0.0} for layout in reads), out, measured)
+        for (name, reads, out), measured in ways.items()
+    ]
+
+
+Transitions = Mapping[tuple[Layout, Layout], tuple[float, Kernel]]
+"""(from, to) -> cost and kernel of the cheapest q8ta_clone; empty for float32, which has one layout."""
+
+
+def transitions(t: TensorType, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Transitions:
+    """The transitions of a value; among measurements, those that were not measured cost what a copy does."""
+    estimated = _estimated_transitions(t, target)
+    if not measured.calls:
+        return estimated
+    call = clone_call(t)
+    found = {pair: (cost.copy_cost(t, *pair), kernel) for pair, (_, kernel) in estimated.items()}
+    kernels, ways = runnable(CLONE, call, target), measured.ways(CLONE, call)
+    for (name, reads, out), measured_cost in sorted(ways.items(), key=lambda way: -way[1]):  # the cheapest comes last
+        if reads[0] is not None:
+            found[reads[0], out] = measured_cost, kernels[name]
+    return found
+
+
 @functools.lru_cache(maxsize=1 << 12)
-def transitions(t: TensorType, target: Target) -> Mapping[tuple[Layout, Layout], tuple[float, Kernel]]:
-    """(from, to) -> cost and kernel of the cheapest q8ta_clone; empty for float32, which has one layout."""
+def _estimated_transitions(t: TensorType, target: Target) -> Transitions:
     found: dict[tuple[Layout, Layout], tuple[float, Kernel]] = {}
     if t.dtype != INT8X4:
         return found
@@ -130,15 +170,19 @@ def clone_call(t: TensorType) -> Call:
     return Call({}, (t,), t)
 
 
-def problem_of(graph: Graph, target: Target) -> Problem[Layout]:
-    """The layout problem of a graph on a target, under `cost.MODEL`."""
+def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Problem[Layout]:
+    """The layout problem of a graph on a target, under `cost.MODEL` and what was measured."""
+
+    @functools.cache
+    def of_type(t: TensorType) -> Transitions:
+        return transitions(t, target, measured)
 
     def transition(name: str, source: Layout, wanted: Layout) -> float:
-        return transitions(graph.types[name], target).get((source, wanted), (math.inf,))[0]
+        return of_type(graph.types[name]).get((source, wanted), (math.inf,))[0]
 
     known: Known = {}
     return Problem(
-        tuple(Choice(node.inputs, node.output, options(graph, node, target, known)) for node in graph.nodes),
+        tuple(Choice(n.inputs, n.output, options(graph, n, target, known, measured)) for n in graph.nodes),
         {name: allowed(frozenset(Layout), graph.types[name].dtype) for name in graph.inputs},
         graph.constants.keys(),
         transition,

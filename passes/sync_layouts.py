@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from q8ta_wgpu import cost
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir import Graph, Node
 from q8ta_wgpu.layout import Layout
@@ -18,6 +19,7 @@ from q8ta_wgpu.passes.layout_greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_optimal import optimal
 from q8ta_wgpu.passes.layout_problem import Assignment, Option, Problem, cheapest
 from q8ta_wgpu.passes.layout_table import (
+    Transitions,
     allowed,
     clone_call,
     input_layouts,
@@ -84,23 +86,27 @@ class Plan:
         return self.cost <= self.bound * (1 + SLACK)
 
 
-def sync_layouts(graph: Graph, target: Target, policy: str = "optimal") -> Plan:
+def sync_layouts(
+    graph: Graph, target: Target, policy: str = "optimal", measured: cost.Measurements = cost.UNMEASURED
+) -> Plan:
     """Chooses layouts and kernels for `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
+
+    Measured calls run in a measured way. Under 'greedy', layouts stay those of the sweep, so they must have been
+    measured; only kernels are chosen by cost.
 
     Raises UnsupportedError for a node that no kernel can run on the target, or an unknown policy.
     """
     if policy not in POLICIES:
         raise UnsupportedError(f"layouts must be chosen by one of {', '.join(POLICIES)}, found {policy!r}")
-    problem = problem_of(graph, target)
+    problem = problem_of(graph, target, measured)
     if policy == "greedy":
         found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
-        return plan_of(graph, target, problem, found, "greedy")
+        return plan_of(graph, target, problem, found, "greedy", measured=measured)
     found, bound = optimal(problem)
-    cost = found.cost(problem)
-    if cost > bound * (1 + SLACK):
+    if found.cost(problem) > bound * (1 + SLACK) and not measured.calls:  # the sweep's layouts may not be measured
         swept = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
         found = min(found, swept, key=lambda assignment: assignment.cost(problem))
-    return plan_of(graph, target, problem, found, "optimal", bound)
+    return plan_of(graph, target, problem, found, "optimal", bound, measured)
 
 
 def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assignment[Layout]:
@@ -134,6 +140,7 @@ def plan_of(
     found: Assignment[Layout],
     policy: str,
     bound: float = 0.0,
+    measured: cost.Measurements = cost.UNMEASURED,
 ) -> Plan:
     """The steps of an assignment: copies just before their first reader, free views as aliases."""
     layouts = dict(found.free)
@@ -145,7 +152,7 @@ def plan_of(
             if layout is not None and name in graph.constants:
                 layouts.setdefault(name, layout)
             elif layout is not None and layouts[name] != layout:
-                name = _copy(graph, target, steps, layouts, name, layout)
+                name = _copy(graph, transitions(graph.types[name], target, measured), steps, layouts, name, layout)
             names.append(name)
         layouts[node.output] = option.out
         if option.kernel is None:
@@ -157,13 +164,13 @@ def plan_of(
 
 
 def _copy(
-    graph: Graph, target: Target, steps: list[Step], layouts: dict[str, Layout], name: str, layout: Layout
+    graph: Graph, copies: Transitions, steps: list[Step], layouts: dict[str, Layout], name: str, layout: Layout
 ) -> str:
     """The name of the copy of a value in a layout, inserted when first asked for."""
     copy = f"{name}@{layout.short}"
     if copy not in layouts:
         t = graph.types[name]
-        _, kernel = transitions(t, target)[layouts[name], layout]
+        _, kernel = copies[layouts[name], layout]
         layouts[copy] = layout
         node = Node("q8ta_clone", (name,), copy, {}, f"{name} in {layout.short}")
         steps.append(Step(node, clone_call(t), kernel, (layouts[name],), layout))

@@ -1,4 +1,4 @@
-"""The command line: `python -m q8ta_wgpu devices | show FILE | run FILE | time FILE`."""
+"""The command line: `python -m q8ta_wgpu devices | show FILE | run FILE | time FILE | tune FILE`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from q8ta_wgpu.ir import DTYPES, FLOAT32, Array
 from q8ta_wgpu.model import Model
 from q8ta_wgpu.modelfile import load
 from q8ta_wgpu.runtime.session import Session
+from q8ta_wgpu.schedule import POLICIES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     timed.add_argument("--input", action="append", default=[], metavar="[NAME=]X.npy", help="default: random numbers")
     timed.add_argument("--repeats", type=int, default=20)
     timed.add_argument("--device", help=device_help)
+
+    tuned = commands.add_parser("tune", help="choose kernels by timing them, and keep what was measured")
+    tuned.set_defaults(command=_tune)
+    tuned.add_argument("file", metavar="FILE", nargs="?")
+    tuned.add_argument("--device", help="adapter number or part of its name (default: the best adapter)")
+    tuned.add_argument("--layouts", default="optimal", choices=POLICIES, help="policy of layout sync")
+    tuned.add_argument("--clear", action="store_true", help="first forget what was measured on this adapter")
     return parser
 
 
@@ -214,6 +222,40 @@ def _time(options: argparse.Namespace) -> None:
         print(f"load: file {1e3 * read:.0f} ms, {session.opening} = {loaded:.2f} s; first result {first:.2f} s later")
         print(session.memory)
         print(timing)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    if options.file is None and not options.clear:
+        raise InputError("tune takes a FILE, or --clear to forget what was measured")
+    if options.clear:
+        _clear(options.device)
+    if options.file is None:
+        return
+    model = load(options.file)
+    device, rounds, rng = _device(options.device), 3, np.random.default_rng(0)
+    inputs: dict[str, Any] = {n: rng.normal(0, 2, t.shape).astype(DTYPES[t.dtype]) for n, t in model.inputs.items()}
+    with (
+        Session(model, device, options.layouts, tune=True) as tuned,
+        Session(model, device, options.layouts) as untuned,
+    ):
+        print(tuned.tuning)
+        pairs = [[s.time(repeats=5, warmup=2, **inputs).runs for s in (untuned, tuned)] for _ in range(rounds)]
+        before, after = (float(np.median(np.concatenate(runs))) / 1e3 for runs in zip(*pairs, strict=True))
+        print(
+            f"measured: {before:.3f} ms GPU time a run by the rules, {after:.3f} ms tuned, {before / after:.3f} times"
+        )
+
+
+def _clear(device: str | None) -> None:
+    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.tune_cache import Cache
+
+    opened = open_device(_device(device))
+    cache = Cache.of(opened.wgpu.adapter.info)
+    try:
+        print(f"removed {cache.path}" if cache.clear() else f"nothing was kept for {opened.name}")
+    except OSError as error:
+        raise InputError(f"cannot remove {cache.path}: {error}") from error
 
 
 def _inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:

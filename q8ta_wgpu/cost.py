@@ -15,13 +15,14 @@ with the bytes it takes in its layout, padding included.
 | what a kernel does beyond that                               | `Kernel.cost(call)`                          |
 | transition                                                   | that of the q8ta_clone dispatch, once a copy |
 | free view; constant in any layout                            | 0                                            |
+| a call that was measured                                     | only its measured ways, see `Measurements`   |
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from q8ta_wgpu.ir import INT8, INT8X4, TensorType
 from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, packed_axis, word_count
@@ -95,3 +96,40 @@ def dispatch_cost(
     pairs = zip(call.inputs, layouts, strict=True)
     reads = sum(read_cost(kernel, t, layout, out, model) for t, layout in pairs if layout is not None)
     return base_cost(kernel, op, call, model) + reads + write_cost(call.output, out, model)
+
+
+Way = tuple[str, tuple[Layout | None, ...], Layout]
+"""How a call is run: a kernel's name, the layout each input is read in (None for constants), the result's layout."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Costs measured on one adapter, in the unit of the estimates: bytes a copy moves there in the same time.
+
+    Measured and estimated costs of one call never compete. A measured call runs in one of its measured ways, whether
+    the operator table says that they suit it or not; a call that is not measured keeps its estimate. A transition
+    between a measured value's layouts that nobody measured costs no more than `copy_cost`, so that no plan avoids it
+    for a guess: whoever tunes measures the transitions of a plan and plans again.
+
+    Attributes:
+        calls: the ways of each call, by `call_key`.
+    """
+
+    calls: Mapping[tuple[str, str], Mapping[Way, float]] = field(default_factory=dict)
+
+    def ways(self, op: Op, call: Call) -> Mapping[Way, float]:
+        """What each measured way of a call costs; empty if it was not measured."""
+        return self.calls.get(call_key(op, call), {})
+
+
+UNMEASURED = Measurements()
+
+
+def call_key(op: Op, call: Call) -> tuple[str, str]:
+    """What tells calls apart in `Measurements`."""
+    return op.name, repr(call)
+
+
+def copy_cost(t: TensorType, source: Layout, out: Layout) -> float:
+    """The least a transition can cost: its bytes, read and written at the rate of a copy."""
+    return float(size(t, source) + size(t, out))

@@ -55,8 +55,15 @@ TABLE: dict[str, set[str]] = {
     "runtime": set(),
     "runtime.*": {"errors", "runtime.*", "target"},
     "runtime.probe": {"arithmetic", "ir"},
-    "runtime.session": VOCABULARY | {"reference", "runtime.*", "schedule"},
+    "runtime.session": VOCABULARY | {"reference", "runtime.*", "schedule", "tune"},
     "tiling": VOCABULARY | {"kernels", "model", "op", "runtime.device", "runtime.session", "verify"},
+    # choosing by measurement
+    "tune_cache": set(),
+    "tune_timing": VOCABULARY | {"cost", "op", "passes.sync_layouts", "runtime.*", "schedule"},
+    "tune_report": {"cost", "kernels", "passes.sync_layouts"},
+    "tune": VOCABULARY
+    | {"cost", "kernels", "link", "op", "passes.layout_table", "passes.sync_layouts", "runtime.device", "verify"}
+    | {"tune_cache", "tune_report", "tune_timing"},
     # torch
     "importer": VOCABULARY | {"kernels", "op", "structure", "verify"},
     "quantizer": VOCABULARY | {"kernels", "op"},

@@ -217,8 +217,13 @@ class Executor:
         resolved.destroy()
         return np.array(found)
 
-    def time_runs(self, inputs: Sequence[Words], repeats: int, runs: int = 1) -> NDArray[np.float64]:
-        """Microseconds of a run, (repeats,): `runs` runs back to back in one compute pass between two timestamps."""
+    def time_runs(
+        self, inputs: Sequence[Words], repeats: int, runs: int = 1, only: int | None = None
+    ) -> NDArray[np.float64]:
+        """Microseconds of a run, (repeats,): `runs` runs back to back in one compute pass between two timestamps.
+
+        A run is every dispatch, or the one at position `only`.
+        """
         gpu = self.device.wgpu
         found = []
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
@@ -227,10 +232,11 @@ class Executor:
             resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
             writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
             self.upload(inputs)
+            steps = self._steps if only is None else [self._steps[only]]
             for _ in range(repeats):
                 encoder = gpu.create_command_encoder()
                 compute = encoder.begin_compute_pass(timestamp_writes=writes)
-                for pipeline, group, grid in self._steps * runs:
+                for pipeline, group, grid in steps * runs:
                     compute.set_pipeline(pipeline)
                     compute.set_bind_group(0, group)
                     compute.dispatch_workgroups(*grid)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
     from q8ta_wgpu.runtime.timing import Timing
+    from q8ta_wgpu.tune_report import Tuning
 
 Array = NDArray[Any]
 _LAYOUTS = {layout.short: layout for layout in Layout}
@@ -42,15 +43,18 @@ class Session:
             ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own device.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
+        tune: whether kernels and layouts are chosen by measurement (`q8ta_wgpu.tune`) instead of by rules. What is not
+            in the user's cache is timed first; only tuned sessions read the cache. `print(session.tuning)` says what
+            was found. Results are the same bytes.
 
     Attributes:
         model, device: what was opened; `device` is None for the reference.
         opening: seconds it took.
 
     Raises:
-        InputError: `layouts` is neither.
-        DeviceError: no adapter fits, the model needs more than it offers, or the model is int8 and the device computes
-            other bytes than the reference.
+        InputError: `layouts` is neither, or the reference is to be tuned.
+        DeviceError: no adapter fits, the model needs more than it offers, the model is int8 and the device computes
+            other bytes than the reference, or it is to be tuned and has no timestamp queries.
 
     Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
@@ -60,13 +64,16 @@ class Session:
     context manager, or `close()`, to free device memory.
     """
 
-    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal") -> None:
+    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
         if not hasattr(model, "graph"):
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
         if layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {layouts!r}")
+        if tune and isinstance(device, str) and device == "reference":
+            raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._layouts = layouts
+        self._tune = tune
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
@@ -92,9 +99,19 @@ class Session:
         self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
     @functools.cached_property
+    def tuning(self) -> Tuning | None:
+        """What tuning found; None for a session that is not tuned."""
+        if not self._tune or self.device is None:
+            return None
+        from q8ta_wgpu import tune
+
+        return tune.tune(self.model.graph, self.device, self._layouts)
+
+    @functools.cached_property
     def program(self) -> Program:
         """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
-        return schedule(self.model.graph, self.device.target if self.device else BASELINE, layouts=self._layouts)
+        plan = self.tuning.plan if self.tuning else None
+        return schedule(self.model.graph, self.device.target if self.device else BASELINE, plan, self._layouts)
 
     @property
     def name(self) -> str:
