@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import Array, Attrs, TensorType
-from q8ta_wgpu.layout import Shape
+from q8ta_wgpu.ir import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.layout import Layout, Shape, packing_of, word_count, word_grid
 from q8ta_wgpu.op import ANY, EITHER, Attr, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
 from q8ta_wgpu.strided import eight
 from q8ta_wgpu.target import BASELINE, Target
 
 MAX_INPUTS = BASELINE.storage_buffers - 1
+RUN_LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -44,6 +46,50 @@ def _params(call: Call) -> Params:
         "inner": np.uint32(math.prod(shape[dim + 1 : tail]) if dim < tail else 1),
         "extent": np.uint32(shape[dim]),
     }
+
+
+def _runs(call: Call, layout: Layout) -> list[int] | None:
+    """Words of each operand in a run of the result: what lies from its joined dimension inwards. None if words are cut."""
+    packing, rank, dim = packing_of(layout), len(call.output.shape), call.attrs["dim"]
+    axis = dim - rank + 4
+    if axis < 0 or (axis == 0 and rank > 4):
+        return None
+    if axis == packing.packed and any(t.shape[dim] % 4 for t in call.inputs[:-1]):
+        return None
+    inner = packing.order[packing.order.index("NCHW"[axis]) :]
+    return [math.prod(word_grid(t.shape, layout)["NCHW".index(letter)] for letter in inner) for t in call.inputs]
+
+
+def _runs_fit(call: Call, target: Target, layout: Layout, wide: bool) -> bool:
+    runs = _runs(call, layout) if call.output.dtype == INT8X4 and _fits(call, target) else None
+    return runs is not None and (not any(run % 4 for run in runs)) == wide
+
+
+def _runs_params(call: Call, layout: Layout, wide: bool) -> Params:
+    runs = _runs(call, layout)
+    assert runs is not None
+    ends = list(itertools.accumulate(run // 4 if wide else run for run in runs))
+    words = word_count(call.output.shape, layout)
+    return {**eight("end", ends), "run": np.uint32(ends[-1]), "words": np.uint32(words // 4 if wide else words)}
+
+
+def _runs_threads(call: Call, layout: Layout, wide: bool) -> tuple[int, int, int]:
+    return -(-word_count(call.output.shape, layout) // (16 if wide else 4)), 1, 1
+
+
+def _run_kernel(layout: Layout, wide: bool) -> Kernel:
+    return Kernel(
+        "cat.runs",
+        ("cat_runs", "items_wide" if wide else "items_narrow", "words"),
+        (frozenset({layout}),),
+        frozenset({layout}),
+        when=functools.partial(_runs_fit, layout=layout, wide=wide),
+        wide=(*(f"x{i}" for i in range(MAX_INPUTS)), "y") if wide else (),
+        positions=False,
+        params=functools.partial(_runs_params, layout=layout, wide=wide),
+        constants=lambda call: {"INPUTS": len(call.inputs)},
+        threads=functools.partial(_runs_threads, wide=wide),
+    )
 
 
 def _fits(call: Call, target: Target) -> bool:
@@ -80,7 +126,10 @@ OPS = (
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=63)},
         variadic=True,
-        kernels=(Kernel("cat", ("cat", "map"), (ANY,), ANY, when=_fits, params=_params),),
+        kernels=(
+            *(_run_kernel(layout, wide) for layout in RUN_LAYOUTS for wide in (True, False)),
+            Kernel("cat", ("cat", "map"), (ANY,), ANY, when=_fits, params=_params),
+        ),
         aten={
             "aten.cat.default": _import_cat,
             "aten.concat.default": _import_cat,
@@ -99,6 +148,8 @@ OPS = (
             Case(((5,), (7,), (1,)), {"dim": 0}),
             Case(_along(1, (2, 3), (2, 1, 2, 3, 5)), {"dim": 1}),
             Case(_along(0, (2, 3), (1, 2, 2, 3, 5)), {"dim": 0}),
+            Case(_along(1, (16, 32, 16), (2, 1, 3, 5)), {"dim": 1}),
+            Case(_along(1, (4, 8, 3), (2, 1, 3, 5)), {"dim": 1}),
             Case(tuple((1, 3 + 2 * (i % 3), 2, 3) for i in range(24)), {"dim": 1}),
         ),
     ),

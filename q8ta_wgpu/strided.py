@@ -82,6 +82,7 @@ def move(
     aten: Mapping[str, Import],
     cases: Sequence[tuple[Shape, Attrs]],
     reads: Reads | None = None,
+    kernels: Sequence[Kernel] = (),
 ) -> Op:
     """The operator of a strided move on float32 or int8x4.
 
@@ -90,6 +91,7 @@ def move(
         shape, digits: the shape rule and the walk the kernel takes.
         reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
         schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
+        kernels: faster ones for some calls and layouts, preferred first.
     """
 
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -106,7 +108,7 @@ def move(
         infer=infer,
         reference=lambda call, arrays: np.array(reference(arrays[0], call.output.shape, call.attrs), order="C"),
         schema=schema,
-        kernels=(Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),),
+        kernels=(*kernels, Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits))),
         aten=aten,
         moves_bytes=True,
         annotate="shared",
