@@ -49,7 +49,7 @@ def _params(call: Call) -> Params:
 
 
 def _runs(call: Call, layout: Layout) -> list[int] | None:
-    """Words of each operand in a run of the result: what lies from its joined dimension inwards. None if words are cut."""
+    """Words of each operand in a run of the result, all from its joined dimension inwards; None if words are cut."""
     packing, rank, dim = packing_of(layout), len(call.output.shape), call.attrs["dim"]
     axis = dim - rank + 4
     if axis < 0 or (axis == 0 and rank > 4):

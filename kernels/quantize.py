@@ -10,7 +10,7 @@ from q8ta_wgpu import arithmetic, channel_tile
 from q8ta_wgpu.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
-from q8ta_wgpu.layout import ANY_INT8, Shape
+from q8ta_wgpu.layout import ANY_INT8, Layout, Shape
 from q8ta_wgpu.op import (
     FLOAT,
     INT8_RANGE,

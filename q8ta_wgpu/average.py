@@ -104,7 +104,7 @@ def image_kernels(
     when: Callable[[Call, Target], bool],
     output: LayoutSet,
 ) -> tuple[Kernel, Kernel]:
-    """Averages of whole images in 4C, many threads an image: into 4C of 1x1, or 4W of (N, C), which is the same bytes."""
+    """Averages of whole images in 4C, many threads an image; 4C of 1x1 and 4W of (N, C) are the same bytes."""
 
     def fields(call: Call) -> Params:
         n, _, h, w = dims(call.inputs[0])

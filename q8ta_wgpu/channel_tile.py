@@ -1,4 +1,4 @@
-"""Tiles that carry values between 4C and memory that runs along rows: the numbers kernels/channel_tile.wgsl asks for."""
+"""Tiles that carry values between 4C and memory that runs along rows: what kernels/channel_tile.wgsl asks for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _quad_bits(quads: int) -> int:
 
 def params(call: Call, words: bool) -> Params:
     """Uniform fields; `words` says whether the side that is not 4C holds 4W words, else floats."""
-    n, c, h, w = dims(call.output)
+    _, c, h, w = dims(call.output)
     quads, width = -(-c // 4), 4 * -(-w // 4) if words else w
     bits = _quad_bits(quads)
     return {

@@ -128,7 +128,7 @@ def exact_steps(op: Op, index: int, setting: harness.Setting) -> np.ndarray:
 @pytest.mark.parametrize("before", INT8_LAYOUTS, ids=lambda layout: layout.short)
 @pytest.mark.parametrize("after", INT8_LAYOUTS, ids=lambda layout: layout.short)
 def test_clone_between_every_pair_of_layouts(before: Layout, after: Layout, vulkan: Device) -> None:
-    op, shape = OPS["q8ta_clone"], (2, 5, 3, 7)
+    shape = (2, 5, 3, 7)
     graph = Graph(["x"], ["y"], [Node("q8ta_clone", ("x",), "y")])
     graph.types = dict.fromkeys(("x", "y"), TensorType(shape, INT8X4, QParams(0.037, -11)))
     inputs = {"x": harness.extremes(harness.rng(before, after), shape)}
