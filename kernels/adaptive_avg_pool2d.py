@@ -132,7 +132,6 @@ q8ta_adaptive_avg_pool2d = Op(
             "q8ta_adaptive_avg_pool2d.channels",
             ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", *average.CHANNELS, "window"),
             _adaptive_params,
-            lambda call, target: call.attrs["output_size"] != (1, 1),
         ),
         Kernel(
             "q8ta_adaptive_avg_pool2d",

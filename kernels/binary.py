@@ -25,7 +25,7 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
-    four_words,
+    eight_words,
     reads_same_place,
 )
 
@@ -232,7 +232,7 @@ q8ta_add = Op(
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
-            threads=four_words,
+            threads=eight_words,
             when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
@@ -254,7 +254,7 @@ q8ta_mul = Op(
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
-            threads=four_words,
+            threads=eight_words,
             when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -11,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import INT8X4, Array, Attrs, TensorType
-from q8ta_wgpu.layout import Layout, Shape, packing_of, word_count, word_grid
+from q8ta_wgpu.ir import Array, Attrs, TensorType
+from q8ta_wgpu.layout import Layout, Shape, packed_axis
 from q8ta_wgpu.op import ANY, EITHER, Attr, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.runs import axis_of, kernels, run_words
 from q8ta_wgpu.strided import eight
 from q8ta_wgpu.target import BASELINE, Target
 
 MAX_INPUTS = BASELINE.storage_buffers - 1
-RUN_LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -49,47 +48,18 @@ def _params(call: Call) -> Params:
 
 
 def _runs(call: Call, layout: Layout) -> list[int] | None:
-    """Words of each operand in a run of the result, all from its joined dimension inwards; None if words are cut."""
-    packing, rank, dim = packing_of(layout), len(call.output.shape), call.attrs["dim"]
-    axis = dim - rank + 4
-    if axis < 0 or (axis == 0 and rank > 4):
+    """Words of each operand in a run of the result: all from its joined dimension inwards; None if words are cut."""
+    dim, shape = call.attrs["dim"], call.output.shape
+    axis = axis_of(shape, dim)
+    cut = axis == packed_axis(layout) and any(t.shape[dim] % 4 for t in call.inputs[:-1])
+    if axis is None or cut or len(call.inputs) > MAX_INPUTS:
         return None
-    if axis == packing.packed and any(t.shape[dim] % 4 for t in call.inputs[:-1]):
-        return None
-    inner = packing.order[packing.order.index("NCHW"[axis]) :]
-    return [math.prod(word_grid(t.shape, layout)["NCHW".index(letter)] for letter in inner) for t in call.inputs]
+    return [run_words(t.shape, layout, axis) for t in call.inputs]
 
 
-def _runs_fit(call: Call, target: Target, layout: Layout, wide: bool) -> bool:
-    runs = _runs(call, layout) if call.output.dtype == INT8X4 and _fits(call, target) else None
-    return runs is not None and (not any(run % 4 for run in runs)) == wide
-
-
-def _runs_params(call: Call, layout: Layout, wide: bool) -> Params:
-    runs = _runs(call, layout)
-    assert runs is not None
-    ends = list(itertools.accumulate(run // 4 if wide else run for run in runs))
-    words = word_count(call.output.shape, layout)
-    return {**eight("end", ends), "run": np.uint32(ends[-1]), "words": np.uint32(words // 4 if wide else words)}
-
-
-def _runs_threads(call: Call, layout: Layout, wide: bool) -> tuple[int, int, int]:
-    return -(-word_count(call.output.shape, layout) // (16 if wide else 4)), 1, 1
-
-
-def _run_kernel(layout: Layout, wide: bool) -> Kernel:
-    return Kernel(
-        "cat.runs",
-        ("cat_runs", "items_wide" if wide else "items_narrow", "words"),
-        (frozenset({layout}),),
-        frozenset({layout}),
-        when=functools.partial(_runs_fit, layout=layout, wide=wide),
-        wide=(*(f"x{i}" for i in range(MAX_INPUTS)), "y") if wide else (),
-        positions=False,
-        params=functools.partial(_runs_params, layout=layout, wide=wide),
-        constants=lambda call: {"INPUTS": len(call.inputs)},
-        threads=functools.partial(_runs_threads, wide=wide),
-    )
+def _runs_params(call: Call, runs: Sequence[int]) -> Params:
+    ends = list(itertools.accumulate(runs))
+    return {**eight("end", ends), "run": np.uint32(ends[-1])}
 
 
 def _fits(call: Call, target: Target) -> bool:
@@ -127,7 +97,14 @@ OPS = (
         schema={"dim": Attr("int", low=0, high=63)},
         variadic=True,
         kernels=(
-            *(_run_kernel(layout, wide) for layout in RUN_LAYOUTS for wide in (True, False)),
+            *kernels(
+                "cat.runs",
+                "cat_runs",
+                _runs,
+                _runs_params,
+                wide=(*(f"x{i}" for i in range(MAX_INPUTS)), "y"),
+                constants=lambda call: {"INPUTS": len(call.inputs)},
+            ),
             Kernel("cat", ("cat", "map"), (ANY,), ANY, when=_fits, params=_params),
         ),
         aten={

@@ -1,6 +1,7 @@
 // Joined along a dimension that whole words divide: the result is runs of words, each a run of every operand in turn.
 // end_*[i]: where operand i ends in a run of the result; a thread copies four items, a workgroup apart.
 const ITEM_WORDS = 1u;
+const ITEMS = 4u;
 
 fn end_of(i: u32) -> u32 {
   return select(params.end_high[i % 4u], params.end_low[i % 4u], i < 4u);

@@ -1,4 +1,7 @@
-// A main for kernels that give words_of(p): 4C as a grid of pixels, params.groups Words each; a thread makes one.
+// A main for kernels that give words_of(p): 4C as a grid of pixels, params.groups Words each. A thread makes ITEMS
+// of them, a workgroup apart, before it stores the first, so that several loads are under way.
+
+const ITEMS = 2u;
 
 // A thread's pixel, with its place among the pixel's Words in the channel's stead: (n, group, h, w).
 fn pixel_coord(index: u32) -> vec4<u32> {
@@ -13,8 +16,14 @@ fn x_group(n: u32, h: u32, w: u32, group: u32) -> Words {
 }
 
 @compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-  let index = id.y * groups.x * 64u + id.x;
-  let p = pixel_coord(index);
-  if (p.x < params.y_dims.x) { y[index] = words_of(p); }
+fn main(@builtin(local_invocation_index) local: u32,
+        @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(num_workgroups) groups: vec3<u32>) {
+  let first = (group.y * groups.x + group.x) * 64u * ITEMS + local;
+  var found: array<Words, ITEMS>;
+  for (var i = 0u; i < ITEMS; i++) { found[i] = words_of(pixel_coord(first + i * 64u)); }
+  for (var i = 0u; i < ITEMS; i++) {
+    let at = first + i * 64u;
+    if (at < params.items) { y[at] = found[i]; }
+  }
 }

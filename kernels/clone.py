@@ -8,7 +8,7 @@ from q8ta_wgpu import channel_tile
 from q8ta_wgpu.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.ir import INT8X4
 from q8ta_wgpu.layout import ANY_INT8
-from q8ta_wgpu.op import Case, Kernel, LayoutSet, Op, Operand, four_words, same_as_first
+from q8ta_wgpu.op import Case, Kernel, LayoutSet, Op, Operand, eight_words, same_as_first
 
 
 def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:
@@ -21,6 +21,7 @@ def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:
         params=functools.partial(channel_tile.params, words=True),
         threads=lambda call, layout: channel_tile.threads(call, words=True),
         workgroup=channel_tile.WORKGROUP,
+        cost=channel_tile.cost,
     )
 
 
@@ -33,7 +34,7 @@ OPS = (
         kernels=(
             _tiled("q8ta_clone.to_4C", "to_4C", ONLY_4W, ONLY_4C),
             _tiled("q8ta_clone.from_4C", "from_4C", ONLY_4C, ONLY_4W),
-            Kernel("q8ta_clone.words", ("clone_words", "words"), (ANY_INT8,), ANY_INT8, True, threads=four_words),
+            Kernel("q8ta_clone.words", ("clone_words", "words"), (ANY_INT8,), ANY_INT8, True, threads=eight_words),
             Kernel("q8ta_clone", ("copy", "map"), (ANY_INT8,), ANY_INT8),
         ),
         moves_bytes=True,

@@ -6,7 +6,7 @@ All of them read and write 4C: a pixel's channels lie side by side, which is k o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -171,10 +171,9 @@ def _dw_when(call: Call, target: Target) -> bool:
     return is_depthwise(call) and call.attrs["dilation"] == (1, 1) and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
 
 
-def _dw_suits(call: Call, target: Target, label: str, taps: str) -> bool:
+def _dw_suits(call: Call, target: Target, large: bool, dot: bool) -> bool:
     enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
-    best = "" if target.packed_dot and not target.cpu else "_unpack"
-    return (enough or target.cpu) == (label == LARGE_STRIP) and taps == best
+    return (enough or target.cpu) == large and dot == (target.packed_dot and not target.cpu)
 
 
 def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
@@ -211,39 +210,26 @@ def pack_lanes(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
 
 
-def pack_floats(call: Call, weight: Array) -> Array:
-    """As `pack_depthwise`, every weight a float32."""
-    return pack_depthwise(call, weight).view(np.int8).astype(np.float32).view("<u4")
-
-
-_TAPS: Mapping[str, tuple[str, Callable[[Call, Array], Array]]] = {
-    "": ("dw_dot", pack_lanes),
-    "_float": ("dw_float", pack_floats),
-    "_unpack": ("dw_unpack", pack_depthwise),
-}
-"""Ways to take a tap: the end of the kernel's name, the WGSL, how weights are packed."""
-
-
 def depthwise_kernels(op: str, epilogue: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """Depthwise strips, the larger first, by every way to take a tap."""
+    """Depthwise strips, the larger first, by packed dot products or by multiplication."""
     return tuple(
         Kernel(
-            f"{op}.{label}{taps}",
-            ("q8ta_conv2d_dw_strip", stem, *epilogue),
+            f"{op}.{label}{'' if dot else '_unpack'}",
+            ("q8ta_conv2d_dw_strip", "dw_dot" if dot else "dw_unpack", *epilogue),
             (ONLY_4C,),
             ONLY_4C,
             when=_dw_when,
-            suits=functools.partial(_dw_suits, label=label, taps=taps),
-            wide=WIDE_CHANNEL if stem == "dw_unpack" else (*WIDE_CHANNEL, "weight"),
+            suits=functools.partial(_dw_suits, large=label == LARGE_STRIP, dot=dot),
+            wide=(*WIDE_CHANNEL, "weight") if dot else WIDE_CHANNEL,
             positions=False,
             params=_dw_params,
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
-            prepack={1: prepack, **PER_CHANNEL},
+            prepack={1: pack_lanes if dot else pack_depthwise, **PER_CHANNEL},
             threads=functools.partial(_strips, columns=columns, rows=rows),
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()
-        for taps, (stem, prepack) in _TAPS.items()
+        for dot in (True, False)
     )
 
 

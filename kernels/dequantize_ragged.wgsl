@@ -1,6 +1,7 @@
 // Rows of floats of any length: four neighbours may begin in one row and end in another. The result is written past its
 // last element up to a whole vector.
 const ITEM_WORDS = 1u;
+const ITEMS = 4u;
 alias Loaded = vec4<i32>;
 
 fn load(at: u32) -> Loaded {

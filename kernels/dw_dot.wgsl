@@ -2,13 +2,10 @@
 // Weight vectors: (channel quad, tap), a word a channel.
 alias Value = u32;
 alias Tap = vec4<u32>;
-alias Sum = vec4<i32>;
 
 fn value_of(word: u32) -> Value { return word; }
 fn tap_at(index: u32) -> Tap { return weight[index]; }
-fn add_tap(acc: Sum, value: Value, tap: Tap) -> Sum {
+fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> {
   return acc + vec4<i32>(
     dot4I8Packed(value, tap.x), dot4I8Packed(value, tap.y), dot4I8Packed(value, tap.z), dot4I8Packed(value, tap.w));
 }
-fn sum_from(start: vec4<i32>) -> Sum { return start; }
-fn total(acc: Sum) -> vec4<i32> { return acc; }

@@ -1,10 +1,7 @@
 // A depthwise tap by multiplication. Weight words: (channel quad, tap), a lane a channel.
 alias Value = vec4<i32>;
 alias Tap = vec4<i32>;
-alias Sum = vec4<i32>;
 
 fn value_of(word: u32) -> Value { return unpack4xI8(word); }
 fn tap_at(index: u32) -> Tap { return unpack4xI8(weight[index]); }
-fn add_tap(acc: Sum, value: Value, tap: Tap) -> Sum { return acc + value * tap; }
-fn sum_from(start: vec4<i32>) -> Sum { return start; }
-fn total(acc: Sum) -> vec4<i32> { return acc; }
+fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> { return acc + value * tap; }

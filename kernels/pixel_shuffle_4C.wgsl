@@ -1,5 +1,6 @@
 // 4C to 4C: the four channels of a word come from one pixel, factor * factor channels apart.
 const ITEM_WORDS = 1u;
+const ITEMS = 4u;
 alias Loaded = u32;
 
 fn load(at: u32) -> Loaded {

@@ -1,5 +1,6 @@
 // 4C to 4W: the four columns of a word come from one row of channels of one pixel, or of two neighbours and more.
 const ITEM_WORDS = 1u;
+const ITEMS = 4u;
 alias Loaded = u32;
 
 fn load(at: u32) -> Loaded {

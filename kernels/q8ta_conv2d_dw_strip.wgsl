@@ -1,5 +1,5 @@
 // Depthwise convolution of 4C tensors: a thread makes COLUMNS x ROWS outputs of one channel quad, so that input words and
-// weights are read and unpacked once for all of them. Linked: how a tap is taken (dw_float, dw_unpack, dw_dot).
+// weights are read and unpacked once for all of them. Linked: how a tap is taken (dw_unpack, dw_dot).
 // Kernel size and stride are constants, so that the loops unroll and everything stays in registers.
 
 const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
@@ -23,8 +23,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   // Most strips lie within the columns of the image, and need not ask for each word.
   let within = left < params.x_dims.w && left + SPAN_X <= params.x_dims.w;
 
-  var acc: array<Sum, ROWS * COLUMNS>;
-  let start = sum_from(start_quad(quad));
+  var acc: array<vec4<i32>, ROWS * COLUMNS>;
+  let start = start_quad(quad);
   for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
   for (var row = 0u; row < SPAN_Y; row++) {
     let y = top + row;
@@ -57,8 +57,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   for (var r = 0u; r < ROWS; r++) {
     for (var i = 0u; i < COLUMNS; i++) {
       if (y0 + r < params.y_dims.z && x0 + i < params.y_dims.w) {
-        let pixel = (n * params.y_dims.z + y0 + r) * params.y_dims.w + x0 + i;
-        store_quad(total(acc[r * COLUMNS + i]), channel, pixel, quad);
+        store_quad(acc[r * COLUMNS + i], channel, (n * params.y_dims.z + y0 + r) * params.y_dims.w + x0 + i, quad);
       }
     }
   }

@@ -63,6 +63,15 @@ def _dequantize_params(call: Call) -> Params:
     return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
 
 
+def _one_word(call: Call, target: Target) -> bool:
+    return dims(call.output)[1] <= 4
+
+
+def _thin_params(call: Call) -> Params:
+    _, c, h, w = dims(call.output)
+    return {**_quantize_params(call), "channels": np.uint32(c), "pixels": np.uint32(h * w)}
+
+
 def _row_words(call: Call) -> np.uint32:
     return np.uint32(-(-dims(call.output)[3] // 4))
 
@@ -127,6 +136,16 @@ OPS = (
                 threads=four_words,
             ),
             Kernel(
+                "quantize.thin",
+                ("quantize_thin", "quantize_steps", "words"),
+                (FLOAT,),
+                ONLY_4C,
+                when=_one_word,
+                positions=False,
+                params=_thin_params,
+                threads=four_words,
+            ),
+            Kernel(
                 "quantize.to_4C",
                 ("quantize_block", "quantize_steps", "to_4C", "channel_tile"),
                 (FLOAT,),
@@ -135,6 +154,7 @@ OPS = (
                 params=lambda call: {**_quantize_params(call), **channel_tile.params(call, words=False)},
                 threads=lambda call, layout: channel_tile.threads(call, words=False),
                 workgroup=channel_tile.WORKGROUP,
+                cost=channel_tile.cost,
             ),
             Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
         ),
@@ -182,6 +202,7 @@ OPS = (
                 params=lambda call: {**_dequantize_params(call), **channel_tile.params(call, words=False)},
                 threads=lambda call, layout: channel_tile.threads(call, words=False),
                 workgroup=channel_tile.WORKGROUP,
+                cost=channel_tile.cost,
             ),
             Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),
         ),

@@ -1,5 +1,6 @@
 // Rows of floats of any length: the last word of a row has lanes past its end, whose value does not matter.
 const ITEM_WORDS = 1u;
+const ITEMS = 4u;
 alias Loaded = vec4<f32>;
 
 fn load(at: u32) -> Loaded {

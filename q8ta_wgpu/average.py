@@ -97,6 +97,11 @@ def _run_bits(call: Call) -> int:
     return bits
 
 
+def _shares_work(call: Call, target: Target) -> bool:
+    """Threads of a CPU gain nothing from sharing an image, and barriers cost them much."""
+    return not target.cpu
+
+
 def image_kernels(
     name: str,
     params_of: Callable[[Call], Params],
@@ -121,5 +126,5 @@ def image_kernels(
         return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
 
     source = ("average_image", "averaged", "channel_lanes")
-    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1)}
+    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1), "suits": _shares_work}
     return channels.kernels(f"{name}.image", source, fields, when, **more)

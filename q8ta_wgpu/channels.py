@@ -25,9 +25,13 @@ def groups(call: Call) -> int:
     return words // 4 if whole_vectors(call) else words
 
 
-def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+def _items(call: Call) -> int:
     n, _, h, w = dims(call.output)
-    return n * h * w * groups(call), 1, 1
+    return n * h * w * groups(call)
+
+
+def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+    return -(-_items(call) // 2), 1, 1
 
 
 def _stem(wide: bool) -> str:
@@ -62,7 +66,11 @@ def kernels(
             when=suited(wide),
             wide=("x", "y") if wide else (),
             positions=False,
-            params=lambda call: {**params(call), "groups": np.uint32(groups(call))},
+            params=lambda call: {
+                **params(call),
+                "groups": np.uint32(groups(call)),
+                "items": np.uint32(_items(call)),
+            },
             **fields,
         )
         for wide in (True, False)

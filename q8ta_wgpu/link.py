@@ -124,6 +124,7 @@ def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
     result = f"vec4<u32>({', '.join(lanes)})" if wide else f"combine({', '.join(f'v.{name}' for name in names)})"
     return [
         f"const ITEM_WORDS = {4 if wide else 1}u;",
+        f"const ITEMS = {2 if wide else 8}u;",
         f"struct Loaded {{ {', '.join(f'{name}: {item}' for name in names)} }}",
         f"fn load(at: u32) -> Loaded {{ return Loaded({loads}); }}",
         f"fn result(v: Loaded) -> {item} {{ return {result}; }}",
