@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ BIG = (64, 128, 112, 112)
 """An activation of 103 MB in int8: with its result four times an H200's L2 cache."""
 
 
-@functools.cache
 def copy_microseconds(device: Device, size: int) -> float:
     """Median time of a copy of `size` bytes by a kernel that does nothing else: faster here than a buffer copy."""
     gpu, copies = device.wgpu, int(np.clip((1 << 32) // size, 20, 400))

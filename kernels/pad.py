@@ -68,8 +68,8 @@ def _around_images(call: Call, target: Target) -> bool:
 
 
 def _around_params(call: Call) -> Params:
-    before = [0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
-    return {"before": (*before, 0, 0), "fill": _fill(call.inputs[0].q, call.attrs["value"])}
+    rows, columns = [0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
+    return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0].q, call.attrs["value"])}
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:

@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"": "q8ta_wgpu", "runtime.": "q8ta_wgpu/runtime", "kernels.": "kernels", "passes.": "passes"}
 
 VOCABULARY = {"errors", "ir", "layout", "target"}
-SHARED_BY_KERNELS = {"arithmetic", "average", "curve", "gemm", "op", "pooling", "strided", "weighted"}
+SHARED_BY_KERNELS = {
+    *("arithmetic", "average", "channel_tile", "channels", "curve", "gemm", "op", "pooling", "runs", "strided"),
+    "weighted",
+}
 """What operator families have in common, outside kernels/ because every Op found in there is an operator."""
 
 KERNEL = VOCABULARY | SHARED_BY_KERNELS
