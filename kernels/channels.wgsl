@@ -1,7 +1,5 @@
 // A main for kernels that give words_of(p): 4C as a grid of pixels, params.groups Words each. A thread makes ITEMS
-// of them, a workgroup apart, before it stores the first, so that several loads are under way.
-
-const ITEMS = 2u;
+// of them, a workgroup apart, and stores none before it has loaded for all.
 
 // A thread's pixel, with its place among the pixel's Words in the channel's stead: (n, group, h, w).
 fn pixel_coord(index: u32) -> vec4<u32> {

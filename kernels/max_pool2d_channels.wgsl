@@ -1,3 +1,5 @@
+const ITEMS = 1u;
+
 fn words_of(p: vec4<u32>) -> Words {
   let area = taps_of(p);
   var largest = raised(Words(0x80808080u));

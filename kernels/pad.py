@@ -105,7 +105,11 @@ OPS = (
         },
         kernels=(
             *channels.kernels(
-                "pad.channels", ("pad_channels", "channels", "channel_lanes"), _around_params, _around_images
+                "pad.channels",
+                ("pad_channels", "channels", "channel_lanes"),
+                _around_params,
+                _around_images,
+                threads=channels.two_items,
             ),
             Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),
         ),

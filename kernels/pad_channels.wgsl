@@ -1,4 +1,6 @@
 // Rows and columns around every image. Unsigned: a place before the input wraps to a huge number.
+const ITEMS = 2u;
+
 fn words_of(p: vec4<u32>) -> Words {
   let h = p.z - params.before.x;
   let w = p.w - params.before.y;

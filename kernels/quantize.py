@@ -63,13 +63,8 @@ def _dequantize_params(call: Call) -> Params:
     return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
 
 
-def _one_word(call: Call, target: Target) -> bool:
-    return dims(call.output)[1] <= 4
-
-
-def _thin_params(call: Call) -> Params:
-    _, c, h, w = dims(call.output)
-    return {**_quantize_params(call), "channels": np.uint32(c), "pixels": np.uint32(h * w)}
+def _one_channel(call: Call, target: Target) -> bool:
+    return dims(call.output)[1] == 1
 
 
 def _row_words(call: Call) -> np.uint32:
@@ -136,13 +131,13 @@ OPS = (
                 threads=four_words,
             ),
             Kernel(
-                "quantize.thin",
-                ("quantize_thin", "quantize_steps", "words"),
+                "quantize.plane",
+                ("quantize_plane", "quantize_steps", "words"),
                 (FLOAT,),
                 ONLY_4C,
-                when=_one_word,
+                when=_one_channel,
                 positions=False,
-                params=_thin_params,
+                params=_quantize_params,
                 threads=four_words,
             ),
             Kernel(
@@ -192,6 +187,16 @@ OPS = (
                 positions=False,
                 params=_dequantize_rows_params,
                 threads=_dequantize_rows_threads,
+            ),
+            Kernel(
+                "dequantize.plane",
+                ("dequantize_plane", "words"),
+                (ONLY_4C,),
+                FLOAT,
+                when=_one_channel,
+                positions=False,
+                params=_dequantize_params,
+                threads=four_words,
             ),
             Kernel(
                 "dequantize.from_4C",

@@ -121,6 +121,7 @@ OPS = (
                 "upsample_nearest.channels",
                 ("upsample_nearest_channels", "upsample_nearest_source", "channels", "channel_lanes"),
                 _params,
+                threads=channels.two_items,
             ),
             Kernel(
                 "upsample_nearest", ("upsample_nearest", "upsample_nearest_source", "map"), (ANY,), ANY, params=_params

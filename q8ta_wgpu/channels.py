@@ -30,8 +30,13 @@ def _items(call: Call) -> int:
     return n * h * w * groups(call)
 
 
-def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+def two_items(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a kernel that makes two Words each, as what only moves them should; windows make one."""
     return -(-_items(call) // 2), 1, 1
+
+
+def _one_item(call: Call, layout: Layout) -> tuple[int, int, int]:
+    return _items(call), 1, 1
 
 
 def _stem(wide: bool) -> str:
@@ -57,7 +62,7 @@ def kernels(
 
         return fits
 
-    fields: dict[str, Any] = {"threads": _threads, "output": ONLY_4C, **more}
+    fields: dict[str, Any] = {"threads": _one_item, "output": ONLY_4C, **more}
     first, second = (
         Kernel(
             name,
