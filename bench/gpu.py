@@ -1,4 +1,4 @@
-"""Measures kernels and whole networks on one GPU, in one run: `python bench/gpu.py [PART...] [--models FOLDER]`.
+"""Measures kernels and whole networks on one GPU, in one run: `python -m bench.gpu [PART...] [--models FOLDER]`.
 
 Parts: check, gemm, resnet50, memory, networks, torch (default: all but torch). Needs this library, wgpu, numpy and
 safetensors; `networks` needs .q8ta files, `torch` needs PyTorch with CUDA and torchvision. GPU times are medians by
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import wgpu
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import reference
@@ -277,83 +276,6 @@ def part_resnet50(device: Device, batches: Sequence[int] = (32, 1)) -> None:
         )
 
 
-COPY = """
-@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-  let i = id.y * groups.x * 256u + id.x;
-  y[i] = x[i];
-}
-"""
-
-
-def copy_rate(device: Device, size: int = 1 << 28, copies: int = 20) -> float:
-    """GB/s of a copy by a kernel that does nothing else, bytes read and written: faster here than a buffer copy."""
-    gpu = device.wgpu
-    storage = wgpu.BufferUsage.STORAGE
-    buffers = [gpu.create_buffer(size=size, usage=storage) for _ in range(2)]
-    module = gpu.create_shader_module(code=COPY)
-    pipeline = gpu.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
-    entries = [{"binding": i, "resource": {"buffer": b}} for i, b in enumerate(buffers)]
-    group = gpu.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
-    queries = gpu.create_query_set(type="timestamp", count=2)
-    resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < REPEATS or time.perf_counter() - start < 10 * WARM_UP:
-        encoder = gpu.create_command_encoder()
-        writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-        compute = encoder.begin_compute_pass(timestamp_writes=writes)
-        compute.set_pipeline(pipeline)
-        compute.set_bind_group(0, group)
-        for _ in range(copies):
-            compute.dispatch_workgroups(1 << 10, size >> 22)
-        compute.end()
-        encoder.resolve_query_set(queries, 0, 2, resolved, 0)
-        gpu.queue.submit([encoder.finish()])
-        ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
-        times.append(float(ticks[1] - ticks[0]))
-    return 2 * size * copies / float(np.median(times[-REPEATS:]))
-
-
-def memory_graphs() -> Iterator[tuple[str, Graph, Layout]]:
-    """Depthwise and memory-bound operators, larger than an L2 cache."""
-    nhwc, big = Layout.PACKED_INT8_4C, (64, 128, 112, 112)
-    for stride, kernel in ((1, 3), (2, 3), (1, 5), (2, 5)):
-        yield f"dw {kernel}x{kernel} s{stride}", conv(big, 128, kernel, stride, 128), nhwc
-    add = {"a_multiplier": 20000, "b_multiplier": 12345, "shift": 15, "lo": -128, "hi": 127}
-    yield "add", op_graph("q8ta_add", [big, big], add), nhwc
-    table = np.random.default_rng(3).integers(-128, 128, 256, dtype=np.int8)
-    yield "table", op_graph("q8ta_table", [big], {}, [table]), nhwc
-    for layout in (nhwc, Layout.PACKED_INT8_4W):
-        graph = op_graph("q8ta_clone", [big], {})
-        yield f"clone 4W -> {layout.short}", graph, layout
-        yield f"dequantize {layout.short}", op_graph("dequantize", [(16, *big[1:])], {}, floats=True), layout
-        graph = Graph(inputs=["x0"], outputs=["y"])
-        graph.types = {"x0": TensorType((16, *big[1:])), "y": TensorType((16, *big[1:]), INT8X4, QParams(0.02, 3))}
-        graph.nodes.append(Node("quantize", ("x0",), "y", {"lo": -128, "hi": 127}))
-        yield f"quantize {layout.short}", graph, layout
-
-
-def part_memory(device: Device) -> None:
-    """Depthwise and memory-bound operators as a share of the copy bandwidth."""
-    copy = copy_rate(device)
-    print(f"copy {copy:.0f} GB/s")
-    for name, graph, layout in memory_graphs():
-        for kernel in candidates(graph, device):
-            plan = plan_for(graph, kernel, layout)
-            if name.startswith("clone"):
-                step = plan.steps[0]
-                source = Layout.PACKED_INT8_4W
-                plan = Plan((Step(step.node, step.call, kernel, (source,), layout),), {"x0": source, "y": layout})
-            moved = sum(4 * word_count(graph.types[n].shape, plan.layouts[n]) for n in (*graph.inputs, "y"))
-            us = microseconds(device, graph, plan)
-            rate = moved / us / 1e3
-            mark = "<- chosen" if kernel is chosen(graph, device) else ""
-            print(f"{name:<18} {kernel.name:<20} {us:>8.1f} us {rate:>7.0f} GB/s = {rate / copy:.0%} of copy {mark}")
-
-
 def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
     """Median milliseconds of a call from numpy to numpy."""
     times = []
@@ -434,6 +356,9 @@ def main() -> None:
             case "resnet50":
                 part_resnet50(device)
             case "memory":
+                # Here, as it is made of this file's functions.
+                from bench.gpu_memory import part_memory
+
                 part_memory(device)
             case "networks":
                 part_networks(device, args.models)

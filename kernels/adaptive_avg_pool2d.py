@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import average, pooling
+from q8ta_wgpu import average, channels, pooling
+from q8ta_wgpu.channel_tile import ONLY_4C
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape
@@ -101,6 +103,7 @@ adaptive_avg_pool2d = Op(
     work=_adaptive_work,
     cases=(
         Case(((2, 5, 7, 9),), {"output_size": (1, 1)}),
+        Case(((2, 94, 23, 9),), {"output_size": (1, 1)}),
         Case(((1, 8, 7, 7),), {"output_size": (5, 3)}),
         Case(((1, 3, 13, 11),), {"output_size": (7, 4)}),
         Case(((2, 3, 3, 5),), {"output_size": (5, 11)}),
@@ -118,6 +121,18 @@ q8ta_adaptive_avg_pool2d = Op(
     schema={**SCHEMA, **average.RATIO},
     work=_adaptive_work,
     kernels=(
+        *average.image_kernels(
+            "q8ta_adaptive_avg_pool2d",
+            average.params,
+            lambda call: average.multiplier(call.attrs["ratio"], math.prod(call.inputs[0].shape[-2:])),
+            lambda call, target: call.attrs["output_size"] == (1, 1),
+            ONLY_4C,
+        ),
+        *channels.kernels(
+            "q8ta_adaptive_avg_pool2d.channels",
+            ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", *average.CHANNELS, "window"),
+            _adaptive_params,
+        ),
         Kernel(
             "q8ta_adaptive_avg_pool2d",
             ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", "average_int8x4", "window", "map"),

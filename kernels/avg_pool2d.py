@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import average, pooling
+from q8ta_wgpu import average, channels, pooling
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape
@@ -136,6 +136,7 @@ avg_pool2d = Op(
         pooling.pool_case((13, 6, 5), 3, 1, 1, count_include_pad=True, divisor_override=7),
         pooling.pool_case((1, 9, 5, 4), (5, 4), values="saturate", **_COUNT_ALL),
         pooling.pool_case((2, 4, 1, 1), 3, 1, 1, **_COUNT_IMAGE),
+        pooling.pool_case((2, 30, 5, 7), 3, 2, 1, **_COUNT_IMAGE),
     ),
     tolerance=1e-5,
 )
@@ -149,6 +150,9 @@ q8ta_avg_pool2d = Op(
     reads=pooling.reads,
     work=pooling.work,
     kernels=(
+        *channels.kernels(
+            "q8ta_avg_pool2d.channels", ("q8ta_avg_pool2d", "avg_pool2d", *average.CHANNELS, "window"), _avg_pool_params
+        ),
         Kernel(
             "q8ta_avg_pool2d",
             ("q8ta_avg_pool2d", "avg_pool2d", "average_int8x4", "window", "map"),

@@ -25,7 +25,7 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
-    four_words,
+    eight_words,
     reads_same_place,
 )
 
@@ -113,17 +113,20 @@ def _int8_params(call: Call) -> Params:
     assert call.output.q is not None
     attrs = call.attrs
     fields: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {
-        "a_zero": np.int32(call.zeros[0]),
-        "b_zero": np.int32(call.zeros[1]),
         "zero": np.int32(call.output.q.zero),
         "lo": np.int32(attrs["lo"]),
         "hi": np.int32(attrs["hi"]),
     }
+    a_zero, b_zero = call.zeros
     if "shift" in attrs:
         fields["a_multiplier"] = np.int32(attrs["a_multiplier"])
         fields["b_multiplier"] = np.int32(attrs["b_multiplier"])
+        offset = a_zero * attrs["a_multiplier"] + b_zero * attrs["b_multiplier"]
+        fields["offset"] = np.uint32(-offset & 0xFFFFFFFF).view(np.int32)
         fields["shift"] = np.uint32(attrs["shift"])
     else:
+        fields["a_zero"] = np.int32(a_zero)
+        fields["b_zero"] = np.int32(b_zero)
         fields["multiplier"] = np.float32(attrs["multiplier"])
     return fields
 
@@ -223,7 +226,7 @@ q8ta_add = Op(
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
-            threads=four_words,
+            threads=eight_words,
             when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
@@ -245,7 +248,7 @@ q8ta_mul = Op(
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
-            threads=four_words,
+            threads=eight_words,
             when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),

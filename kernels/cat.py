@@ -11,8 +11,9 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs, TensorType
-from q8ta_wgpu.layout import Shape
+from q8ta_wgpu.layout import Layout, Shape, packed_axis
 from q8ta_wgpu.op import ANY, EITHER, Attr, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.runs import axis_of, kernels, run_words
 from q8ta_wgpu.strided import eight
 from q8ta_wgpu.target import BASELINE, Target
 
@@ -44,6 +45,21 @@ def _params(call: Call) -> Params:
         "inner": np.uint32(math.prod(shape[dim + 1 : tail]) if dim < tail else 1),
         "extent": np.uint32(shape[dim]),
     }
+
+
+def _runs(call: Call, layout: Layout) -> list[int] | None:
+    """Words of each operand in a run of the result: all from its joined dimension inwards; None if words are cut."""
+    dim, shape = call.attrs["dim"], call.output.shape
+    axis = axis_of(shape, dim)
+    cut = axis == packed_axis(layout) and any(t.shape[dim] % 4 for t in call.inputs[:-1])
+    if axis is None or cut or len(call.inputs) > MAX_INPUTS:
+        return None
+    return [run_words(t.shape, layout, axis) for t in call.inputs]
+
+
+def _runs_params(call: Call, runs: Sequence[int]) -> Params:
+    ends = list(itertools.accumulate(runs))
+    return {**eight("end", ends), "run": np.uint32(ends[-1])}
 
 
 def _fits(call: Call, target: Target) -> bool:
@@ -80,7 +96,17 @@ OPS = (
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=63)},
         variadic=True,
-        kernels=(Kernel("cat", ("cat", "map"), (ANY,), ANY, when=_fits, params=_params),),
+        kernels=(
+            *kernels(
+                "cat.runs",
+                "cat_runs",
+                _runs,
+                _runs_params,
+                wide=(*(f"x{i}" for i in range(MAX_INPUTS)), "y"),
+                constants=lambda call: {"INPUTS": len(call.inputs)},
+            ),
+            Kernel("cat", ("cat", "map"), (ANY,), ANY, when=_fits, params=_params),
+        ),
         aten={
             "aten.cat.default": _import_cat,
             "aten.concat.default": _import_cat,
@@ -99,6 +125,8 @@ OPS = (
             Case(((5,), (7,), (1,)), {"dim": 0}),
             Case(_along(1, (2, 3), (2, 1, 2, 3, 5)), {"dim": 1}),
             Case(_along(0, (2, 3), (1, 2, 2, 3, 5)), {"dim": 0}),
+            Case(_along(1, (16, 32, 16), (2, 1, 3, 5)), {"dim": 1}),
+            Case(_along(1, (4, 8, 3), (2, 1, 3, 5)), {"dim": 1}),
             Case(tuple((1, 3 + 2 * (i % 3), 2, 3) for i in range(24)), {"dim": 1}),
         ),
     ),

@@ -3,6 +3,8 @@
 alias Value = u32;
 alias Tap = vec4<u32>;
 
+const EDGES_ONCE = true;
+
 fn value_of(word: u32) -> Value { return word; }
 fn tap_at(index: u32) -> Tap { return weight[index]; }
 fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> {

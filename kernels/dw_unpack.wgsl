@@ -2,6 +2,8 @@
 alias Value = vec4<i32>;
 alias Tap = vec4<i32>;
 
+const EDGES_ONCE = false;
+
 fn value_of(word: u32) -> Value { return unpack4xI8(word); }
 fn tap_at(index: u32) -> Tap { return unpack4xI8(weight[index]); }
 fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> { return acc + value * tap; }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import pooling
+from q8ta_wgpu import channels, pooling
 from q8ta_wgpu.ir import Array
 from q8ta_wgpu.op import ANY, EITHER, Builder, Call, Kernel, Op, Operand, Params, pair
 
@@ -49,7 +49,14 @@ max_pool2d = Op(
     infer=pooling.infer_pool,
     reference=_max_pool,
     schema={**pooling.SCHEMA, "dilation": pair()},
-    kernels=(Kernel("max_pool2d", ("max_pool2d", "map"), (ANY,), ANY, params=_max_pool_params),),
+    kernels=(
+        *channels.kernels(
+            "max_pool2d.channels",
+            ("max_pool2d_channels", "max_pool2d_taps", "channels", "channel_lanes"),
+            _max_pool_params,
+        ),
+        Kernel("max_pool2d", ("max_pool2d", "max_pool2d_taps", "map"), (ANY,), ANY, params=_max_pool_params),
+    ),
     aten={
         "aten.max_pool2d.default": _import_max_pool,
         "aten.max_pool2d_with_indices.default": lambda b, args: [_import_max_pool(b, args)],
@@ -66,5 +73,6 @@ max_pool2d = Op(
         pooling.pool_case((1, 6, 9, 11), (2, 3), (3, 1), (1, 0, 0, 2), dilation=(3, 2)),
         pooling.pool_case((13, 6, 5), 3, 2, 1, ceil_mode=True, dilation=(2, 1)),
         pooling.pool_case((1, 1, 17, 1), (5, 1), **_ONE),
+        pooling.pool_case((2, 30, 9, 7), 3, 2, 1, **_ONE),
     ),
 )

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic
+from q8ta_wgpu import arithmetic, channels
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs, QParams, TensorType
 from q8ta_wgpu.layout import Shape
 from q8ta_wgpu.op import ANY, EITHER, MAX_EXTENT, Attr, Builder, Call, Case, Kernel, Op, Operand, Params
 from q8ta_wgpu.strided import eight
+from q8ta_wgpu.target import Target
 
 MAX_RANK = 8
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -61,6 +62,16 @@ def _params(call: Call) -> Params:
     }
 
 
+def _around_images(call: Call, target: Target) -> bool:
+    """Whether only rows and columns are added or cut."""
+    return len(call.output.shape) <= 4 and not any(n for pair in _pairs(call.attrs)[:-2] for n in pair)
+
+
+def _around_params(call: Call) -> Params:
+    rows, columns = [0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
+    return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0].q, call.attrs["value"])}
+
+
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
     if len(call.output.shape) != 4:
         return None
@@ -92,7 +103,16 @@ OPS = (
             "padding": Attr("ints", low=-MAX_EXTENT, high=MAX_EXTENT),
             "value": Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX),
         },
-        kernels=(Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),),
+        kernels=(
+            *channels.kernels(
+                "pad.channels",
+                ("pad_channels", "channels", "channel_lanes"),
+                _around_params,
+                _around_images,
+                threads=channels.two_items,
+            ),
+            Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),
+        ),
         aten={"aten.pad.default": _import, "aten.constant_pad_nd.default": _import},
         moves_bytes=True,
         fill=lambda attrs: float(attrs["value"]),
@@ -103,6 +123,7 @@ OPS = (
             Case(((2, 5, 3, 7),), {"padding": (0, 1, 2, 1, 0, 0, 0, 0), "value": 0.7}),
             Case(((1, 5, 6, 7),), {"padding": (0, 0, -1, 2, 1, -2, -3, 4), "value": -100.0}),
             Case(((13,),), {"padding": (3, 2), "value": 0.25}),
+            Case(((2, 16, 3, 5),), {"padding": (0, 0, 0, 0, 1, 2, -1, 3), "value": 0.6}),
             Case(((2, 3, 2, 3, 5),), {"padding": (1, 0, 0, 1, 2, 0, 0, 0, 0, 3), "value": 0.0}),
         ),
     ),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic
+from q8ta_wgpu import arithmetic, channel_tile
+from q8ta_wgpu.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Layout, Shape
@@ -62,7 +63,12 @@ def _dequantize_params(call: Call) -> Params:
     return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
 
 
-ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
+def _one_channel(call: Call, target: Target) -> bool:
+    return dims(call.output)[1] == 1
+
+
+def _row_words(call: Call) -> np.uint32:
+    return np.uint32(-(-dims(call.output)[3] // 4))
 
 
 def _whole_rows(call: Call, target: Target) -> bool:
@@ -70,7 +76,7 @@ def _whole_rows(call: Call, target: Target) -> bool:
 
 
 def _dequantize_rows_params(call: Call) -> Params:
-    return {**_dequantize_params(call), "words": np.uint32(call.output.numel // 4)}
+    return {**_dequantize_params(call), "words": np.uint32(-(-call.output.numel // 4)), "row_words": _row_words(call)}
 
 
 def _dequantize_rows_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
@@ -92,7 +98,7 @@ def dequantize_weight(call: Call, arrays: Sequence[Array]) -> Array:
     return steps.astype(np.float32) * scale.astype(np.float32).reshape(shape)
 
 
-_SHAPES = (((1, 5, 3, 7),), ((2, 8, 4, 4),), ((3, 13),), ((257,),), ((2, 3, 2, 3, 5),))
+_SHAPES = (((1, 5, 3, 7),), ((2, 8, 4, 4),), ((3, 13),), ((257,),), ((2, 3, 2, 3, 5),), ((2, 126, 9, 11),))
 
 OPS = (
     Op(
@@ -105,13 +111,46 @@ OPS = (
         kernels=(
             Kernel(
                 "quantize.rows",
-                ("quantize_rows", "words"),
+                ("quantize_rows", "quantize_steps", "words"),
                 (FLOAT,),
                 ONLY_4W,
                 when=_whole_rows,
                 wide=("x",),
+                positions=False,
                 params=_quantize_params,
                 threads=four_words,
+            ),
+            Kernel(
+                "quantize.ragged",
+                ("quantize_ragged", "quantize_steps", "words"),
+                (FLOAT,),
+                ONLY_4W,
+                when=lambda call, target: not _whole_rows(call, target),
+                positions=False,
+                params=lambda call: {**_quantize_params(call), "row_words": _row_words(call)},
+                threads=four_words,
+            ),
+            Kernel(
+                "quantize.plane",
+                ("quantize_plane", "quantize_steps", "words"),
+                (FLOAT,),
+                ONLY_4C,
+                when=_one_channel,
+                positions=False,
+                params=_quantize_params,
+                threads=four_words,
+            ),
+            Kernel(
+                "quantize.to_4C",
+                ("quantize_block", "quantize_steps", "to_4C", "channel_tile"),
+                (FLOAT,),
+                ONLY_4C,
+                suits=lambda call, target: not target.cpu or dims(call.output)[1] > 4,
+                positions=False,
+                params=lambda call: {**_quantize_params(call), **channel_tile.params(call, words=False)},
+                threads=lambda call, layout: channel_tile.threads(call, words=False),
+                workgroup=channel_tile.WORKGROUP,
+                cost=channel_tile.cost,
             ),
             Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
         ),
@@ -135,8 +174,41 @@ OPS = (
                 FLOAT,
                 when=_whole_rows,
                 wide=("y",),
+                positions=False,
                 params=_dequantize_rows_params,
                 threads=_dequantize_rows_threads,
+            ),
+            Kernel(
+                "dequantize.ragged",
+                ("dequantize_ragged", "words"),
+                (ONLY_4W,),
+                FLOAT,
+                when=lambda call, target: not _whole_rows(call, target),
+                wide=("y",),
+                positions=False,
+                params=_dequantize_rows_params,
+                threads=_dequantize_rows_threads,
+            ),
+            Kernel(
+                "dequantize.plane",
+                ("dequantize_plane", "words"),
+                (ONLY_4C,),
+                FLOAT,
+                when=_one_channel,
+                positions=False,
+                params=_dequantize_params,
+                threads=four_words,
+            ),
+            Kernel(
+                "dequantize.from_4C",
+                ("dequantize_block", "from_4C", "channel_tile"),
+                (ONLY_4C,),
+                FLOAT,
+                positions=False,
+                params=lambda call: {**_dequantize_params(call), **channel_tile.params(call, words=False)},
+                threads=lambda call, layout: channel_tile.threads(call, words=False),
+                workgroup=channel_tile.WORKGROUP,
+                cost=channel_tile.cost,
             ),
             Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),
         ),

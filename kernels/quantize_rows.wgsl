@@ -1,9 +1,7 @@
 // Rows of floats that are whole words: a word of the result is the same place's four floats.
-fn apply_word(word: u32) -> u32 {
-  let v = x[word];
-  let steps = vec4<i32>(round(clamp(v * params.inverse_scale, vec4<f32>(-1024.0), vec4<f32>(1024.0))));
-  // NaN is told by its bits: a driver may assume that comparisons never see one.
-  let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
-  let q = select(steps, vec4<i32>(0), nan) + params.zero;
-  return pack4xI8(clamp(q, vec4<i32>(params.lo), vec4<i32>(params.hi)));
-}
+const ITEM_WORDS = 1u;
+const ITEMS = 4u;
+alias Loaded = vec4<f32>;
+
+fn load(at: u32) -> Loaded { return x[at]; }
+fn result(v: Loaded) -> u32 { return quantized(v); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu import average
+from q8ta_wgpu.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape, canonical
@@ -28,6 +30,7 @@ from q8ta_wgpu.op import (
     Params,
     Site,
 )
+from q8ta_wgpu.target import Target
 
 SCHEMA: Mapping[str, Attr] = {"dims": Attr("ints", low=0, high=7), "keepdim": Attr("bool")}
 
@@ -68,6 +71,12 @@ def _sums(call: Call, x: Array) -> Array:
 
 def _divisor(name: str, call: Call) -> int:
     return _count(call.inputs[0].shape, call.attrs) if name.endswith("mean") else 1
+
+
+def _reduces_images(call: Call, target: Target, keepdim: bool) -> bool:
+    rank = len(call.inputs[0].shape)
+    whole = rank in (3, 4) and tuple(sorted(call.attrs["dims"])) == (rank - 2, rank - 1)
+    return whole and bool(call.attrs["keepdim"]) == keepdim
 
 
 def _params(name: str) -> Callable[[Call], Params]:
@@ -150,6 +159,17 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
         sums = _sums(call, arrays[0].astype(np.int64) - call.zeros[0])
         return average.requantize(call, sums, average.multiplier(call.attrs["ratio"], _divisor(name, call)))
 
+    images = tuple(
+        kernel
+        for keepdim, layouts in ((True, ONLY_4C), (False, ONLY_4W))
+        for kernel in average.image_kernels(
+            f"q8ta_{name}",
+            average.params,
+            lambda call: average.multiplier(call.attrs["ratio"], _divisor(name, call)),
+            functools.partial(_reduces_images, keepdim=keepdim),
+            layouts,
+        )
+    )
     kernel = Kernel(name, ("reduce", "average_float32", "window", "map"), (FLOAT,), FLOAT, params=params)
     kernel_int8 = Kernel(
         f"q8ta_{name}",
@@ -179,7 +199,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             infer=_infer_int8,
             reference=reference_int8,
             schema={**SCHEMA, **average.RATIO},
-            kernels=(kernel_int8,),
+            kernels=(*images, kernel_int8),
             work=_work,
         ),
     )

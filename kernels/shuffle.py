@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
+from q8ta_wgpu.channel_tile import ONLY_4C
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import Array, Attrs
-from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import Call, extent, reads_same_place
+from q8ta_wgpu.ir import INT8X4, Array, Attrs
+from q8ta_wgpu.layout import Layout, Shape
+from q8ta_wgpu.op import Call, Kernel, extent, four_words, reads_same_place
 from q8ta_wgpu.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]
@@ -47,6 +50,18 @@ def _shuffle_reads(call: Call, axis: int, first: int, last: int) -> tuple[int, i
     return (first // r, last // r) if len(call.output.shape) == 4 else None
 
 
+def _shuffle_kernel(layout: Layout) -> Kernel:
+    return Kernel(
+        f"pixel_shuffle.to_{layout.short}",
+        (f"pixel_shuffle_{layout.short}", "words"),
+        (ONLY_4C,),
+        frozenset({layout}),
+        when=lambda call, target: call.output.dtype == INT8X4,
+        params=lambda call: {"factor": np.uint32(call.attrs["upscale_factor"])},
+        threads=four_words,
+    )
+
+
 pixel_shuffle = move(
     "pixel_shuffle",
     shape=_shuffle_shape,
@@ -59,6 +74,7 @@ pixel_shuffle = move(
         )
     },
     reads=_shuffle_reads,
+    kernels=tuple(_shuffle_kernel(layout) for layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)),
     cases=(
         ((2, 12, 3, 5), {"upscale_factor": 2}),
         ((1, 45, 2, 3), {"upscale_factor": 3}),

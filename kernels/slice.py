@@ -6,10 +6,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs
-from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import MAX_EXTENT, Attr, Builder, Call, Import, extent, reads_same_place
+from q8ta_wgpu.layout import Layout, Shape, packed_axis
+from q8ta_wgpu.op import MAX_EXTENT, Attr, Builder, Call, Import, Params, extent, reads_same_place
+from q8ta_wgpu.runs import axis_of, kernels, run_words
 from q8ta_wgpu.strided import Digit, move, strides
 
 
@@ -33,6 +36,23 @@ def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
     offset = taken.start * steps[dim]
     steps[dim] *= taken.step
     return list(zip(y, steps, strict=True)), offset
+
+
+def _runs(call: Call, layout: Layout) -> list[int] | None:
+    """Words of a run of the result, of a run of the input, and before the first one taken; None if words are cut."""
+    dim, x = call.attrs["dim"], call.inputs[0].shape
+    taken, axis = _range(x, call.attrs), axis_of(x, dim)
+    if axis is None or taken.step != 1:
+        return None
+    first, block = taken.start, 4 if axis == packed_axis(layout) else 1
+    run = run_words(x, layout, axis)
+    step = run // -(-x[dim] // block)
+    return None if first % block else [run_words(call.output.shape, layout, axis), run, first // block * step]
+
+
+def _runs_params(call: Call, runs: Sequence[int]) -> Params:
+    run, x_run, first = map(np.uint32, runs)
+    return {"run": run, "x_run": x_run, "first": first}
 
 
 def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
@@ -121,11 +141,15 @@ slices = move(
     schema={"dim": Attr("int", low=0, high=63), "start": _BOUND, "end": _BOUND, "step": extent()},
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
     reads=_reads,
+    kernels=kernels("slice.runs", "slice_runs", _runs, _runs_params, wide=("x", "y")),
     cases=(
         ((2, 11, 3, 7), {"dim": 1, "start": 3, "end": 10, "step": 1}),
         ((2, 8, 4, 9), {"dim": 3, "start": -8, "end": MAX_EXTENT, "step": 3}),
         ((2, 11, 3, 7), {"dim": 2, "start": 0, "end": -1, "step": 1}),
         ((13,), {"dim": 0, "start": 5, "end": 12, "step": 2}),
+        ((2, 48, 2, 5), {"dim": 1, "start": 16, "end": 32, "step": 1}),
+        ((2, 5, 3, 13), {"dim": 3, "start": 4, "end": 11, "step": 1}),
+        ((3, 5, 6, 7), {"dim": 0, "start": 1, "end": 3, "step": 1}),
         ((3, 3, 2, 3, 5), {"dim": 1, "start": 1, "end": 3, "step": 1}),
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import INT8, INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import ANY_INT8, Shape
-from q8ta_wgpu.op import Call, Kernel, Op, Operand, four_words, reads_same_place
+from q8ta_wgpu.op import Call, Kernel, Op, Operand, eight_words, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -31,7 +31,7 @@ OPS = (
         reference=_reference,
         reads=reads_same_place,
         kernels=(
-            Kernel("q8ta_table", ("q8ta_table", "words"), (ANY_INT8,), ANY_INT8, synced=True, threads=four_words),
+            Kernel("q8ta_table", ("q8ta_table", "words"), (ANY_INT8,), ANY_INT8, synced=True, threads=eight_words),
         ),
     ),
 )

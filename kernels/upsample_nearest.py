@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from q8ta_wgpu import channels
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs, TensorType
 from q8ta_wgpu.layout import Shape
@@ -115,7 +116,17 @@ OPS = (
             "size": Attr("ints", low=0, high=MAX_EXTENT, length=2),
             "exact": Attr("bool"),
         },
-        kernels=(Kernel("upsample_nearest", ("upsample_nearest", "map"), (ANY,), ANY, params=_params),),
+        kernels=(
+            *channels.kernels(
+                "upsample_nearest.channels",
+                ("upsample_nearest_channels", "upsample_nearest_source", "channels", "channel_lanes"),
+                _params,
+                threads=channels.two_items,
+            ),
+            Kernel(
+                "upsample_nearest", ("upsample_nearest", "upsample_nearest_source", "map"), (ANY,), ANY, params=_params
+            ),
+        ),
         aten=_ATEN,
         moves_bytes=True,
         annotate="shared",
@@ -124,6 +135,7 @@ OPS = (
             Case(((2, 5, 3, 7),), {"scale": (2.0, 2.0), "size": (0, 0), "exact": False}),
             Case(((1, 6, 4, 5),), {"scale": (1.0, 1.0), "size": (7, 13), "exact": False}),
             Case(((1, 6, 9, 5),), {"scale": (0.7, 2.3), "size": (0, 0), "exact": True}),
+            Case(((2, 30, 5, 3),), {"scale": (2.0, 3.0), "size": (0, 0), "exact": False}),
             Case(((2, 5, 7),), {"scale": (1.0, 1.5), "size": (0, 0), "exact": False}),
             Case(((2, 5, 8, 8),), {"scale": (1.0, 1.0), "size": (3, 11), "exact": True}),
         ),

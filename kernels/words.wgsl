@@ -1,15 +1,16 @@
-// apply_word(word) makes one word of the result; operands share its shape and packed axis, so lanes stay in place.
-// A thread makes WORDS of them, a workgroup apart, so that neighbours read neighbours and several loads are under way.
-
-const WORDS = 4u;
+// Operators on whole words. load(at) reads what one item of the result is made of, result(loaded) makes it; an item is a
+// word, or a vector of ITEM_WORDS. A thread makes ITEMS of them, a workgroup apart, so that neighbours read neighbours;
+// all are loaded before the first is stored, so that several loads are under way.
 
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32,
         @builtin(workgroup_id) group: vec3<u32>,
         @builtin(num_workgroups) groups: vec3<u32>) {
-  let first = (group.y * groups.x + group.x) * 64u * WORDS + local;
-  for (var i = 0u; i < WORDS; i++) {
-    let word = first + i * 64u;
-    if (word < params.words) { y[word] = apply_word(word); }
+  let first = (group.y * groups.x + group.x) * 64u * ITEMS + local;
+  var loaded: array<Loaded, ITEMS>;
+  for (var i = 0u; i < ITEMS; i++) { loaded[i] = load(first + i * 64u); }
+  for (var i = 0u; i < ITEMS; i++) {
+    let at = first + i * 64u;
+    if (at * ITEM_WORDS < params.words) { y[at] = result(loaded[i]); }
   }
 }

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic
+from q8ta_wgpu import arithmetic, channels
 from q8ta_wgpu.ir import Array, Attrs
-from q8ta_wgpu.op import INT8_RANGE, Attr, Call, Lowered, Params, Site
+from q8ta_wgpu.layout import Layout
+from q8ta_wgpu.op import INT8_RANGE, Attr, Call, Kernel, LayoutSet, Lowered, Params, Site, dims
+from q8ta_wgpu.target import Target
+
+CHANNELS = ("average_channels", "averaged", "channels", "channel_lanes")
+"""The WGSL of averages over windows of 4C, for `channels.kernels`."""
+
+WORKGROUP = 128
+ENOUGH_WORKGROUPS = 512
+"""Threads of a workgroup that averages whole images, and how many such workgroups keep a large GPU busy."""
 
 INT32_MAX = 2**31 - 1
 LIMIT = 1024.0
@@ -75,3 +84,47 @@ def params(call: Call) -> Params:
         "lo": np.int32(call.attrs["lo"]),
         "hi": np.int32(call.attrs["hi"]),
     }
+
+
+def _run_bits(call: Call) -> int:
+    """log2 of the Words side by side that a workgroup averages: runs of 128 bytes, shorter where images are few."""
+    count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else 5
+    least = bits - 2
+    while bits > 0 and (1 << bits) > count:
+        bits -= 1
+    while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < ENOUGH_WORKGROUPS:
+        bits -= 1
+    return bits
+
+
+def _shares_work(call: Call, target: Target) -> bool:
+    """Threads of a CPU gain nothing from sharing an image, and barriers cost them much."""
+    return not target.cpu
+
+
+def image_kernels(
+    name: str,
+    params_of: Callable[[Call], Params],
+    multiplier_of: Callable[[Call], Array],
+    when: Callable[[Call, Target], bool],
+    output: LayoutSet,
+) -> tuple[Kernel, Kernel]:
+    """Averages of whole images in 4C, many threads an image; 4C of 1x1 and 4W of (N, C) are the same bytes."""
+
+    def fields(call: Call) -> Params:
+        n, _, h, w = dims(call.inputs[0])
+        return {
+            **params_of(call),
+            "images": np.uint32(n),
+            "pixels": np.uint32(h * w),
+            "run_bits": np.uint32(_run_bits(call)),
+            "image_multiplier": np.float32(multiplier_of(call)),
+        }
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        bits = _run_bits(call)
+        return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
+
+    source = ("average_image", "averaged", "channel_lanes")
+    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1), "suits": _shares_work}
+    return channels.kernels(f"{name}.image", source, fields, when, **more)

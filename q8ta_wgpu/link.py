@@ -5,7 +5,9 @@ call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only),
 and, where result and operand are int8 of one shape and packed axis, `x_word_of(word)` (its word for a result's word);
 for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type of its
 elements: i32 or f32). Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as
-vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th.
+vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th; without positions, `x_item(i, at)` what
+its buffer holds at an index. A synced kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are
+equal, everything is bound as vectors of four words.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import functools
 import importlib.resources
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,7 +63,7 @@ def _axis(layout: Layout) -> str:
 
 def _operand(binding: Binding, slot: int, kernel: Kernel) -> list[str]:
     name, wide = binding.name, binding.name in kernel.wide
-    element = f"vec4<{_BUFFER[binding.dtype]}>" if wide else _BUFFER[binding.dtype]
+    element = _element(name, binding.dtype, kernel)
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
     if binding.layout is None or wide or not kernel.positions:
         return lines
@@ -85,18 +87,52 @@ def _counterpart(name: str, same: bool) -> str:
     return f"fn {name}_word_of(word: u32) -> u32 {{ return {name}[{place}]; }}"
 
 
-def _variadic(op: Op, operands: Sequence[Binding]) -> list[str]:
+def _element(name: str, dtype: str, kernel: Kernel) -> str:
+    """The WGSL type of what a buffer holds at an index."""
+    return f"vec4<{_BUFFER[dtype]}>" if name in kernel.wide else _BUFFER[dtype]
+
+
+def _variadic(op: Op, operands: Sequence[Binding], kernel: Kernel) -> list[str]:
     name = op.operands[-1].name
     members = [b for b in operands if re.fullmatch(rf"{name}\d+", b.name)]
+
+    def body(read: str) -> str:
+        cases = " ".join(f"case {i}u: {{ return {b.name}{read}; }}" for i, b in enumerate(members[1:], 1))
+        return f"{{ switch i {{ {cases} default: {{ return {members[0].name}{read}; }} }} }}"
+
+    if not kernel.positions:
+        element = _element(members[0].name, members[0].dtype, kernel)
+        return [f"fn {name}_item(i: u32, at: u32) -> {element} {body('[at]')}"]
     element = "i32" if members[0].dtype == INT8X4 else "f32"
-    cases = " ".join(f"case {i}u: {{ return {b.name}_at(p); }}" for i, b in enumerate(members[1:], 1))
-    body = f"switch i {{ {cases} default: {{ return {members[0].name}_at(p); }} }}"
-    return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {{ {body} }}"]
+    return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {body('_at(p)')}"]
+
+
+def _vectors(kernel: Kernel, operands: Sequence[Binding], call: Call, out: Layout) -> Kernel:
+    """A synced kernel with everything bound as vectors, where every index of its operands is the result's."""
+    activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
+    if any((layout, shape) != (out, call.output.shape) for _, layout, shape in activations):
+        return kernel
+    return replace(kernel, wide=(*(name for name, _, _ in activations), "y"), positions=False)
+
+
+def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
+    """What words.wgsl asks for, made from `combine`: an item is a word, or a vector of four."""
+    names = [b.name for b in operands if b.layout]
+    item = "vec4<u32>" if wide else "u32"
+    loads = ", ".join(f"{name}[at]" if wide else f"{name}_word_of(at)" for name in names)
+    lanes = [f"combine({', '.join(f'v.{name}.{lane}' for name in names)})" for lane in "xyzw"]
+    result = f"vec4<u32>({', '.join(lanes)})" if wide else f"combine({', '.join(f'v.{name}' for name in names)})"
+    return [
+        f"const ITEM_WORDS = {4 if wide else 1}u;",
+        f"const ITEMS = {2 if wide else 8}u;",
+        f"struct Loaded {{ {', '.join(f'{name}: {item}' for name in names)} }}",
+        f"fn load(at: u32) -> Loaded {{ return Loaded({loads}); }}",
+        f"fn result(v: Loaded) -> {item} {{ return {result}; }}",
+    ]
 
 
 def _result(dtype: str, layout: Layout, slot: int, kernel: Kernel) -> list[str]:
-    element = f"vec4<{_BUFFER[dtype]}>" if "y" in kernel.wide else _BUFFER[dtype]
-    buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{element}>;"
+    buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, kernel)}>;"
     if not kernel.positions:
         return [buffer]
     step = ["0u"] * 4
@@ -144,6 +180,8 @@ def link(
     Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or the emulated dot product.
     """
     operands = bindings(op, call, layouts)
+    if kernel.synced:
+        kernel = _vectors(kernel, operands, call, out)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
@@ -152,7 +190,9 @@ def link(
         if words and binding.layout is not None and binding.dtype == call.output.dtype == INT8X4:
             lines.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
-        lines += _variadic(op, operands)
+        lines += _variadic(op, operands, kernel)
+    if kernel.synced:
+        lines += _combined(operands, "y" in kernel.wide)
     lines += _result(call.output.dtype, out, len(operands), kernel)
     lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]

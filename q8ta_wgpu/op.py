@@ -144,8 +144,13 @@ def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 
 def four_words(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The threads of a kernel that links words: one for four words of the output."""
+    """The threads of a kernel that links words and makes four of them: one for four words of the output."""
     return -(-word_count(call.output.shape, layout) // 4), 1, 1
+
+
+def eight_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a synced kernel that links words: one for eight words of the output."""
+    return -(-word_count(call.output.shape, layout) // 8), 1, 1
 
 
 @dataclass(frozen=True)

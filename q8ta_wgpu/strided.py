@@ -6,15 +6,17 @@ the input's linear index.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import Array, Attrs, TensorType
-from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import ANY, EITHER, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads
+from q8ta_wgpu.ir import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape, Shape4, canonical
+from q8ta_wgpu.op import ANY, EITHER, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads, four_words
+from q8ta_wgpu.target import Target
 
 Digit = tuple[int, int]
 Digits = Callable[[Shape, Shape, Attrs], "tuple[list[Digit], int]"]
@@ -51,6 +53,79 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
     return found
 
 
+def _pieces(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, int]] | None:
+    """The digits cut at places `bounds` of the linear index, as (place, end, stride); None if one is cut unevenly."""
+    found, place = [], 1
+    for size, stride in reversed(walk):
+        end = place * size
+        cuts = sorted({place, end, *(b for b in bounds if place < b < end)})
+        for first, last in itertools.pairwise(cuts):
+            if last % first:
+                return None
+            found.append((first, last, stride * (first // place)))
+        place = end
+    return found
+
+
+def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: int) -> bool:
+    """Whether the words of a result packed along canonical `axis` are whole words of the input, packed along it too.
+
+    Args:
+        walk, offset: digits and start of the move.
+        x, y: canonical extents of input and result.
+    """
+    step, extent = math.prod(x[axis + 1 :]), x[axis]
+    first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
+    pieces = _pieces(walk, (first, last))
+    if pieces is None:
+        return False
+    moves: list[Digit] = []
+    lanes = 1
+    for place, end, stride in pieces:
+        if place == first and end <= last and end > place:
+            # The digit that counts lanes, and then words: they must be the input's, and end with the axis or a word.
+            lanes = end // place
+            if stride != step or (end != last and lanes % 4):
+                return False
+        else:
+            moves.append((end // place, stride))
+    offset += sum((size - 1) * stride for size, stride in moves if stride < 0)
+    within, along = offset % step, offset // step % extent + lanes - 1
+    starts = [offset // step % extent]
+    for size, stride in ((size, abs(stride)) for size, stride in moves):
+        if stride % (step * extent):
+            within += (size - 1) * (stride % step)
+            along += (size - 1) * (stride // step)
+            starts.append(stride // step)
+    carries = along < extent or extent % 4 == 0
+    return within < step and carries and not any(start % 4 for start in starts)
+
+
+def _keeps(digits: Digits, axis: int) -> Callable[[Call, Target], bool]:
+    def keeps(call: Call, target: Target) -> bool:
+        x, y = call.inputs[0], call.output
+        walk, offset = digits(x.shape, y.shape, call.attrs)
+        return y.dtype == INT8X4 and keeps_words(merged(walk), offset, canonical(x.shape), canonical(y.shape), axis)
+
+    return keeps
+
+
+def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
+    return tuple(
+        Kernel(
+            f"{name}.words",
+            ("move_words", "move_walk", "words"),
+            (layouts,),
+            layouts,
+            when=_keeps(digits, axis),
+            params=_params(digits),
+            threads=four_words,
+            cost=lambda call: 3.0 * call.output.numel,
+        )
+        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
+    )
+
+
 def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, int]]:
     """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high; the last one fills up."""
     last = numbers[-1] if numbers else 1
@@ -82,6 +157,7 @@ def move(
     aten: Mapping[str, Import],
     cases: Sequence[tuple[Shape, Attrs]],
     reads: Reads | None = None,
+    kernels: Sequence[Kernel] = (),
 ) -> Op:
     """The operator of a strided move on float32 or int8x4.
 
@@ -90,6 +166,7 @@ def move(
         shape, digits: the shape rule and the walk the kernel takes.
         reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
         schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
+        kernels: faster ones for some calls and layouts, preferred first.
     """
 
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -106,7 +183,11 @@ def move(
         infer=infer,
         reference=lambda call, arrays: np.array(reference(arrays[0], call.output.shape, call.attrs), order="C"),
         schema=schema,
-        kernels=(Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),),
+        kernels=(
+            *kernels,
+            *_word_kernels(name, digits),
+            Kernel(name, ("move", "move_walk", "map"), (ANY,), ANY, params=_params(digits)),
+        ),
         aten=aten,
         moves_bytes=True,
         annotate="shared",

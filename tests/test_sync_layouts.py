@@ -242,7 +242,7 @@ def test_unknown_policies_and_impossible_nodes_are_refused() -> None:
 def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     t = TensorType((1, 3, 5, 7), INT8X4, QParams(0.1, 0))
     assert [cost.size(t, layout) for layout in (L4W, L4C, L4C1W)] == [120, 140, 140]
-    add, clone, model = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[0], cost.MODEL
+    add, clone, model = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[-1], cost.MODEL
     assert cost.base_cost(add, OPS["q8ta_add"], Call({}, (t, t), t)) == model.dispatch
     assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * model.mixed]
     copied = [cost.read_cost(clone, t, L4C, out) for out in (L4C, L4C1W, L4W)]

@@ -1,0 +1,61 @@
+// Between memory that runs along a channel's pixels and 4C, which runs along a pixel's channels: a workgroup takes a tile of
+// pixels x channel quads through workgroup memory, so that both sides read and write runs. A thread moves blocks of four
+// pixels of a quad. Rows may be padded to whole words (params.row pixels, of which params.width exist) or not (row = 0).
+
+const THREADS = 256u;
+const TILE = 2048u;
+const BLOCKS = TILE / THREADS / 4u;
+const NOWHERE = 0xffffffffu;
+
+// Word (pixel, quad) of the tile. The rows of 32 words are permuted, so that threads along either side meet all banks.
+var<workgroup> tile: array<u32, TILE>;
+
+fn place(pixel: u32, quad: u32) -> u32 {
+  let at = (pixel << params.quad_bits) | quad;
+  return at ^ ((at >> params.swizzle) & 31u);
+}
+
+struct Tile { n: u32, pixel: u32, quad: u32 }
+
+fn tile_of(group: u32) -> Tile {
+  let rest = group / params.quad_tiles;
+  let n = rest / params.pixel_tiles;
+  return Tile(
+    n, (rest - n * params.pixel_tiles) * (TILE >> params.quad_bits),
+    (group - rest * params.quad_tiles) << params.quad_bits);
+}
+
+// A thread's block i: which four pixels in the tile, and which quad.
+struct Block { unit: u32, quad: u32 }
+
+fn block_of(thread: u32, i: u32) -> Block {
+  let at = thread + i * THREADS;
+  let units = (TILE / 4u) >> params.quad_bits;
+  return Block(at & (units - 1u), at / units);
+}
+
+fn pixel_of(unit: u32, i: u32) -> u32 {
+  return unit * params.unit_step + i * select(1u, (TILE / 4u) >> params.quad_bits, params.unit_step == 1u);
+}
+
+// The word of the 4C tensor for a pixel of rows as they are padded, and a quad.
+fn word_at(n: u32, padded: u32, quad: u32) -> u32 {
+  var pixel = padded;
+  var inside = padded < params.padded && quad < params.quads;
+  if (params.row != 0u) {
+    let line = padded / params.row;
+    let column = padded - line * params.row;
+    pixel = line * params.width + column;
+    inside = inside && column < params.width;
+  }
+  return select(NOWHERE, (n * params.pixels + pixel) * params.quads + quad, inside);
+}
+
+// Byte i of word j becomes byte j of word i.
+fn transposed(w: vec4<u32>) -> vec4<u32> {
+  let low = (w.xz & vec2<u32>(0x00ff00ffu)) | ((w.yw & vec2<u32>(0x00ff00ffu)) << vec2<u32>(8u));
+  let high = ((w.xz >> vec2<u32>(8u)) & vec2<u32>(0x00ff00ffu)) | (w.yw & vec2<u32>(0xff00ff00u));
+  return vec4<u32>(
+    (low.x & 0xffffu) | (low.y << 16u), (high.x & 0xffffu) | (high.y << 16u),
+    (low.x >> 16u) | (low.y & 0xffff0000u), (high.x >> 16u) | (high.y & 0xffff0000u));
+}

@@ -1,0 +1,1 @@
+fn combine(x: u32) -> u32 { return x; }

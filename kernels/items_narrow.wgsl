@@ -1,0 +1,1 @@
+alias Loaded = u32;

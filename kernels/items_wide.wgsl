@@ -1,0 +1,1 @@
+alias Loaded = vec4<u32>;
