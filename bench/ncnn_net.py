@@ -74,7 +74,7 @@ def convert(module: nn.Module, x: Tensor, int8: bool) -> tuple[str, bytes]:
     layers = _fused(list(_layers(traced)))
     scales = {name: 127 / max(top, 1e-6) for name, top in ranges.found.items()}
     kept = _stays_int8(layers) if int8 else set()
-    data = b"".join(_weights(layer, scales, int8, layer.output in kept, layers) for layer in layers)
+    data = b"".join(_weights(layer, scales, int8, layer.output in kept) for layer in layers)
     return _text(_split(layers)), data
 
 
@@ -104,13 +104,9 @@ def _module_layer(module: nn.Module, inputs: list[str], name: str) -> _Layer:
         case nn.ReLU6():
             return _Layer("Clip", inputs, name, {0: 0.0, 1: 6.0})
         case nn.MaxPool2d():
-            # pad mode 1: the padding as it is, and no window beyond it
-            return _Layer(
-                "Pooling",
-                inputs,
-                name,
-                {0: 0, 1: int(module.kernel_size), 2: int(module.stride), 3: int(module.padding), 5: 1},  # type: ignore[arg-type, unused-ignore]
-            )
+            window, step, padding = (int(n) for n in (module.kernel_size, module.stride, module.padding))  # type: ignore[arg-type, unused-ignore]
+            # Pad mode 1: the padding as it is, and no window beyond it.
+            return _Layer("Pooling", inputs, name, {0: 0, 1: window, 2: step, 3: padding, 5: 1})
         case nn.AdaptiveAvgPool2d():
             return _Layer("Pooling", inputs, name, {0: 1, 4: 1})
         case nn.Flatten() | nn.Identity() | nn.Dropout():
@@ -121,7 +117,8 @@ def _module_layer(module: nn.Module, inputs: list[str], name: str) -> _Layer:
 
 
 def _convolution(conv: nn.Conv2d, inputs: list[str], name: str) -> _Layer:
-    (kernel, _), (stride, _), (padding, _) = conv.kernel_size, conv.stride, conv.padding
+    assert not isinstance(conv.padding, str)
+    kernel, stride, padding = conv.kernel_size[0], conv.stride[0], conv.padding[0]
     parameters: dict[int, Any] = {0: conv.out_channels, 1: kernel, 3: stride, 4: padding, 5: 1, 6: conv.weight.numel()}
     if conv.groups == 1:
         return _Layer("Convolution", inputs, name, parameters, conv, inputs[0])
@@ -168,7 +165,7 @@ def _stays_int8(layers: list[_Layer]) -> set[str]:
     }
 
 
-def _weights(layer: _Layer, scales: dict[str, float], int8: bool, stays: bool, layers: list[_Layer]) -> bytes:
+def _weights(layer: _Layer, scales: dict[str, float], int8: bool, stays: bool) -> bytes:
     """What the layer reads from the .bin file; float weights, which ncnn quantizes with the scales when it loads."""
     module = layer.module
     if not isinstance(module, nn.Conv2d | nn.Linear):
@@ -191,7 +188,9 @@ def _split(layers: list[_Layer]) -> list[_Layer]:
     found: list[_Layer] = []
     for layer in layers:
         found.append(layer)
-        uses = [(reader, i) for reader in readers[layer.output] for i, n in enumerate(reader.inputs) if n == layer.output]
+        uses = [
+            (reader, i) for reader in readers[layer.output] for i, n in enumerate(reader.inputs) if n == layer.output
+        ]
         if len(uses) > 1:
             names = [f"{layer.output}_{i}" for i in range(len(uses))]
             for (reader, i), name in zip(uses, names, strict=True):
@@ -244,8 +243,8 @@ class NcnnNet:
             Path(file.name).write_bytes(data)
             if self.net.load_model(file.name) != 0:
                 raise RuntimeError("ncnn refused the weights")
-        if not self.net.opt.use_vulkan_compute:
-            raise RuntimeError("ncnn fell back to the CPU")
+        if not self.net.opt.use_vulkan_compute or self.on_cpu:
+            raise RuntimeError(f"ncnn fell back to the CPU ({', '.join(self.on_cpu) or 'everything'})")
         self.input, self.output = self.net.input_names()[0], self.net.output_names()[0]
 
     def __call__(self, x: Floats) -> Floats:
@@ -257,6 +256,7 @@ class NcnnNet:
                 raise RuntimeError(f"ncnn failed with {status}")
             return np.array(found)
 
-    def on_gpu(self) -> list[str]:
-        """Names of the layers that ncnn runs on the CPU; empty where all run on Vulkan."""
+    @property
+    def on_cpu(self) -> list[str]:
+        """Types of the layers that ncnn does not run on Vulkan."""
         return [layer.type for layer in self.net.layers() if not layer.support_vulkan and layer.type != "Input"]
