@@ -18,9 +18,9 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
+from bench.interleave import heaviest
 from q8ta_wgpu.ir import Array
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.timing import Timing
 from tests.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
@@ -106,17 +106,3 @@ def cosine(a: Any, b: Any) -> float:
     """Cosine of the angle between two arrays of equal size."""
     a, b = np.ravel(a), np.ravel(b)
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
-def heaviest(timing: Timing, count: int = 8) -> str:
-    """The dispatches that take longest, and each kernel's share of the whole."""
-    medians = timing.medians
-    shares: dict[str, float] = {}
-    for dispatch, us in zip(timing.program.dispatches, medians, strict=True):
-        shares[dispatch.kernel] = shares.get(dispatch.kernel, 0.0) + us / medians.sum()
-    kernels = ", ".join(f"{k} {s:.0%}" for k, s in sorted(shares.items(), key=lambda item: -item[1])[:count])
-    lines = [f"  by kernel: {kernels}"]
-    for place in np.argsort(-medians)[:count]:
-        d, us = timing.program.dispatches[int(place)], float(medians[place])
-        lines.append(f"  {d.kernel:<28} {us / 1e3:>8.2f} ms {2e-3 * d.macs / us:>6.1f} GOP/s  {d.value}")
-    return "\n".join(lines)

@@ -16,6 +16,7 @@ from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.program import Program
+from q8ta_wgpu.runtime.timing import Timing
 from q8ta_wgpu.schedule import schedule
 
 SPIN_UP = 0.3
@@ -90,3 +91,18 @@ def compared(programs: Mapping[str, Loaded]) -> dict[str, float]:
     finally:
         for loaded in programs.values():
             loaded.executor.close()
+
+
+def heaviest(timing: Timing, count: int = 8) -> str:
+    """Each kernel's share of a run, and the dispatches that take longest."""
+    medians = timing.medians
+    shares: dict[str, float] = {}
+    for dispatch, us in zip(timing.program.dispatches, medians, strict=True):
+        shares[dispatch.kernel] = shares.get(dispatch.kernel, 0.0) + us / medians.sum()
+    kernels = ", ".join(f"{k} {s:.0%}" for k, s in sorted(shares.items(), key=lambda item: -item[1])[:count])
+    lines = [f"  by kernel: {kernels}"]
+    for place in np.argsort(-medians)[:count]:
+        d, us = timing.program.dispatches[int(place)], max(float(medians[place]), 1e-3)
+        rates = f"{2e-3 * d.macs / us:>8.1f} GOP/s {d.moved / us / 1e3:>7.1f} GB/s"
+        lines.append(f"  {d.kernel:<28} {us:>9.1f} us {rates}  {d.value}")
+    return "\n".join(lines)
