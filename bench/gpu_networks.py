@@ -142,20 +142,19 @@ def part_torch(results: Results) -> None:
     """
     import torch
 
-    with torch.inference_mode():
-        for dtype, label in ((torch.float16, "f16"), (torch.float32, "f32")):
-            for title, (_, shape) in NETWORKS.items():
-                module = _module(torch, title).eval().to("cuda", dtype)
-                if len(shape) == 3:
-                    module = module.to(memory_format=torch.channels_last)
-                for batch in (1,) if title == "sub-pixel 256x256" else BATCHES:
-                    x = torch.randn(batch, *shape, device="cuda", dtype=dtype)
-                    x = x.to(memory_format=torch.channels_last) if len(shape) == 3 else x
+    for dtype, label in ((torch.float16, "f16"), (torch.float32, "f32")):
+        for title, (_, shape) in NETWORKS.items():
+            module = _module(torch, title).eval().to("cuda", dtype)
+            order = torch.channels_last if len(shape) == 3 else torch.contiguous_format
+            module = module.to(memory_format=order)
+            for batch in (1,) if title == "sub-pixel 256x256" else BATCHES:
+                x = torch.randn(batch, *shape, device="cuda", dtype=dtype).to(memory_format=order)
+                torch._dynamo.reset()
+                compiled = torch.compile(module, mode="reduce-overhead", dynamic=False)
+                with torch.inference_mode():
                     eager = _cuda_ms(torch, functools.partial(module, x))
-                    torch._dynamo.reset()
-                    compiled = torch.compile(module, mode="reduce-overhead", dynamic=False)
                     graphs = _cuda_ms(torch, functools.partial(compiled, x))
-                    results.add((title, batch), **{f"torch {label}": eager, f"torch {label} compiled": graphs})
+                results.add((title, batch), **{f"torch {label}": eager, f"torch {label} compiled": graphs})
 
 
 def _module(torch: Any, title: str) -> Any:
