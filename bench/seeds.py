@@ -174,7 +174,8 @@ def part_pixel_shuffle(device: Device, folder: Path) -> None:
     graph = _refinenet(folder)
     chains = unfused(graph)
     image = {graph.inputs[0]: np.random.default_rng(0).normal(0, 1, graph.types[graph.inputs[0]].shape).astype("f")}
-    if not np.array_equal(*(reference.run(g, image)[graph.outputs[0]] for g in (chains, graph))):
+    found, expected = (reference.run(g, image)[graph.outputs[0]] for g in (chains, graph))
+    if not np.array_equal(found, expected):
         sys.exit("the RefineNet with chains and the fused one differ: the comparison is void")
     us = compared({"chain": load(chains, device), "fused": load(graph, device)})
     part = (us["chain"] - us["fused"]) / us["chain"]
