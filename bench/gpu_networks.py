@@ -43,8 +43,9 @@ TARGETS: Mapping[Key, tuple[float | None, float | None]] = {
     ("sub-pixel to 720p", 1): (0.12, None),
     ("sub-pixel 256x256", 1): (None, 0.5),
 }
+"""Milliseconds the GPU called TARGETS_OF should take: on the GPU, and from numpy to numpy."""
+
 TARGETS_OF = "H200"
-"""Milliseconds an NVIDIA H200 should take: on the GPU, and from numpy to numpy."""
 
 INT8, WHOLE, FIRST, FLOAT32 = "int8", "int8 end to end", "general kernels", "float32"
 COLUMNS = (
