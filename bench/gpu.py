@@ -1,22 +1,21 @@
 """Measures kernels and whole networks on one GPU, in one run: `python -m bench.gpu [PART...] [--models FOLDER]`.
 
 Parts: check, gemm, resnet50, memory, networks, torch (default: all but torch). Needs this library, wgpu, numpy and
-safetensors; `networks` needs .q8ta files, `torch` needs PyTorch with CUDA and torchvision. GPU times are medians by
-timestamp queries after a warm-up; rates of one run are compared with each other, never with another run's.
+safetensors; `networks` needs files of bench/save_models.py, `torch` needs PyTorch with CUDA and torchvision. GPU times
+are medians by timestamp queries after a warm-up; rates of one run are compared with each other, never with another's.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import q8ta_wgpu as q8
+from bench.gpu_networks import SPIN_UP, Results, part_networks, part_torch
 from q8ta_wgpu import reference
 from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
@@ -30,8 +29,8 @@ from q8ta_wgpu.schedule import schedule
 from q8ta_wgpu.verify import call_of
 
 Shape = tuple[int, ...]
-REPEATS, WARM_UP, SPIN_UP = 9, 0.03, 0.5
-"""Samples of a time; seconds of work before a kernel and before a network is timed."""
+REPEATS, WARM_UP = 9, 0.03
+"""Samples of a time; seconds of work before a kernel is timed."""
 
 
 def op_graph(
@@ -125,6 +124,13 @@ def random_words(graph: Graph, plan: Plan) -> list[Array]:
     return words
 
 
+def spin_up(device: Device, graph: Graph) -> None:
+    """Runs a graph for SPIN_UP seconds: an idle GPU takes that long to reach its clocks."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < SPIN_UP:
+        microseconds(device, graph, plan_for(graph, chosen(graph, device)))
+
+
 def microseconds(device: Device, graph: Graph, plan: Plan) -> float:
     """Median GPU time of one run of a graph under a plan, with clocks up: see `settled`."""
     executor = Executor(schedule(graph, device.target, plan), device)
@@ -203,8 +209,9 @@ def macs(graph: Graph) -> int:
 
 
 def gemm_rate(device: Device, size: int = 4096) -> float:
-    """The best int8 matrix product's TOPS."""
+    """The best int8 matrix product's TOPS, with clocks up."""
     graph = linear(size, size, size)
+    spin_up(device, graph)
     return max(2e-6 * macs(graph) / microseconds(device, graph, plan_for(graph, k)) for k in tiled(graph, device))
 
 
@@ -217,6 +224,7 @@ def part_gemm(device: Device) -> None:
     """Matrix products of several shapes with every kernel."""
     for m, k, n in ((4096, 4096, 4096), (1024, 1024, 1024), (197, 768, 3072), (16, 4096, 4096), (1, 4096, 4096)):
         graph = linear(m, k, n)
+        spin_up(device, graph)
         for kernel in candidates(graph, device):
             us = microseconds(device, graph, plan_for(graph, kernel))
             mark = "<- chosen" if kernel is chosen(graph, device) else ""
@@ -276,67 +284,6 @@ def part_resnet50(device: Device, batches: Sequence[int] = (32, 1)) -> None:
         )
 
 
-def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
-    """Median milliseconds of a call from numpy to numpy."""
-    times = []
-    for _ in range(repeats + 5):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1e3 * float(np.median(times[5:]))
-
-
-def part_networks(device: Device, folder: Path, batches: Sequence[int] = (1, 32), detail: bool = True) -> None:
-    """Whole networks: GPU time of a run, and from numpy to numpy."""
-    for path in sorted(folder.glob("*.q8ta")):
-        for batch in batches:
-            model = q8.load(path)
-            shapes = [(batch, *t.shape[1:]) for t in model.inputs.values()]
-            model = model.reshape(*shapes)
-            session = q8.Session(model, device)
-            rng = np.random.default_rng(0)
-            inputs = [rng.normal(0, 1, shape).astype(np.float32) for shape in shapes]
-            start = time.perf_counter()
-            while time.perf_counter() - start < SPIN_UP:
-                session.time(*inputs, warmup=0)
-            timing = session.time(*inputs)
-            whole = end_to_end(functools.partial(session, *inputs), 30 if batch == 1 else 10)
-            print(f"{path.stem} batch {batch}: GPU {timing.run_ms:.3f} ms, {whole:.2f} ms end to end")
-            if detail:
-                print(timing)
-            session.close()
-
-
-def part_torch(batches: Sequence[int] = (1, 32)) -> None:
-    """The same networks in PyTorch CUDA: milliseconds of GPU time, eager and compiled with CUDA graphs."""
-    import torch
-    import torchvision  # type: ignore[import-not-found, unused-ignore]
-
-    for name in ("resnet50", "mobilenet_v2"):
-        for dtype in (torch.float32, torch.float16):
-            module = getattr(torchvision.models, name)().eval().to("cuda", dtype)
-            for batch in batches:
-                x = torch.randn(batch, 3, 224, 224, device="cuda", dtype=dtype)
-                with torch.inference_mode():
-                    eager = _cuda_ms(torch, functools.partial(module, x))
-                    print(f"torch {name} {dtype} batch {batch}: eager {eager:.3f} ms", flush=True)
-                    compiled = torch.compile(module, mode="reduce-overhead")
-                    graphs = _cuda_ms(torch, functools.partial(compiled, x))
-                    print(f"torch {name} {dtype} batch {batch}: compiled {graphs:.3f} ms", flush=True)
-
-
-def _cuda_ms(torch: Any, run: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(30):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(np.median(times[10:]))
-
-
 def main() -> None:
     """Runs the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -346,6 +293,7 @@ def main() -> None:
     args = parser.parse_args()
     device = open_device(args.device)
     print(device.name)
+    results = Results()
     for part in args.parts:
         start = time.perf_counter()
         match part:
@@ -361,12 +309,14 @@ def main() -> None:
 
                 part_memory(device)
             case "networks":
-                part_networks(device, args.models)
+                part_networks(device, args.models, results)
             case "torch":
-                part_torch()
+                part_torch(results)
             case _:
                 parser.error(f"unknown part {part!r}")
         print(f"-- {part}: {time.perf_counter() - start:.1f} s", flush=True)
+    if results.found:
+        print(results)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from q8ta_wgpu.op import Call, Kernel, Op
 from q8ta_wgpu.passes.sync_layouts import Plan, Step
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.program import Dispatch, Program
+from q8ta_wgpu.runtime.program import Program
 from q8ta_wgpu.schedule import schedule
 
 HOPELESS = 3.0
@@ -35,16 +35,6 @@ SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
 
 SPIN_UP, WARM_UP = 0.5, 0.03
 """Seconds of work before the first call and before every other: clocks fall while the host packs weights."""
-
-COPIED = 64 << 20
-"""Bytes of the copy that measures the bandwidth: beyond most caches."""
-
-COPY = """// copy
-@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) { y[id.x] = x[id.x]; }
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +77,7 @@ class Timer:
 
     def copy(self) -> float:
         """Microseconds in which a copy moves 10^9 bytes, read and written."""
-        dispatch = Dispatch("copy", "y", "", 0, (("slot", 0), ("slot", 1)), (0, 16), (COPIED >> 12, 1, 1), (), 0, 0)
-        program = Program((COPY,), (COPIED, COPIED), (), bytes(16), (dispatch,), (), ())
-        executor = Executor(program, self.device)
-        try:
-            self._warm(executor)
-            return _sane(np.median(executor.time_runs([], SAMPLES)) * 1e9 / (2 * COPIED))
-        finally:
-            executor.close()
+        return 1e6 / self.device.copy_rate
 
     def times(
         self,

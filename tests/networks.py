@@ -6,7 +6,7 @@ them really produce on image-like input: activations stay near unit variance at 
 
 Architectures: ResNet (He et al. 2015), MobileNetV2 (Sandler et al. 2018), MobileNetV3 small (Howard et al.
 2019), ShuffleNetV2 (Ma et al. 2018), U-Net (Ronneberger et al. 2015), light-weight RefineNet (Nekrasov et al.
-2018) with sub-pixel upsampling (Shi et al. 2016), the encoder of ViT-Tiny (Dosovitskiy et al. 2020).
+2018) with sub-pixel upsampling (Shi et al. 2016), the encoders of ViT-Tiny and ViT-B/16 (Dosovitskiy et al. 2020).
 """
 
 from collections.abc import Callable
@@ -343,6 +343,29 @@ def transformer(width: float = 1.0, seed: int = 0, depth: int = 12) -> nn.Module
     return trained(build, (1, 8, 192), seed)
 
 
+def vit_b16(width: float = 1.0, seed: int = 0, depth: int = 12) -> nn.Module:
+    """The encoder of ViT-B/16 (85,056,000 parameters): (N, tokens, 768) to the same times `width`; 197 tokens of a
+    224x224 picture. `width` scales the number of 64-wide heads (12).
+    """
+    heads = max(1, round(12 * width))
+
+    def build() -> nn.Module:
+        return nn.Sequential(*(EncoderLayer(heads) for _ in range(depth)), nn.LayerNorm(64 * heads))
+
+    return trained(build, (1, 8, 64 * heads), seed)
+
+
+def subpixel(width: float = 1.0, seed: int = 0) -> nn.Module:
+    """The sub-pixel CNN of Shi et al. 2016, factor 3: (N, 1, H, W) to (N, 1, 3 H, 3 W)."""
+    a, b = scaled(64, width), scaled(32, width)
+
+    def build() -> nn.Module:
+        first = [nn.Conv2d(1, a, 5, padding=2), nn.ReLU(inplace=True), nn.Conv2d(a, b, 3, padding=1)]
+        return nn.Sequential(*first, nn.ReLU(inplace=True), nn.Conv2d(b, 9, 3, padding=1), nn.PixelShuffle(3))
+
+    return trained(build, (1, 1, 32, 32), seed)
+
+
 def resnet_block(width: float = 1.0, seed: int = 0) -> nn.Module:
     """A stem and two ResNet basic blocks, plain and strided: (N, 3, H, W) to (N, 64, H/2, W/2)."""
     a, b = scaled(32, width), scaled(64, width)
@@ -442,6 +465,7 @@ NETWORKS: dict[str, Network] = {
     "shufflenet": Network(shufflenet, (1, 3, 224, 224), (1, 3, 64, 64)),
     "unet": Network(unet, (1, 3, 128, 128), (1, 3, 32, 32)),
     "refinenet": Network(refinenet, (1, 3, 256, 144), (1, 3, 32, 24)),
+    "subpixel": Network(subpixel, (1, 1, 256, 256), (1, 1, 24, 20)),
     "linear_chain": Network(linear_chain, (8, 64), (3, 64)),
     "transformer": Network(transformer, (1, 196, 192), (1, 17, 192)),
     "resnet_block": Network(resnet_block, (1, 3, 56, 56), (1, 3, 16, 16)),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.networks import NETWORKS, RefineNet, divisible, example_input, transformer
+from tests.networks import NETWORKS, RefineNet, divisible, example_input, transformer, vit_b16
 
 PUBLISHED_PARAMETERS = {
     "resnet50": 25_557_032,
@@ -22,6 +22,7 @@ EXPECTED_NODES = {
     "shufflenet": {"conv2d": 56, "linear": 1, "cat": 16, "chunk": 13, "transpose": 16, "max_pool2d": 1},
     "unet": {"conv2d": 15, "max_pool2d": 3, "upsample_nearest2d": 3, "cat": 3},
     "refinenet": {"conv2d": 13, "pixel_shuffle": 2, "add": 5},
+    "subpixel": {"conv2d": 3, "relu_": 2, "pixel_shuffle": 1},
     "linear_chain": {"linear": 5, "relu": 3},
     "transformer": {"linear": 49, "softmax": 12, "layer_norm": 25, "matmul": 24, "gelu": 12, "add": 24},
     "resnet_block": {"conv2d": 6, "relu_": 5, "add": 2},
@@ -49,6 +50,16 @@ def test_transformer_layers_are_those_of_vit_tiny() -> None:
     embedding = 192 * 192 + 192
     layers = parameters(network("transformer")) - embedding - norm
     assert layers + patches + positions + head + token + norm == 5_717_416
+
+
+def test_vit_b16_has_the_published_size() -> None:
+    layer, norm = 7_087_872, 2 * 768
+    model = vit_b16(depth=1)
+    assert parameters(model) == layer + norm
+    patches, positions, head, token = 16 * 16 * 3 * 768 + 768, 197 * 768, 768 * 1000 + 1000, 768
+    assert 12 * layer + norm + patches + positions + head + token == 86_567_656
+    with torch.no_grad():
+        assert model(torch.zeros(1, 5, 768)).shape == (1, 5, 768)
 
 
 @each_network

@@ -1,0 +1,190 @@
+"""Whole networks on a GPU, in this library and in PyTorch CUDA: the parts `networks` and `torch` of bench/gpu.py."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import q8ta_wgpu as q8
+from bench.interleave import compared, heaviest, load
+from bench.kernel_sets import general
+from q8ta_wgpu.runtime.device import Device
+
+SPIN_UP = 0.5
+"""Seconds of work before a network is timed."""
+
+Shape = tuple[int, ...]
+Key = tuple[str, int]
+
+NETWORKS: Mapping[str, tuple[str, Shape]] = {
+    "ResNet-50": ("resnet50", (3, 224, 224)),
+    "MobileNetV2": ("mobilenet_v2", (3, 224, 224)),
+    "sub-pixel to 720p": ("subpixel", (1, 240, 426)),
+    "sub-pixel 256x256": ("subpixel", (1, 256, 256)),
+    "demo to 720p": ("demo", (1, 240, 426)),
+    "ViT-B/16 encoder": ("vit_b16", (197, 768)),
+}
+"""Title -> file stem and input shape without the batch."""
+
+BATCHES = (1, 32)
+TARGETS: Mapping[Key, tuple[float | None, float | None]] = {
+    ("ResNet-50", 1): (0.5, 1.0),
+    ("ResNet-50", 32): (4.2, None),
+    ("MobileNetV2", 1): (0.3, 0.7),
+    ("MobileNetV2", 32): (1.2, None),
+    ("sub-pixel to 720p", 1): (0.12, None),
+    ("sub-pixel 256x256", 1): (None, 0.5),
+}
+"""Milliseconds the GPU called TARGETS_OF should take: on the GPU, and from numpy to numpy."""
+
+TARGETS_OF = "H200"
+
+INT8, WHOLE, FIRST, FLOAT32 = "int8", "int8 end to end", "general kernels", "float32"
+COLUMNS = (
+    INT8,
+    WHOLE,
+    FIRST,
+    FLOAT32,
+    "torch f32",
+    "torch f32 compiled",
+    "torch f16",
+    "torch f16 compiled",
+)
+
+
+@dataclass
+class Results:
+    """Milliseconds by network and batch, then by column."""
+
+    found: dict[Key, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, key: Key, **columns: float) -> None:
+        """Notes times and prints them at once, so that a run that is cut short has said what it measured."""
+        self.found.setdefault(key, {}).update(columns)
+        print(f"{key[0]}, batch {key[1]}: " + ", ".join(f"{k} {ms:.3f} ms" for k, ms in columns.items()), flush=True)
+
+    def __str__(self) -> str:
+        """A table: milliseconds on the GPU, and in brackets how many times what int8 takes here."""
+        lines = ["| network | batch | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
+        for (name, batch), columns in self.found.items():
+            cells = []
+            for column in COLUMNS:
+                ms, ours = columns.get(column), columns.get(INT8)
+                times = f" ({ms / ours:.2f})" if ms and ours and column not in (INT8, WHOLE) else ""
+                cells.append("" if ms is None else f"{ms:.3f}{times}")
+            lines.append(f"| {name} | {batch} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
+
+def read(folder: Path, stem: str) -> q8.Model:
+    """The model STEM.q8ta, or STEM.q8ta.gz, of a folder that bench/save_models.py wrote."""
+    packed = folder / f"{stem}.q8ta.gz"
+    if not packed.exists():
+        return q8.load(folder / f"{stem}.q8ta")
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch) / f"{stem}.q8ta"
+        plain.write_bytes(gzip.decompress(packed.read_bytes()))
+        return q8.load(plain)
+
+
+def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
+    """Median milliseconds of a call from numpy to numpy."""
+    times = []
+    for _ in range(repeats + 5):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(times[5:]))
+
+
+def part_networks(device: Device, folder: Path, results: Results) -> None:
+    """GPU time of int8 with the kernels chosen, with the general ones, and of float32, in turns; then end to end."""
+    for title, (stem, shape) in NETWORKS.items():
+        for batch in BATCHES:
+            if title == "sub-pixel 256x256" and batch > 1:
+                continue
+            model = read(folder, stem).reshape((batch, *shape))
+            programs = {
+                INT8: load(model.graph, device),
+                FIRST: load(model.graph, device, keep=general),
+                FLOAT32: load(read(folder, f"{stem}.float32").reshape((batch, *shape)).graph, device),
+            }
+            times = {name: us / 1e3 for name, us in compared(programs).items()}
+            _whole(device, model, (title, batch), results, times)
+
+
+def _whole(device: Device, model: q8.Model, key: Key, results: Results, times: dict[str, float]) -> None:
+    """Adds the end-to-end time, says which target is missed, and prints where the time goes."""
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(0, 1, t.shape).astype(np.float32) for t in model.inputs.values()]
+    with q8.Session(model, device) as session:
+        start = time.perf_counter()
+        while time.perf_counter() - start < SPIN_UP:
+            session(*inputs)
+        times[WHOLE] = end_to_end(functools.partial(session, *inputs), 30 if key[1] == 1 else 10)
+        results.add(key, **times)
+        targets = TARGETS.get(key, ()) if TARGETS_OF in device.name else ()
+        for column, target in zip((INT8, WHOLE), targets, strict=False):
+            if target is not None and times[column] > target:
+                print(f"  MISSED: {column} {times[column]:.3f} ms, target {target} ms")
+        print(heaviest(session.time(*inputs)))
+
+
+def part_torch(results: Results) -> None:
+    """The same architectures in PyTorch CUDA by events on its stream: eager, and compiled with CUDA graphs.
+
+    Convolutions in channels-last order; float32 is what PyTorch does by default (convolutions may take TF32).
+    """
+    import torch
+
+    for dtype, label in ((torch.float16, "f16"), (torch.float32, "f32")):
+        for title, (_, shape) in NETWORKS.items():
+            module = _module(torch, title).eval().to("cuda", dtype)
+            order = torch.channels_last if len(shape) == 3 else torch.contiguous_format
+            module = module.to(memory_format=order)
+            for batch in (1,) if title == "sub-pixel 256x256" else BATCHES:
+                x = torch.randn(batch, *shape, device="cuda", dtype=dtype).to(memory_format=order)
+                torch._dynamo.reset()
+                compiled = torch.compile(module, mode="reduce-overhead", dynamic=False)
+                with torch.inference_mode():
+                    eager = _cuda_ms(torch, functools.partial(module, x))
+                    graphs = _cuda_ms(torch, functools.partial(compiled, x))
+                results.add((title, batch), **{f"torch {label}": eager, f"torch {label} compiled": graphs})
+
+
+def _module(torch: Any, title: str) -> Any:
+    """The module of a title, with random weights."""
+    if title.startswith("sub-pixel"):
+        from tests.networks import subpixel
+
+        return subpixel()
+    if title.startswith("demo"):
+        from demo.network import SuperResolution
+
+        return SuperResolution()
+    from torchvision import models  # type: ignore[import-not-found, unused-ignore]
+
+    if title.startswith("ViT"):
+        norm = functools.partial(torch.nn.LayerNorm, eps=1e-6)
+        return models.vision_transformer.Encoder(197, 12, 12, 768, 3072, 0.0, 0.0, norm)
+    return {"ResNet-50": models.resnet50, "MobileNetV2": models.mobilenet_v2}[title]()
+
+
+def _cuda_ms(torch: Any, run: Callable[[], Any], repeats: int = 30) -> float:
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(np.median(times[10:]))

@@ -1,0 +1,108 @@
+"""GPU times of several programs, taken in turns: what falls on the machine meanwhile falls on all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.kernel_sets import only
+from q8ta_wgpu.ir import Array, Graph
+from q8ta_wgpu.layout import Layout, word_count
+from q8ta_wgpu.op import Kernel
+from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.program import Program
+from q8ta_wgpu.runtime.timing import Timing
+from q8ta_wgpu.schedule import schedule
+
+SPIN_UP = 0.3
+"""Seconds of work before the first sample: clocks rise only under load."""
+
+SAMPLE = 2000
+"""Microseconds one sample takes at least, in as many runs as that needs, up to 100."""
+
+ROUNDS, FEWEST, ENOUGH = 9, 3, 10.0
+"""Samples of each program; how many at least where all of them would take more than ENOUGH seconds."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A program on a device with random inputs."""
+
+    executor: Executor
+    words: list[Array]
+
+    @property
+    def program(self) -> Program:
+        """What runs."""
+        return self.executor.program
+
+    def microseconds(self, runs: int = 1) -> float:
+        """GPU time of one run, the mean of `runs` back to back."""
+        return float(self.executor.time_runs(self.words, 1, runs)[0])
+
+
+def load(
+    graph: Graph, device: Device, plan: Plan | None = None, keep: Callable[[Kernel], bool] | None = None
+) -> Loaded:
+    """A graph's program with the layouts of `plan` (optimal ones by default), of the kernels that `keep` accepts."""
+    with only(keep or (lambda kernel: True)):
+        plan = plan or sync_layouts(graph, device.target)
+        program = schedule(graph, device.target, plan)
+    rng = np.random.default_rng(1)
+    words = [
+        rng.integers(0, 1 << 32, word_count(graph.types[name].shape, layout), dtype=np.uint32)
+        if (layout := plan.layouts.get(name, Layout.DEFAULT)).is_int8
+        else rng.normal(0, 1, graph.types[name].shape).astype(np.float32)
+        for name in graph.inputs
+    ]
+    return Loaded(Executor(program, device), words)
+
+
+def interleaved(programs: Mapping[str, Loaded]) -> dict[str, float]:
+    """Median microseconds of a run of each program."""
+    runs = {}
+    for name, loaded in programs.items():
+        loaded.microseconds()
+        runs[name] = int(np.clip(SAMPLE / max(loaded.microseconds(), 1.0), 1, 100))
+    start = time.perf_counter()
+    spun = 0
+    while spun == 0 or time.perf_counter() - start < SPIN_UP:
+        for name, loaded in programs.items():
+            loaded.microseconds(runs[name])
+        spun += 1
+    one_round = (time.perf_counter() - start) / spun
+    rounds = int(np.clip(ENOUGH / one_round, FEWEST, ROUNDS))
+    samples: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(rounds):
+        for name, loaded in programs.items():
+            samples[name].append(loaded.microseconds(runs[name]))
+    return {name: float(np.median(found)) for name, found in samples.items()}
+
+
+def compared(programs: Mapping[str, Loaded]) -> dict[str, float]:
+    """`interleaved`, and the programs closed."""
+    try:
+        return interleaved(programs)
+    finally:
+        for loaded in programs.values():
+            loaded.executor.close()
+
+
+def heaviest(timing: Timing, count: int = 8) -> str:
+    """Each kernel's share of a run, and the dispatches that take longest."""
+    medians = timing.medians
+    shares: dict[str, float] = {}
+    for dispatch, us in zip(timing.program.dispatches, medians, strict=True):
+        shares[dispatch.kernel] = shares.get(dispatch.kernel, 0.0) + us / medians.sum()
+    kernels = ", ".join(f"{k} {s:.0%}" for k, s in sorted(shares.items(), key=lambda item: -item[1])[:count])
+    lines = [f"  by kernel: {kernels}"]
+    for place in np.argsort(-medians)[:count]:
+        d, us = timing.program.dispatches[int(place)], max(float(medians[place]), 1e-3)
+        rates = f"{2e-3 * d.macs / us:>8.1f} GOP/s {d.moved / us / 1e3:>7.1f} GB/s"
+        lines.append(f"  {d.kernel:<28} {us:>9.1f} us {rates}  {d.value}")
+    return "\n".join(lines)

@@ -1,0 +1,262 @@
+"""A torch module as an ncnn network: float32, or int8 as ncnn's own tools make it (ncnn2table, ncnn2int8).
+
+Knows the layers of the benchmarked networks: convolution with batch norm folded in, depthwise convolution, ReLU and
+ReLU6, add, max and global average pooling, flatten, linear, pixel_shuffle. Weights are symmetric int8 with one scale an
+output channel, activations symmetric int8 with one scale a tensor, 127 over the largest magnitude of the calibration
+input. ncnn hands a convolution's result on in int8 where only convolutions read it (ncnn2int8's `fuse_requantize`),
+otherwise in the storage type of its options.
+"""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ncnn
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx, nn
+from torch.fx.experimental.optimization import fuse
+
+Floats = NDArray[np.float32]
+
+MAGIC = 7767517
+REQUANTIZE = 100
+"""Added to ncnn's int8_scale_term: the result leaves in int8, with the scale of its readers."""
+
+
+@dataclass
+class _Layer:
+    """One line of a .param file, and what the layer reads from the .bin file.
+
+    Attributes:
+        module: the convolution or linear layer whose weights it takes.
+        parameters: ncnn's numbered parameters.
+        source: name of the value whose range quantizes its operand.
+    """
+
+    kind: str
+    inputs: list[str]
+    output: str
+    parameters: dict[int, int | float | list[float]] = field(default_factory=dict)
+    module: nn.Module | None = None
+    source: str = ""
+
+
+class _Ranges(fx.Interpreter):
+    """Largest magnitude of every value."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: dict[str, float] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.found[n.name] = float(result.abs().max())
+        return result
+
+
+def convert(module: nn.Module, x: Tensor, int8: bool) -> tuple[str, bytes]:
+    """The .param text and the .bin bytes of a float32 module in eval mode, with the ranges that it has on `x`.
+
+    Raises NotImplementedError for a layer that is not known here.
+    """
+    traced = fx.symbolic_trace(fuse(module))
+    ranges = _Ranges(traced)
+    with torch.no_grad():
+        ranges.run(x)
+    layers = _fused(list(_layers(traced)))
+    scales = {name: 127 / max(top, 1e-6) for name, top in ranges.found.items()}
+    kept = _stays_int8(layers) if int8 else set()
+    data = b"".join(_weights(layer, scales, int8, layer.output in kept) for layer in layers)
+    return _text(_split(layers)), data
+
+
+def _layers(traced: fx.GraphModule) -> Iterator[_Layer]:
+    modules = dict(traced.named_modules())
+    for node in traced.graph.nodes:
+        inputs = [i.name for i in node.all_input_nodes]
+        if node.op == "placeholder":
+            yield _Layer("Input", [], node.name)
+        elif node.op == "call_module":
+            yield _module_layer(modules[str(node.target)], inputs, node.name)
+        elif node.op == "call_function" and node.target is operator.add:
+            yield _Layer("BinaryOp", inputs, node.name, {0: 0})
+        elif node.op != "output":
+            raise NotImplementedError(f"{node.op} {node.target} has no ncnn layer here")
+
+
+def _module_layer(module: nn.Module, inputs: list[str], name: str) -> _Layer:
+    match module:
+        case nn.Conv2d():
+            return _convolution(module, inputs, name)
+        case nn.Linear():
+            parameters: dict[int, Any] = {0: module.out_features, 1: 1, 2: module.weight.numel()}
+            return _Layer("InnerProduct", inputs, name, parameters, module, inputs[0])
+        case nn.ReLU():
+            return _Layer("ReLU", inputs, name)
+        case nn.ReLU6():
+            return _Layer("Clip", inputs, name, {0: 0.0, 1: 6.0})
+        case nn.MaxPool2d():
+            window, step, padding = (int(n) for n in (module.kernel_size, module.stride, module.padding))  # type: ignore[arg-type, unused-ignore]
+            # Pad mode 1: the padding as it is, and no window beyond it.
+            return _Layer("Pooling", inputs, name, {0: 0, 1: window, 2: step, 3: padding, 5: 1})
+        case nn.AdaptiveAvgPool2d():
+            return _Layer("Pooling", inputs, name, {0: 1, 4: 1})
+        case nn.Flatten() | nn.Identity() | nn.Dropout():
+            return _Layer("Noop", inputs, name)
+        case nn.PixelShuffle():
+            return _Layer("PixelShuffle", inputs, name, {0: module.upscale_factor})
+    raise NotImplementedError(f"{type(module).__name__} has no ncnn layer here")
+
+
+def _convolution(conv: nn.Conv2d, inputs: list[str], name: str) -> _Layer:
+    assert not isinstance(conv.padding, str)
+    kernel, stride, padding = conv.kernel_size[0], conv.stride[0], conv.padding[0]
+    parameters: dict[int, Any] = {0: conv.out_channels, 1: kernel, 3: stride, 4: padding, 5: 1, 6: conv.weight.numel()}
+    if conv.groups == 1:
+        return _Layer("Convolution", inputs, name, parameters, conv, inputs[0])
+    return _Layer("ConvolutionDepthWise", inputs, name, {**parameters, 7: conv.groups}, conv, inputs[0])
+
+
+def _readers(layers: Sequence[_Layer]) -> dict[str, list[_Layer]]:
+    return {layer.output: [other for other in layers if layer.output in other.inputs] for layer in layers}
+
+
+def _fused(layers: list[_Layer]) -> list[_Layer]:
+    """Activations as parameters of the convolution before them, as ncnnoptimize does; no-ops left out."""
+    readers, made = _readers(layers), {layer.output: layer for layer in layers}
+    renamed: dict[str, str] = {}
+    kept: list[_Layer] = []
+    for layer in layers:
+        layer.inputs = [renamed.get(name, name) for name in layer.inputs]
+        before = made.get(layer.inputs[0]) if layer.inputs else None
+        if layer.kind == "Noop":
+            renamed[layer.output] = layer.inputs[0]
+        elif layer.kind in ("ReLU", "Clip") and before and before.module and len(readers[before.output]) == 1:
+            before.parameters[9] = 1 if layer.kind == "ReLU" else 3
+            if layer.kind == "Clip":
+                before.parameters[10] = [0.0, 6.0]
+            renamed[layer.output] = before.output
+            before.output = layer.output
+            renamed.pop(layer.output)
+            made[layer.output] = before
+        else:
+            kept.append(layer)
+    return kept
+
+
+def _stays_int8(layers: list[_Layer]) -> set[str]:
+    """Results that only convolutions read: they leave their convolution in int8."""
+    convolutions = ("Convolution", "ConvolutionDepthWise")
+    readers = _readers(layers)
+    return {
+        layer.output
+        for layer in layers
+        if layer.kind in convolutions
+        and readers[layer.output]
+        and all(reader.kind in convolutions for reader in readers[layer.output])
+    }
+
+
+def _weights(layer: _Layer, scales: dict[str, float], int8: bool, stays: bool) -> bytes:
+    """What the layer reads from the .bin file; float weights, which ncnn quantizes with the scales when it loads."""
+    module = layer.module
+    if not isinstance(module, nn.Conv2d | nn.Linear):
+        return b""
+    weight = module.weight.detach().numpy()
+    bias = np.zeros(len(weight), np.float32) if module.bias is None else module.bias.detach().numpy()
+    parts = [np.zeros(1, np.float32), weight, bias]  # a zero word: the weights follow as they are
+    if int8:
+        layer.parameters[8] = (1 if layer.kind == "ConvolutionDepthWise" else 2) + (REQUANTIZE if stays else 0)
+        largest = np.abs(weight.reshape(len(weight), -1)).max(1)
+        parts += [127 / np.maximum(largest, 1e-12), np.array([scales[layer.source]])]
+        if stays:
+            parts.append(np.array([scales[layer.output]]))
+    return b"".join(np.ascontiguousarray(part, np.float32).tobytes() for part in parts)
+
+
+def _split(layers: list[_Layer]) -> list[_Layer]:
+    """The layers with a Split behind each value that several read: an ncnn value has one reader."""
+    readers = _readers(layers)
+    found: list[_Layer] = []
+    for layer in layers:
+        found.append(layer)
+        uses = [
+            (reader, i) for reader in readers[layer.output] for i, n in enumerate(reader.inputs) if n == layer.output
+        ]
+        if len(uses) > 1:
+            names = [f"{layer.output}_{i}" for i in range(len(uses))]
+            for (reader, i), name in zip(uses, names, strict=True):
+                reader.inputs[i] = name
+            found.append(_Layer("Split", [layer.output], " ".join(names)))
+    return found
+
+
+def _text(layers: list[_Layer]) -> str:
+    lines = []
+    for i, layer in enumerate(layers):
+        outputs = layer.output.split()
+        head = [layer.kind, f"layer{i}", str(len(layer.inputs)), str(len(outputs)), *layer.inputs, *outputs]
+        lines.append(" ".join([*head, *(_parameter(key, v) for key, v in sorted(layer.parameters.items()))]))
+    blobs = sum(len(layer.output.split()) for layer in layers)
+    return "\n".join([str(MAGIC), f"{len(layers)} {blobs}", *lines, ""])
+
+
+def _parameter(key: int, value: int | float | list[float]) -> str:
+    if isinstance(value, list):
+        return f"-{23300 + key}={len(value)},{','.join(f'{v:e}' for v in value)}"
+    return f"{key}={value:e}" if isinstance(value, float) else f"{key}={value}"
+
+
+class NcnnNet:
+    """A network on ncnn's Vulkan device, called like a function: one image in, one result out, both numpy.
+
+    Args:
+        module, x: what `convert` takes.
+        int8: whether to quantize it.
+        half: whether ncnn may store and compute what is not int8 in float16 (its default) instead of float32.
+
+    Raises RuntimeError if ncnn finds no Vulkan device, or refuses the network or falls back from Vulkan.
+    """
+
+    def __init__(self, module: nn.Module, x: Tensor, int8: bool, half: bool) -> None:
+        if ncnn.get_gpu_count() == 0:
+            raise RuntimeError("ncnn found no Vulkan device")
+        self.net = ncnn.Net()
+        option = self.net.opt
+        option.use_vulkan_compute = True
+        option.num_threads = torch.get_num_threads()
+        for name in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"):
+            setattr(option, name, half)
+        option.use_bf16_packed = option.use_bf16_storage = False
+        text, data = convert(module, x, int8)
+        if self.net.load_param_mem(text) != 0:
+            raise RuntimeError("ncnn refused the network:\n" + text)
+        with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+            Path(file.name).write_bytes(data)
+            if self.net.load_model(file.name) != 0:
+                raise RuntimeError("ncnn refused the weights")
+        if not self.net.opt.use_vulkan_compute or self.on_cpu:
+            raise RuntimeError(f"ncnn fell back to the CPU ({', '.join(self.on_cpu) or 'everything'})")
+        self.input, self.output = self.net.input_names()[0], self.net.output_names()[0]
+
+    def __call__(self, x: Floats) -> Floats:
+        """(1, C, H, W) float32 to the network's result without its batch dimension."""
+        with self.net.create_extractor() as extractor:
+            extractor.input(self.input, ncnn.Mat(x[0]))
+            status, found = extractor.extract(self.output)
+            if status != 0:
+                raise RuntimeError(f"ncnn failed with {status}")
+            return np.array(found)
+
+    @property
+    def on_cpu(self) -> list[str]:
+        """Types of the layers that ncnn does not run on Vulkan."""
+        return [layer.type for layer in self.net.layers() if not layer.support_vulkan and layer.type != "Input"]
