@@ -66,17 +66,22 @@ class Tile:
 
 
 TILES: Mapping[str, Tile] = {
-    "128x128": Tile(threads_m=16, threads_n=16, rows=2, quads=2),
-    "64x64": Tile(threads_m=8, threads_n=8, rows=2, quads=2),
-    "64x64x128": Tile(threads_m=16, threads_n=8, rows=1, quads=2),
+    "64x64": Tile(threads_m=16, threads_n=8, rows=1, quads=2),
     "32x32": Tile(threads_m=8, threads_n=8, rows=1, quads=1),
 }
 """The tiles there are, by the size of a workgroup's result."""
 
 
+MANY_GROUPS = 300
+"""Workgroups from which on the large tile keeps a large GPU busy (measured on an H200)."""
+
+FEW_ROWS = 8
+"""Rows below which a tile would be empty for the most part."""
+
+
 def choose(sizes: Sizes, target: Target) -> str:
-    """The name of the tile for a product."""
-    return "64x64" if TILES["64x64"].groups(sizes) >= 300 or target.cpu else "32x32"
+    """The name of the tile for a product: the large one where it fills the GPU. A CPU has few cores to fill."""
+    return "64x64" if target.cpu or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
 
 
 def kernels(op: str, stem: str, wide: tuple[str, ...], sizes: SizesOf, **fields: Any) -> tuple[Kernel, ...]:
@@ -108,7 +113,7 @@ def _kernel(
 
     def suits(call: Call, target: Target) -> bool:
         found = sizes(call)
-        return found.rows >= 8 and label == choose(found, target)
+        return found.rows >= FEW_ROWS and label == choose(found, target)
 
     def params(call: Call) -> Params:
         return {name: np.uint32(value) for name, value in vars(sizes(call)).items()}
