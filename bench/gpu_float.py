@@ -1,13 +1,14 @@
 """Measures the float32 kernels around attention on one adapter: `python -m bench.gpu_float [PART...]`.
 
 Parts: products (matmul and linear by tile), rows (softmax and layer_norm by threads of a workgroup and of a row),
-networks (the ViT encoders of FOLDER by kernel). Kernels of one shape are timed in turns, as in bench/gpu_conv.py.
+networks (those of a folder of bench/save_models.py, by kernel). Kernels of one shape are timed in turns, as in bench/gpu_conv.py.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import q8ta_wgpu as q8
 from bench.gpu import Shape, candidates, chosen, plan_for
 from bench.gpu_conv import in_turns
-from bench.gpu_networks import read
+from bench.gpu_networks import SPIN_UP, read
 from q8ta_wgpu.ir import Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.op import Kernel
@@ -61,12 +62,15 @@ PRODUCTS: tuple[tuple[Shape, Shape], ...] = (
 )
 """Scores and weighted values of ViT-B/16 and ViT-Tiny (Dosovitskiy et al. 2020), and scores of long rows."""
 
+CONV: tuple[tuple[int, int, int, int, int], ...] = ((64, 56, 64, 3, 1), (256, 28, 256, 3, 2), (1024, 14, 256, 1, 1))
+"""Channels, size, channels out, kernel and stride of three of ResNet-50's convolutions (He et al. 2015)."""
+
 LINEAR: tuple[tuple[int, int, int], ...] = ((197, 768, 2304), (197, 768, 768), (197, 768, 3072), (197, 3072, 768))
 """Rows, inputs and outputs of ViT-B/16's linear layers."""
 
 
 def part_products(device: Device, batches: Sequence[int]) -> None:
-    """Float products by every tile and by the general kernel."""
+    """Float products and convolutions by every tile and by the general kernel."""
     for batch in batches:
         for a, b in PRODUCTS:
             shapes = [(batch, *a), (batch, a[0], *b)]
@@ -81,9 +85,17 @@ def part_products(device: Device, batches: Sequence[int]) -> None:
             kernels = {k.name: k for k in candidates(graph, device)}
             flops = 2e-6 * graph.types["y"].numel * depth
             report(device, f"linear {batch * rows}x{depth}x{columns}", graph, kernels, flops, "TFLOPS")
+        for channels, size, outputs, kernel, stride in CONV:
+            shape = (batch, channels, size, size)
+            weights = np.ones((outputs, channels, kernel, kernel), np.float32), np.zeros(outputs, np.float32)
+            attrs = {"stride": (stride,) * 2, "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1}
+            graph = float_graph("conv2d", [shape], attrs, weights)
+            kernels = {k.name: k for k in candidates(graph, device)}
+            flops = 2e-6 * graph.types["y"].numel * channels * kernel * kernel
+            report(device, f"conv2d {shape} {kernel}x{kernel} s{stride} -> {outputs}", graph, kernels, flops, "TFLOPS")
 
 
-SHARES = ((64, 1), (64, 8), (64, 16), (64, 32), (64, 64), (128, 32), (128, 128), (256, 16), (256, 64), (256, 256))
+SHARES = ((64, 16), (64, 64), *((256, lanes) for lanes in (1, 4, 8, 16, 32, 64, 128, 256)))
 """Threads of a workgroup, and of a row."""
 
 
@@ -123,15 +135,29 @@ def part_rows(device: Device, batches: Sequence[int]) -> None:
         report(device, f"{graph.nodes[0].op} {graph.types['y'].shape}", graph, kernels, moved, "GB/s")
 
 
-def part_networks(device: Device, batches: Sequence[int], folder: Path) -> None:
-    """Whole encoders: milliseconds, and microseconds by kernel."""
-    for stem, shape in (("vit_b16", (197, 768)), ("vit_b16.float32", (197, 768)), ("transformer", (196, 192))):
+NETWORKS: Mapping[str, Shape] = {
+    "vit_b16": (197, 768),
+    "transformer": (196, 192),
+    "vit_b16.float32": (197, 768),
+    "resnet50.float32": (3, 224, 224),
+}
+"""File stem -> input shape without the batch."""
+
+
+def part_networks(device: Device, batches: Sequence[int], folder: Path, names: Sequence[str]) -> None:
+    """Whole networks: milliseconds, and microseconds by kernel."""
+    for stem in names:
         if not any((folder / f"{stem}.q8ta{end}").exists() for end in ("", ".gz")):
+            print(f"{stem}: not in {folder}")
             continue
         for batch in batches:
-            model = read(folder, stem).reshape((batch, *shape))
-            with q8.Session(model, device) as session:
-                timing = session.time(np.random.default_rng(0).normal(0, 1, (batch, *shape)).astype(np.float32))
+            shape = (batch, *NETWORKS[stem])
+            x = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
+            with q8.Session(read(folder, stem).reshape(shape), device) as session:
+                start = time.perf_counter()
+                while time.perf_counter() - start < SPIN_UP:
+                    session(x)
+                timing = session.time(x, repeats=10, warmup=2)
             kernels: dict[str, list[float]] = {}
             for dispatch, us in zip(timing.program.dispatches, timing.medians, strict=True):
                 kernels.setdefault(dispatch.kernel, []).append(float(us))
@@ -148,6 +174,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("models"), help="folder of .q8ta files")
     parser.add_argument("--device", help="part of an adapter's name")
     parser.add_argument("--batch", type=int, nargs="*", default=list(BATCHES), help="batch sizes")
+    parser.add_argument("--names", nargs="*", default=list(NETWORKS), choices=NETWORKS, help="networks")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(parts):
         parser.error(f"unknown parts {sorted(unknown)}, there are {', '.join(parts)}")
@@ -159,7 +186,7 @@ def main() -> None:
         elif part == "rows":
             part_rows(device, args.batch)
         else:
-            part_networks(device, args.batch, args.models)
+            part_networks(device, args.batch, args.models, args.names)
 
 
 if __name__ == "__main__":

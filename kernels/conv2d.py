@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import epilogue, weighted
+from q8ta_wgpu import epilogue, sgemm, weighted
 from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
@@ -300,6 +301,28 @@ CASES = (
     _case((1, 64, 3, 5), (8, 32, 3, 3), padding=1, groups=2, values="saturate"),
 )
 
+
+def _float_sizes(call: Call) -> sgemm.Sizes:
+    n, channels, height, width = call.output.shape
+    groups, depth = call.attrs["groups"], math.prod(call.inputs[1].shape[1:])
+    return sgemm.Sizes(n * groups, channels // groups, height * width, depth)
+
+
+def _is_pointwise(call: Call) -> bool:
+    weight, attrs = call.inputs[1].shape, call.attrs
+    return weight[2:] == (1, 1) and tuple(attrs["stride"]) == (1, 1) and not any(attrs["padding"])
+
+
+FLOAT_PRODUCT = sgemm.Product(
+    "conv2d",
+    "conv2d_sides",
+    ("x", "weight", "y"),
+    _float_sizes,
+    matrix=_is_pointwise,
+    gather="conv2d_gather",
+    params=_params_float,
+)
+
 conv2d = Op(
     name="conv2d",
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
@@ -307,7 +330,7 @@ conv2d = Op(
     reference=_reference,
     reads=_reads,
     schema=SCHEMA,
-    kernels=(Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
+    kernels=(*sgemm.kernels(FLOAT_PRODUCT), Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=_params_float)),
     aten={
         "aten.conv2d.default": _import_conv2d,
         "aten.conv2d.padding": _same_padding,

@@ -233,7 +233,9 @@ linear = Op(
     infer=_infer,
     reference=_reference,
     kernels=(
-        *sgemm.kernels("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes, prepack={1: _turned}),
+        *sgemm.kernels(
+            sgemm.Product("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}
+        ),
         Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),
     ),
     aten={

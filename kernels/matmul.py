@@ -93,7 +93,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         kernels=(
-            *sgemm.kernels("matmul", "matmul_tiled", ("a", "b", "y"), _sizes),
+            *sgemm.kernels(sgemm.Product("matmul", "matmul_tiled", ("a", "b", "y"), _sizes)),
             Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT),
         ),
         aten={

@@ -1,4 +1,4 @@
-// Matrix product of float32, tiled twice: y[m, n] = start(n) + sum over k of left[m, k] * right[k, n], for each batch.
+// Matrix product of float32, tiled twice: y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch.
 // A workgroup makes TILE_M x TILE_N quads of rows and columns, a thread ROWS x QUADS of them in registers. A step brings
 // DEPTH of k to workgroup memory, 4 x 4 elements a load, while the next step's are already under way; both sides are kept
 // and read as vectors along the result. What lies past the end of k is 0 on both sides; rows and columns past the
@@ -62,9 +62,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   let tn = local % THREADS_N;
 
   var acc: array<vec4<f32>, 4u * ROWS * QUADS>;
-  for (var j = 0u; j < QUADS; j++) {
-    let value = start(column_of(tile.column, j * THREADS_N + tn));
-    for (var i = 0u; i < 4u * ROWS; i++) { acc[i * QUADS + j] = value; }
+  for (var i = 0u; i < 4u * ROWS; i++) {
+    let m = min((tile.row * TILE_M + i / 4u * THREADS_M + tm) * 4u + i % 4u, params.rows - 1u);
+    for (var j = 0u; j < QUADS; j++) {
+      acc[i * QUADS + j] = start(batch, m, column_of(tile.column, j * THREADS_N + tn));
+    }
   }
   var next: array<mat4x4<f32>, LOADS>;
   for (var i = 0u; i < LOADS; i++) { next[i] = load(local + i * THREADS, tile, 0u); }

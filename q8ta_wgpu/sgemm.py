@@ -1,6 +1,6 @@
-"""The tiled float32 matrix product behind matmul and linear: tile shapes, kernels and the choice among them.
+"""The tiled float32 matrix product behind matmul, linear and conv2d: tile shapes, kernels and the choice among them.
 
-y[m, n] = start(n) + sum over k of left[m, k] * right[k, n], for each batch. kernels/sgemm.wgsl says how a workgroup
+y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch. kernels/sgemm.wgsl says how a workgroup
 shares the work; it is the register tiling that kernels/gemm.wgsl has for int8.
 """
 
@@ -25,9 +25,6 @@ class Sizes:
     rows: int
     columns: int
     depth: int
-
-
-SizesOf = Callable[[Call], Sizes]
 
 
 @dataclass(frozen=True)
@@ -84,53 +81,77 @@ def choose(sizes: Sizes, target: Target) -> str:
     return "64x64" if target.cpu or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
 
 
-def kernels(op: str, stem: str, wide: tuple[str, ...], sizes: SizesOf, **fields: Any) -> tuple[Kernel, ...]:
-    """The tiled kernels of an operator, those that read whole vectors first.
+def _no_params(call: Call) -> Params:
+    return {}
 
-    Args:
+
+def _always(call: Call) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Product:
+    """An operator as a batched product.
+
+    Attributes:
         op: the operator's name.
         stem: the WGSL file that names the product's sides.
         wide: operands bound as vectors where all rows are whole vectors.
         sizes: from a call to the product's sizes.
-        fields: more of Kernel's.
+        matrix: whether the right side of a call lies in memory as a matrix.
+        gather: the WGSL file that reads the right side otherwise, and where rows are no whole vectors.
+        params: more uniform fields.
     """
-    return tuple(
-        _kernel(op, label, (stem, "sgemm", f"sgemm_{'wide' if names else 'narrow'}"), names, sizes, fields)
-        for label in TILES
-        for names in (wide, ())
-    )
+
+    op: str
+    stem: str
+    wide: tuple[str, ...]
+    sizes: Callable[[Call], Sizes]
+    matrix: Callable[[Call], bool] = _always
+    gather: str = "sgemm_matrix"
+    params: Callable[[Call], Params] = _no_params
+
+    def whole(self, call: Call) -> bool:
+        """Whether both sides can be read as vectors."""
+        found = self.sizes(call)
+        return found.columns % 4 == found.depth % 4 == 0 and self.matrix(call)
+
+    def all_params(self, call: Call) -> Params:
+        """The uniform fields kernels/sgemm.wgsl and the operator's own file read."""
+        return {**{name: np.uint32(value) for name, value in vars(self.sizes(call)).items()}, **self.params(call)}
 
 
-def _kernel(
-    op: str, label: str, source: tuple[str, ...], wide: tuple[str, ...], sizes: SizesOf, fields: Mapping[str, Any]
-) -> Kernel:
+def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
+    """The tiled kernels of an operator; those of one tile, by vectors and by elements, never run the same call.
+
+    `fields` are more of Kernel's.
+    """
+    return tuple(_kernel(product, label, wide, fields) for label in TILES for wide in (True, False))
+
+
+def _kernel(product: Product, label: str, wide: bool, fields: Mapping[str, Any]) -> Kernel:
     tile = TILES[label]
 
     def when(call: Call, target: Target) -> bool:
-        found = sizes(call)
-        whole = found.columns % 4 == found.depth % 4 == 0
-        return whole == bool(wide) and tile.threads <= target.invocations
+        return product.whole(call) == wide and tile.threads <= target.invocations
 
     def suits(call: Call, target: Target) -> bool:
-        found = sizes(call)
+        found = product.sizes(call)
         return found.rows >= FEW_ROWS and label == choose(found, target)
 
-    def params(call: Call) -> Params:
-        return {name: np.uint32(value) for name, value in vars(sizes(call)).items()}
-
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-        return tile.groups(sizes(call)) * tile.threads, 1, 1
+        return tile.groups(product.sizes(call)) * tile.threads, 1, 1
 
     return Kernel(
-        f"{op}.tiled_{label}",
-        source,
+        f"{product.op}.tiled_{label}",
+        (product.stem, "sgemm", *(("sgemm_wide",) if wide else ("sgemm_narrow", product.gather))),
         (FLOAT,),
         FLOAT,
         when=when,
         suits=suits,
-        wide=wide,
+        wide=product.wide if wide else (),
         positions=False,
-        params=params,
+        params=product.all_params,
         constants=lambda call: tile.constants,
         threads=threads,
         workgroup=(tile.threads, 1, 1),
