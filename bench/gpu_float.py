@@ -1,7 +1,8 @@
 """Measures the float32 kernels around attention on one adapter: `python -m bench.gpu_float [PART...]`.
 
 Parts: products (matmul and linear by tile), rows (softmax and layer_norm by threads of a workgroup and of a row),
-networks (those of a folder of bench/save_models.py, by kernel). Kernels of one shape are timed in turns, as in bench/gpu_conv.py.
+networks (those of a folder of bench/save_models.py, by kernel). Kernels of one shape are timed in turns, as in
+bench/gpu_conv.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.gpu import Shape, candidates, chosen, plan_for
+from bench.gpu import Shape, candidates, chosen, plan_for, spin_up
 from bench.gpu_conv import in_turns
 from bench.gpu_networks import SPIN_UP, read
 from q8ta_wgpu.ir import Array, Graph, Node, TensorType
@@ -45,6 +46,7 @@ def float_graph(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], constan
 
 def report(device: Device, title: str, graph: Graph, kernels: dict[str, Kernel], work: float, unit: str) -> None:
     """Prints every kernel of a graph's node, fastest first; `work` is in millions of `unit` a second."""
+    spin_up(device, graph)
     found = in_turns(device, {label: (graph, plan_for(graph, kernel)) for label, kernel in kernels.items()})
     pick = chosen(graph, device)
     print(title)

@@ -24,7 +24,7 @@ class Rows:
         rows: how many there are.
         length: elements of each.
         inner: distance between neighbouring elements of a row.
-        vectors: elements from a multiple of which a row can be taken apart: vectors of four need a multiple of 4.
+        vectors: what must be a multiple of 4 for a row to be read as vectors of four: adjacent elements of one channel.
     """
 
     rows: int
@@ -36,18 +36,19 @@ class Rows:
 RowsOf = Callable[[Call], Rows]
 
 
-ITEMS = 16
-"""Items a thread takes where rows are many."""
+ITEMS = {1: 16, 4: 8}
+"""Most items a thread takes where rows are many, by elements of an item."""
 
 BUSY = 1 << 16
 """Threads that keep a large GPU busy; with fewer, more of them share a row. Both were measured on an H200."""
 
 
-def lanes(rows: Rows, items: int) -> int:
-    """Threads of a team, a power of two, for rows of `items`."""
-    if rows.inner > 1 and rows.rows >= BUSY // ITEMS:
+def lanes(rows: Rows, size: int) -> int:
+    """Threads of a team, a power of two, for rows of items of `size` elements."""
+    items = rows.length // size
+    if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size]:
         return 1  # neighbouring threads have neighbouring rows, and read neighbouring elements
-    found = 1 << (-(-items // ITEMS) - 1).bit_length()
+    found = 1 << (-(-items // ITEMS[size]) - 1).bit_length()
     while rows.rows * found < BUSY and 2 * found <= items:
         found *= 2
     return min(found, THREADS)
@@ -91,10 +92,10 @@ def _kernel(
         return {"rows": np.uint32(found.rows), "items": np.uint32(found.length // size), **params(call, size)}
 
     def all_constants(call: Call) -> dict[str, int]:
-        return {"THREADS": THREADS, "LANES": lanes(rows(call), rows(call).length // size), **constants}
+        return {"THREADS": THREADS, "LANES": lanes(rows(call), size), **constants}
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-        return rows(call).rows * lanes(rows(call), rows(call).length // size), 1, 1
+        return rows(call).rows * lanes(rows(call), size), 1, 1
 
     more: dict[str, Any] = {"wide": wide} if size > 1 else {}
     return Kernel(
