@@ -108,16 +108,16 @@ def shared_by(kernel: Kernel, graph: Graph) -> Iterator[tuple[str, Kernel]]:
     own = kernel.constants(call)
     rows = kernel.threads(call, plan_for(graph, kernel).steps[0].out)[0] // own["LANES"]
     for threads, lanes in SHARES:
-        constants = {**own, "THREADS": threads, "LANES": lanes}
-        yield (
-            f"{kernel.name} {lanes} of {threads}",
-            replace(
-                kernel,
-                constants=lambda call, found=constants: found,
-                threads=lambda call, layout, found=rows * lanes: (found, 1, 1),
-                workgroup=(threads, 1, 1),
-            ),
-        )
+        yield f"{kernel.name} {lanes} of {threads}", _shared(kernel, rows, {**own, "THREADS": threads, "LANES": lanes})
+
+
+def _shared(kernel: Kernel, rows: int, constants: Mapping[str, int]) -> Kernel:
+    return replace(
+        kernel,
+        constants=lambda call: constants,
+        threads=lambda call, layout: (rows * constants["LANES"], 1, 1),
+        workgroup=(constants["THREADS"], 1, 1),
+    )
 
 
 def part_rows(device: Device, batches: Sequence[int]) -> None:
