@@ -11,7 +11,7 @@ from q8ta_wgpu import epilogue, weighted
 from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
-from q8ta_wgpu.kernels import conv2d_grouped, conv2d_tiled
+from q8ta_wgpu.kernels import conv2d_float, conv2d_grouped, conv2d_tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.op import (
     FLOAT,
@@ -111,22 +111,10 @@ def _depth_quads(call: Call) -> int:
     return max((start % 4 + depth + 3) // 4 for start in range(0, depth * min(call.attrs["groups"], 4), depth))
 
 
-def _params_float(call: Call) -> Params:
-    attrs, weight = call.attrs, call.inputs[1].shape
-    return {
-        "kernel": (weight[2], weight[3], 0, 0),
-        "stride": (*attrs["stride"], 0, 0),
-        "padding": tuple(attrs["padding"]),
-        "dilation": (*attrs["dilation"], 0, 0),
-        "channels_per_group": np.uint32(weight[0] // attrs["groups"]),
-        "depth_per_group": np.uint32(weight[1]),
-    }
-
-
 def _params(call: Call) -> Params:
     tiles = canonical(epilogue.sums(call))
     return {
-        **_params_float(call),
+        **conv2d_float.params(call),
         **epilogue.params(call),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
         "depth_quads": np.uint32(_depth_quads(call)),
@@ -300,6 +288,7 @@ CASES = (
     _case((1, 64, 3, 5), (8, 32, 3, 3), padding=1, groups=2, values="saturate"),
 )
 
+
 conv2d = Op(
     name="conv2d",
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
@@ -307,7 +296,7 @@ conv2d = Op(
     reference=_reference,
     reads=_reads,
     schema=SCHEMA,
-    kernels=(Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
+    kernels=conv2d_float.KERNELS,
     aten={
         "aten.conv2d.default": _import_conv2d,
         "aten.conv2d.padding": _same_padding,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import epilogue, gemm, weighted
+from q8ta_wgpu import epilogue, gemm, sgemm, weighted
 from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
@@ -214,6 +214,15 @@ def _expand_batch(b: Builder, name: str, batch: tuple[int, ...]) -> str:
     return b.emit("expand", (name,), {"shape": (*batch, *shape[-2:])})
 
 
+def _float_sizes(call: Call) -> sgemm.Sizes:
+    n, c, h, w = dims(call.output)
+    return sgemm.Sizes(1, n * c * h, w, call.inputs[1].shape[1])
+
+
+def _turned(call: Call, weight: Array) -> Array:
+    return np.ascontiguousarray(weight.T)
+
+
 def _case(m: Shape, k: int, n: int, values: str = "random") -> Case:
     return Case(((*m, k), (n, k), (n,)), {}, values)
 
@@ -223,7 +232,12 @@ linear = Op(
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
     infer=_infer,
     reference=_reference,
-    kernels=(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),),
+    kernels=(
+        *sgemm.kernels(
+            sgemm.Product("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}
+        ),
+        Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),
+    ),
     aten={
         "aten.linear.default": _import_linear,
         "aten.mm.default": _import_mm,

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu import sgemm
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
 from q8ta_wgpu.layout import Shape, canonical
-from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand
+from q8ta_wgpu.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand, dims
 
 MASKED = -3e38
 """What stands for -inf in a mask: its exponential is 0 as well, and no sum with a score leaves the range of float32."""
@@ -41,6 +42,11 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _work(call: Call) -> int:
     return call.output.numel * call.inputs[0].shape[-1]
+
+
+def _sizes(call: Call) -> sgemm.Sizes:
+    n, c, rows, columns = dims(call.output)
+    return sgemm.Sizes(n * c, rows, columns, call.inputs[0].shape[-1])
 
 
 def _import_bmm(b: Builder, args: Mapping[str, Any]) -> str:
@@ -86,7 +92,10 @@ OPS = (
         operands=(Operand("a"), Operand("b")),
         infer=_infer,
         reference=_reference,
-        kernels=(Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT),),
+        kernels=(
+            *sgemm.kernels(sgemm.Product("matmul", "matmul_tiled", ("a", "b", "y"), _sizes)),
+            Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT),
+        ),
         aten={
             "aten.bmm.default": _import_bmm,
             "aten.scaled_dot_product_attention.default": _import_attention,
@@ -99,6 +108,8 @@ OPS = (
             Case(((1, 6), (2, 3, 6, 2))),
             Case(((2, 2, 3, 4, 5), (2, 2, 1, 5, 3))),
             Case(((11, 300), (300, 2))),
+            Case(((2, 1, 69, 36), (3, 36, 132))),
+            Case(((2, 66, 131), (131, 65))),
             Case(((1, 1), (1, 1))),
         ),
         tolerance=1e-5,

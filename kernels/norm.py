@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic, epilogue
+from q8ta_wgpu import arithmetic, epilogue, rows
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, INT8X4, INT32, Array, Attrs, TensorType
-from q8ta_wgpu.layout import ANY_INT8, Layout, Shape
+from q8ta_wgpu.layout import ANY_INT8, Shape
 from q8ta_wgpu.op import (
     FLOAT,
     Attr,
@@ -61,9 +61,9 @@ def _infer_group_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shap
     return shape, FLOAT32
 
 
-def _normalized(rows: Array, eps: float) -> Array:
-    rows = rows.astype(np.float64)
-    distance = rows - rows.mean(1, keepdims=True)
+def _normalized(x: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    distance = x - x.mean(1, keepdims=True)
     return np.asarray(distance / np.sqrt((distance**2).mean(1, keepdims=True) + eps))
 
 
@@ -80,30 +80,31 @@ def _group_norm(call: Call, arrays: Sequence[Array]) -> Array:
     return np.asarray(normal * gamma.reshape(per_channel) + beta.reshape(per_channel)).astype(np.float32)
 
 
-def _rows(call: Call) -> int:
-    groups = call.attrs.get("groups")
-    return call.output.numel // call.inputs[1].numel if groups is None else call.output.shape[0] * groups
+def _layer_rows(call: Call) -> rows.Rows:
+    length = call.inputs[1].numel
+    return rows.Rows(call.output.numel // length, length, inner=1, vectors=length)
 
 
-def _row_params(call: Call) -> Params:
-    """Element k of a row has channel `row % groups * per_group + k / inner`."""
-    shape, groups = call.output.shape, call.attrs.get("groups")
+def _group_rows(call: Call) -> rows.Rows:
+    shape = call.output.shape
+    found = shape[0] * call.attrs["groups"]
+    return rows.Rows(found, call.output.numel // found, inner=1, vectors=math.prod(shape[2:]))
+
+
+def _layer_params(call: Call, item: int) -> Params:
+    return {"length": np.float32(call.inputs[1].numel), "eps": np.float32(call.attrs["eps"])}
+
+
+def _group_params(call: Call, item: int) -> Params:
+    """Item k of a row has channel `row % groups * per_group + k / inner`."""
+    shape, groups = call.output.shape, call.attrs["groups"]
     return {
-        "rows": np.uint32(_rows(call)),
-        "length": np.uint32(call.output.numel // _rows(call)),
-        "groups": np.uint32(groups or 1),
-        "per_group": np.uint32(shape[1] // groups if groups else 0),
-        "inner": np.uint32(math.prod(shape[2:]) if groups else 1),
+        "groups": np.uint32(groups),
+        "per_group": np.uint32(shape[1] // groups),
+        "inner": np.uint32(math.prod(shape[2:]) // item),
+        "length": np.float32(_group_rows(call).length),
         "eps": np.float32(call.attrs["eps"]),
     }
-
-
-def _row_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-    return _rows(call) * 64, 1, 1
-
-
-def _row_kernel(name: str) -> Kernel:
-    return Kernel(name, ("layer_norm",), (FLOAT,), FLOAT, params=_row_params, threads=_row_threads)
 
 
 def _import_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
@@ -232,7 +233,9 @@ layer_norm = Op(
     infer=_infer_layer_norm,
     reference=_layer_norm,
     schema={"eps": EPS},
-    kernels=(_row_kernel("layer_norm"),),
+    kernels=rows.kernels(
+        "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params
+    ),
     aten={
         "aten.layer_norm.default": _import_layer_norm,
         "aten.native_layer_norm.default": _import_native_layer_norm,
@@ -253,7 +256,7 @@ group_norm = Op(
     infer=_infer_group_norm,
     reference=_group_norm,
     schema={"eps": EPS, "groups": extent()},
-    kernels=(_row_kernel("group_norm"),),
+    kernels=rows.kernels("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params),
     aten={
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,
@@ -261,6 +264,7 @@ group_norm = Op(
     cases=(
         Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),
         Case(((1, 5, 11), (5,), (5,)), {"eps": 1e-5, "groups": 5}),
+        Case(((2, 6, 10, 10), (6,), (6,)), {"eps": 1e-5, "groups": 2}),
         Case(((3, 8), (8,), (8,)), {"eps": 1e-5, "groups": 1}),
         Case(((2, 4, 2, 3, 5), (4,), (4,)), {"eps": 1e-5, "groups": 2}),
     ),

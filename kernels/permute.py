@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import Array, Attrs
-from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import Attr, Builder, Import
+from q8ta_wgpu.ir import INT8X4, Array, Attrs
+from q8ta_wgpu.layout import Layout, Shape
+from q8ta_wgpu.op import Attr, Builder, Call, Import, Kernel, Params, dims
 from q8ta_wgpu.strided import Digit, move, permuted
+from q8ta_wgpu.target import Target
 
 
 def _shape(x: Shape, attrs: Attrs) -> Shape:
@@ -70,6 +73,39 @@ def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
     return _permute(b, args["self"], [placed[i] if i in placed else next(rest) for i in range(rank)])
 
 
+def _turns(call: Call, target: Target) -> bool:
+    """Whether matrices of int8 are turned: the last two dimensions swapped, the others in place."""
+    dims, rank = list(call.attrs["dims"]), len(call.output.shape)
+    return call.output.dtype == INT8X4 and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _turn_params(call: Call) -> Params:
+    _, _, columns, rows = dims(call.output)
+    return {
+        "matrices": np.uint32(call.output.numel // (rows * columns)),
+        "rows": np.uint32(rows),
+        "columns": np.uint32(columns),
+        "x_words": np.uint32(-(-columns // 4)),
+        "y_words": np.uint32(-(-rows // 4)),
+    }
+
+
+def _turn_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+    _, _, columns, rows = dims(call.output)
+    return call.output.numel // (rows * columns) * -(-rows // 32) * -(-columns // 32) * 64, 1, 1
+
+
+TURNED = Kernel(
+    "permute.turned",
+    ("permute_turned",),
+    (frozenset({Layout.PACKED_INT8_4W}),),
+    frozenset({Layout.PACKED_INT8_4W}),
+    when=_turns,
+    positions=False,
+    params=_turn_params,
+    threads=_turn_threads,
+)
+
 _IMPORTS: Mapping[str, Import] = {
     "permute.default": _import_permute,
     "transpose.int": _import_transpose,
@@ -96,5 +132,8 @@ permute = move(
         ((3, 6, 2, 5), {"dims": (3, 1, 0, 2)}),
         ((3, 6, 2, 5), {"dims": (1, 2, 0, 3)}),
         ((2, 3, 2, 3, 5), {"dims": (4, 0, 3, 1, 2)}),
+        ((2, 5, 3, 16), {"dims": (0, 2, 1, 3)}),
+        ((2, 3, 41, 38), {"dims": (0, 1, 3, 2)}),
     ),
+    kernels=(TURNED,),
 )

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu import rows
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
-from q8ta_wgpu.layout import Layout, Shape
-from q8ta_wgpu.op import FLOAT, Attr, Builder, Call, Case, Import, Kernel, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.layout import Shape
+from q8ta_wgpu.op import Attr, Builder, Call, Case, Import, Op, Operand, Params, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -21,19 +22,14 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return shape, FLOAT32
 
 
-def _rows(call: Call) -> tuple[int, int, int]:
-    """(rows, elements of a row, distance between them)."""
+def _rows(call: Call) -> rows.Rows:
     shape, dim = call.output.shape, call.attrs["dim"]
-    return call.output.numel // shape[dim], shape[dim], math.prod(shape[dim + 1 :])
+    inner = math.prod(shape[dim + 1 :])
+    return rows.Rows(call.output.numel // shape[dim], shape[dim], inner, vectors=shape[dim] if inner == 1 else 1)
 
 
-def _params(call: Call) -> Params:
-    rows, length, inner = _rows(call)
-    return {"rows": np.uint32(rows), "length": np.uint32(length), "inner": np.uint32(inner)}
-
-
-def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-    return _rows(call)[0] * 64, 1, 1
+def _params(call: Call, item: int) -> Params:
+    return {"inner": np.uint32(_rows(call).inner)}
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
@@ -65,20 +61,20 @@ def _import(op: str) -> Import:
 
 
 def _op(name: str, log: bool) -> Op:
-    kernel = Kernel(
-        name, ("softmax",), (FLOAT,), FLOAT, params=_params, constants=lambda call: {"LOG": int(log)}, threads=_threads
-    )
     return Op(
         name=name,
         operands=(Operand("x"),),
         infer=_infer,
         reference=_log_softmax if log else _softmax,
         schema={"dim": Attr("int", low=0, high=7)},
-        kernels=(kernel,),
+        kernels=rows.kernels(name, ("softmax",), ("x", "y"), _rows, _params, {"LOG": int(log)}),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),
             Case(((2, 21, 5, 7),), {"dim": 1}),
+            Case(((3, 7, 132),), {"dim": 2}),
+            Case(((2, 5, 47, 53),), {"dim": 1}),
+            Case(((5, 1100),), {"dim": 1}),
             Case(((3, 1),), {"dim": 1}),
             Case(((130, 4),), {"dim": 0}),
             Case(((2, 2, 3, 2, 9),), {"dim": 2}),

@@ -1,52 +1,42 @@
-// One workgroup computes one row: elements `inner` apart. LOG = 1 gives the logarithm.
-const THREADS = 64u;
-var<workgroup> partial: array<f32, THREADS>;
+// A team of threads computes a row of items `inner` apart; LOG = 1 gives the logarithm. Lanes find their largest element
+// and the sum of exponentials relative to it, which merge like those of Milakov and Gimelshein 2018.
 
-fn exponential_sum(base: u32, first: u32, largest: f32) -> f32 {
-  var sum = 0.0;
-  for (var k = first; k < params.length; k += THREADS) {
-    sum += exp(x[base + k * params.inner] - largest);
-  }
-  return sum;
+// (largest, sum). An empty lane's largest is finite, so that no infinity is taken from another.
+alias Partial = vec2<f32>;
+const LOWEST = -3.4028234e38;
+
+fn merge(a: Partial, b: Partial) -> Partial {
+  let largest = max(a.x, b.x);
+  return Partial(largest, a.y * exp(a.x - largest) + b.y * exp(b.x - largest));
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn main(
   @builtin(workgroup_id) group: vec3<u32>,
   @builtin(num_workgroups) groups: vec3<u32>,
   @builtin(local_invocation_index) thread: u32,
 ) {
-  let row = group.y * groups.x + group.x;
-  if (row >= params.rows) { return; }
-  let base = row / params.inner * params.length * params.inner + row % params.inner;
+  let place = first_row(group, groups) + thread / LANES;
+  let lane = thread % LANES;
+  let row = min(place, params.rows - 1u);
+  let base = row / params.inner * params.items * params.inner + row % params.inner;
 
-  var largest = x[base];
-  for (var k = thread; k < params.length; k += THREADS) {
-    largest = max(largest, x[base + k * params.inner]);
-  }
-  partial[thread] = largest;
-  workgroupBarrier();
-  for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-    if (thread < half) { partial[thread] = max(partial[thread], partial[thread + half]); }
-    workgroupBarrier();
-  }
-  largest = partial[0];
-  workgroupBarrier();
+  var largest = LOWEST;
+  for (var k = lane; k < params.items; k += LANES) { largest = max(largest, largest_of(x[base + k * params.inner])); }
+  var sum = 0.0;
+  for (var k = lane; k < params.items; k += LANES) { sum += sum_of(exp(x[base + k * params.inner] - largest)); }
+  let whole = reduced(thread, Partial(largest, sum));
+  if (place >= params.rows) { return; }
 
-  partial[thread] = exponential_sum(base, thread, largest);
-  workgroupBarrier();
-  for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-    if (thread < half) { partial[thread] += partial[thread + half]; }
-    workgroupBarrier();
-  }
-  let sum = partial[0];
-  for (var k = thread; k < params.length; k += THREADS) {
+  let log_sum = log(whole.y);
+  let factor = 1.0 / whole.y;
+  for (var k = lane; k < params.items; k += LANES) {
     let at = base + k * params.inner;
-    let shifted = x[at] - largest;
+    let shifted = x[at] - whole.x;
     if (LOG == 1u) {
-      y[at] = shifted - log(sum);
+      y[at] = shifted - log_sum;
     } else {
-      y[at] = exp(shifted) / sum;
+      y[at] = exp(shifted) * factor;
     }
   }
 }

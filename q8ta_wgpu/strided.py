@@ -14,8 +14,8 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import INT8X4, Array, Attrs, TensorType
-from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape, Shape4, canonical
-from q8ta_wgpu.op import ANY, EITHER, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads, four_words
+from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
+from q8ta_wgpu.op import ANY, EITHER, FLOAT, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads, four_words
 from q8ta_wgpu.target import Target
 
 Digit = tuple[int, int]
@@ -126,6 +126,53 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
     )
 
 
+def _item_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
+    """Moves of whole vectors, then of whole words, where both buffers hold the elements in order."""
+
+    def walk_of(call: Call, item: int) -> tuple[list[Digit], int] | None:
+        """Digits and start counted in items, None if the move takes items apart."""
+        walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
+        walk = merged(walk) or [(1, 1)]
+        if item > 1:
+            (size, stride), slower = walk[-1], walk[:-1]
+            if stride != 1 or any(n % item for n in (size, offset, *(step for _, step in slower))):
+                return None
+            walk = [*((n, step // item) for n, step in slower), (size // item, 1)]
+        return walk, offset // item
+
+    def item_of(call: Call, words: int) -> int:
+        return words * (4 if call.output.dtype == INT8X4 else 1)
+
+    def kernel(suffix: str, words: int) -> Kernel:
+        def when(call: Call, target: Target) -> bool:
+            ends = (canonical(t.shape)[3] for t in (call.inputs[0], call.output))
+            in_order = call.output.dtype != INT8X4 or all(end % 4 == 0 for end in ends)
+            return in_order and walk_of(call, item_of(call, words)) is not None
+
+        def params(call: Call) -> Params:
+            found = walk_of(call, item_of(call, words))
+            assert found is not None  # `when` said so
+            return {**_walk_params(*found), "items": np.uint32(call.output.numel // item_of(call, words))}
+
+        return Kernel(
+            f"{name}.{suffix}",
+            ("move_items",),
+            (IN_ORDER,),
+            IN_ORDER,
+            when=when,
+            wide=("x", "y") if words > 1 else (),
+            positions=False,
+            params=params,
+            threads=lambda call, layout: (-(-call.output.numel // (4 * item_of(call, words))), 1, 1),
+        )
+
+    return kernel("vectors", 4), kernel("items", 1)
+
+
+IN_ORDER = FLOAT | {Layout.PACKED_INT8_4W}
+"""Layouts that hold the elements in order, 4W where rows are whole words."""
+
+
 def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, int]]:
     """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high; the last one fills up."""
     last = numbers[-1] if numbers else 1
@@ -136,15 +183,19 @@ def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, i
 def _params(digits: Digits) -> Callable[[Call], Params]:
     def params(call: Call) -> Params:
         walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
-        found = merged(walk)[::-1]
-        return {
-            **eight("size", [size for size, _ in found]),
-            **eight("stride", [stride for _, stride in found]),
-            "offset": np.uint32(offset),
-            "digits": np.uint32(len(found)),
-        }
+        return _walk_params(merged(walk), offset)
 
     return params
+
+
+def _walk_params(walk: Sequence[Digit], offset: int) -> Params:
+    found = walk[::-1]
+    return {
+        **eight("size", [size for size, _ in found]),
+        **eight("stride", [stride for _, stride in found]),
+        "offset": np.uint32(offset),
+        "digits": np.uint32(len(found)),
+    }
 
 
 def move(
@@ -185,6 +236,7 @@ def move(
         schema=schema,
         kernels=(
             *kernels,
+            *_item_kernels(name, digits),
             *_word_kernels(name, digits),
             Kernel(name, ("move", "move_walk", "map"), (ANY,), ANY, params=_params(digits)),
         ),

@@ -16,6 +16,7 @@ FOLDERS = {"": "q8ta_wgpu", "runtime.": "q8ta_wgpu/runtime", "kernels.": "kernel
 
 VOCABULARY = {"errors", "ir", "layout", "target"}
 SHARED_BY_KERNELS = {"arithmetic", "average", "curve", "epilogue", "gemm", "op", "pooling", "strided", "weighted"}
+SHARED_BY_KERNELS |= {"rows", "sgemm"}  # what float kernels share
 """What operator families have in common, outside kernels/ because every Op found in there is an operator."""
 SHARED_BY_KERNELS |= {"channel_tile", "channels", "runs"}  # what moves words
 

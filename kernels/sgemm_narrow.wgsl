@@ -1,0 +1,32 @@
+// Rows of any length, element by element: neighbouring threads take neighbouring elements, so the columns of a quad are
+// a quarter of a tile apart. Linked: right_quad (sgemm_matrix, or an operator's own).
+alias Item = f32;
+const STRIDE = TILE_N;
+
+// Four quads of rows at one k.
+fn left_block(i: u32, tile: Tile, k: u32) -> mat4x4<f32> {
+  let at = k + i % DEPTH;
+  if (at >= params.depth) { return mat4x4<f32>(); }
+  let m = (tile.row * TILE_M + i / DEPTH * 4u) * 4u;
+  return mat4x4<f32>(
+    left_quad(tile.left, m, at),
+    left_quad(tile.left, m + 4u, at),
+    left_quad(tile.left, m + 8u, at),
+    left_quad(tile.left, m + 12u, at),
+  );
+}
+
+fn left_quad(base: u32, m: u32, k: u32) -> vec4<f32> {
+  let row = min(vec4<u32>(m, m + 1u, m + 2u, m + 3u), vec4<u32>(params.rows - 1u));
+  let at = base + row * params.depth + k;
+  return vec4<f32>(left_item(at.x), left_item(at.y), left_item(at.z), left_item(at.w));
+}
+
+// Where vector j of load i is kept: k, and the quad of rows.
+fn place_of(i: u32, j: u32) -> vec2<u32> { return vec2<u32>(i % DEPTH, i / DEPTH * 4u + j); }
+
+fn store_quad(row: u32, n: u32, value: vec4<f32>) {
+  for (var j = 0u; j < 4u; j++) {
+    if (n + j * STRIDE < params.columns) { y[row + n + j * STRIDE] = value[j]; }
+  }
+}
