@@ -41,9 +41,9 @@ def _quantize_params(call: Call) -> Params:
     assert call.output.q is not None
     return {
         "inverse_scale": np.float32(1.0 / call.output.q.scale),
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
+        "int8_zero": np.int32(call.output.q.zero),
+        "int8_lo": np.int32(call.attrs["lo"]),
+        "int8_hi": np.int32(call.attrs["hi"]),
     }
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu import reference
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
+from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
 from q8ta_wgpu.runtime.figures import Memory, Opening
 from q8ta_wgpu.runtime.program import Port, Program
@@ -86,7 +86,7 @@ class Session:
 
         started = time.perf_counter()
         self.device = open_device(device)
-        if any(t.dtype == INT8X4 for t in model.graph.types.values()) and self.device.contract:
+        if any(t.dtype in (INT8, INT8X4) for t in model.graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
