@@ -1,7 +1,7 @@
 """Measures convolution variants against each other on one adapter: `python -m bench.gpu_conv [PART...]`.
 
-Parts: grouped, transposed, im2col, image (default: all). Kernels of one shape are timed in turns, round after round, so that a
-machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
+Parts: grouped, transposed, im2col, image (default: all). Kernels of one shape are timed in turns, round after round, so
+that a machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
 """
 
 from __future__ import annotations
@@ -183,9 +183,8 @@ def part_image(device: Device, batches: Sequence[int] = (1, 32)) -> None:
             (x,) = graph.inputs
             graph.inputs, graph.types["image"] = ["image"], TensorType(graph.types[x].shape)
             graph.nodes.insert(0, Node("quantize", ("image",), x, {"lo": -128, "hi": 127}))
-            folded = graph.copy()
-            fold_image(folded)
-            folded.prune()
+            folded = fold_image(graph)
+            graph.outputs.append(x)  # what is returned as well is not folded
             plans = {"two": (graph, sync_layouts(graph, device.target))}
             plans["one"] = (folded, sync_layouts(folded, device.target))
             found = in_turns(device, plans)

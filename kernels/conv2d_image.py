@@ -56,17 +56,14 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _params(call: Call) -> Params:
-    attrs = call.attrs
+    attrs, (_, _, kh, kw) = call.attrs, call.inputs[1].shape
     return {
         **epilogue.params(call),
-        "kernel": (*call.inputs[1].shape[2:], 0, 0),
+        "kernel": (kh, kw, 0, 0),
         "stride": (*attrs["stride"], 0, 0),
         "padding": tuple(attrs["padding"]),
         "dilation": (*attrs["dilation"], 0, 0),
-        "inverse_scale": np.float32(1.0 / attrs["x_scale"]),
-        "int8_zero": np.int32(attrs["x_zero"]),
-        "int8_lo": np.int32(attrs["x_lo"]),
-        "int8_hi": np.int32(attrs["x_hi"]),
+        **arithmetic.quantize_fields(QParams(attrs["x_scale"], attrs["x_zero"]), attrs["x_lo"], attrs["x_hi"]),
     }
 
 
@@ -109,6 +106,12 @@ def _fits(call: Call, target: Target, tile: gemm.Tile) -> bool:
     return tile.fits(target)
 
 
+def _constants(call: Call, tile: gemm.Tile) -> dict[str, int]:
+    """With the tile's, the kernel's size: every byte's tap is found by divisions, by a constant they are few steps."""
+    _, _, kh, kw = call.inputs[1].shape
+    return {**tile.at_depth(-(-_sizes(call)[2] // 4)).constants, "TAPS": kh * kw, "KERNEL_WIDTH": kw}
+
+
 def _tile_params(call: Call, tile: gemm.Tile) -> Params:
     return {**gemm.params(tile, _sizes(call)), **_params(call)}
 
@@ -125,7 +128,7 @@ def _product(op: str, after: Epilogue, place: tuple[str, ...], label: str, tile:
         positions=False,
         params=functools.partial(_tile_params, tile=tile),
         prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
-        **gemm.kernel_fields(tile, _sizes),
+        **{**gemm.kernel_fields(tile, _sizes), "constants": functools.partial(_constants, tile=tile)},
     )
 
 

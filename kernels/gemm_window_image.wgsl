@@ -1,5 +1,6 @@
 // Rows of x as im2col would lay them out, from planes of floats that are quantized while loading: k runs over
-// (channel, tap) in bytes, as weights lie. Bytes past the last meet weights of 0. Linked: int8_of (quantize_steps).
+// (channel, tap) in bytes, as weights lie. Bytes past the last meet weights of 0. Linked: TAPS and KERNEL_WIDTH, constants
+// so that divisions by them are cheap; int8_of (quantize_steps).
 
 struct Row { first: u32, y: u32, x: u32 }
 struct Place { first: array<vec4<u32>, 4>, y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }
@@ -18,13 +19,12 @@ fn pixel_of(m: u32) -> u32 { return m; }
 
 fn place_of(k: u32) -> Place {
   var place: Place;
-  let taps = params.kernel.x * params.kernel.y;
   for (var i = 0u; i < 4u; i++) {
     let byte = 16u * k + 4u * i + vec4<u32>(0u, 1u, 2u, 3u);
-    let tap = byte % taps;
-    place.y[i] = tap / params.kernel.y * params.dilation.x;
-    place.x[i] = tap % params.kernel.y * params.dilation.y;
-    place.first[i] = (byte / taps * params.x_dims.z + place.y[i]) * params.x_dims.w + place.x[i];
+    let tap = byte % TAPS;
+    place.y[i] = tap / KERNEL_WIDTH * params.dilation.x;
+    place.x[i] = tap % KERNEL_WIDTH * params.dilation.y;
+    place.first[i] = (byte / TAPS * params.x_dims.z + place.y[i]) * params.x_dims.w + place.x[i];
   }
   return place;
 }

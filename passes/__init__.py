@@ -8,7 +8,6 @@ from q8ta_wgpu.ir import Graph
 from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
-from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
@@ -38,8 +37,6 @@ PASSES: tuple[Pass, ...] = (
     fold_tables,
     # An add, a table or a dequantize behind a convolution or linear joins its dispatch; tables must be final.
     fold_epilogues,
-    # The quantize of an image joins the first convolution, which must have its epilogue by then.
-    fold_image,
     # Weights no int8 operator took become float constants.
     fold_weights,
     # Last: it only serves a device limit and would hide cats from the passes above.

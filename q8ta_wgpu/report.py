@@ -16,7 +16,7 @@ class Report:
         int8: compute nodes per operator that run in int8.
         float32: compute nodes per operator that run in float32.
         islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
-        borders: nodes between float32 and int8: quantize, dequantize, and int8 operators with a float32 input or result.
+        borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
         exact: whether every value is the same byte on every device (no float operator but the borders).
         weight_bytes: size of all constants.
         notes: what the passes had to say.
