@@ -11,7 +11,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import Array, Attrs
 from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import MAX_EXTENT, Attr, Builder
+from q8ta_wgpu.op import MAX_EXTENT, Attr, Builder, reads_same_place
 from q8ta_wgpu.strided import Digit, move, strides
 
 
@@ -58,6 +58,7 @@ expand = move(
     reference=_expand,
     schema={"shape": Attr("ints", low=-1, high=MAX_EXTENT)},
     aten={"aten.expand.default": _import_expand, "aten.expand_as.default": _import_expand_as},
+    reads=reads_same_place,
     cases=(
         ((2, 5, 1, 1), {"shape": (-1, -1, 3, 7)}),
         ((1, 1, 6), {"shape": (3, 5, -1)}),

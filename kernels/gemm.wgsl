@@ -95,13 +95,21 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
 
   if (SPLIT == 1u) {
+    var pixels: array<u32, ROWS>;
+    for (var i = 0u; i < ROWS; i++) { pixels[i] = pixel_of(first_m + tm + i * THREADS_M); }
+    // Two loops of small bodies, which compilers unroll: see Epilogue.quad. What lies past the last row or quad reads some
+    // word within bounds and is not stored.
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
-      if (quad >= params.quads) { break; }
       let channel = channel_quad(quad);
       for (var i = 0u; i < ROWS; i++) {
-        let m = pixel_of(first_m + tm + i * THREADS_M);
-        if (m < params.rows) { store_quad(acc[i * QUADS + q], channel, m, quad); }
+        acc[i * QUADS + q] = quad_value(acc[i * QUADS + q], channel, pixels[i], quad);
+      }
+    }
+    for (var q = 0u; q < QUADS; q++) {
+      let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
+      for (var i = 0u; i < ROWS; i++) {
+        if (pixels[i] < params.rows && quad < params.quads) { store_value(acc[i * QUADS + q], pixels[i], quad); }
       }
     }
     return;

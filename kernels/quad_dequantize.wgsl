@@ -1,4 +1,7 @@
-// The int8 value, dequantized.
-fn quad_real(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<f32> {
-  return vec4<f32>(quad_value(acc, channel, m, quad) - params.real_zero) * params.real_scale;
+// Four channels of a float32 result: the int8 value, dequantized, each where `place` says.
+fn store_value(v: vec4<i32>, m: u32, quad: u32) {
+  let real = vec4<f32>(joined(v, m, quad) - params.real_zero) * params.real_scale;
+  for (var i = 0u; i < 4u; i++) {
+    if (quad * 4u + i < params.channels) { y[place(m, quad * 4u + i)] = real[i]; }
+  }
 }

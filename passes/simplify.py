@@ -38,7 +38,9 @@ def simplify(graph: Graph) -> None:
     for node in graph.nodes:
         node = Node(node.op, tuple(renamed.get(i, i) for i in node.inputs), node.output, node.attrs, node.source)
         if _repeats(graph, node):
-            node = replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": graph.types[node.output].shape})
+            shape = [-1] * len(graph.types[node.output].shape)
+            shape[node.attrs["dim"]] = len(node.inputs)
+            node = replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": tuple(shape)})
         key = (node.op, node.inputs, repr(sorted(node.attrs.items())), graph.types[node.output])
         if _is_identity(graph, node):
             renamed[node.output] = node.inputs[0]

@@ -64,8 +64,8 @@ class Epilogue:
 
     Attributes:
         suffix: of the operator's name.
-        value: stem of the WGSL that makes an int8 value of an accumulator: `<value>.wgsl` one element at a time
-            (`requantize`), `quad_<value>.wgsl` four channels at once (`quad_value`); empty where there is none.
+        value: stem of the WGSL that makes an int8 value of an accumulator, one element at a time; empty where there is
+            none. Four channels at once have files of their own, see `quad`.
         operands: what it reads beyond the operands of the sum.
         schema: its attributes.
         real: whether the result is float32: dequantized, or the accumulator times its scale where `value` is empty.
@@ -91,11 +91,17 @@ class Epilogue:
 
     @property
     def quad(self) -> tuple[str, ...]:
-        """WGSL behind the tiled kernels: `store_quad`, four channels at once."""
+        """WGSL behind the tiled kernels: `store_quad`, four channels at once.
+
+        Value and store are apart: with both in one loop over a thread's accumulators, compilers stop unrolling it, and
+        the accumulators leave registers (a residual block's product took twice as long on an H200).
+        """
         if not self.value:
-            return "quad_real", "quad_sum", "quad_channel"
-        store = ("quad_real", "quad_dequantize") if self.real else ("quad_store",)
-        return *store, f"quad_{self.value}", "quad_finish", "quad_channel"
+            return "quad_sum", "quad_channel"
+        store = "quad_dequantize" if self.real else "quad_store"
+        joins = next((end for end in ("_sum", "_table") if self.value.endswith(end)), "")
+        value = f"quad_{self.value.removesuffix(joins)}"
+        return store, f"quad_joined{joins}", value, "quad_finish", "quad_channel"
 
 
 EPILOGUES: tuple[Epilogue, ...] = (

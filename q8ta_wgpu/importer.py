@@ -252,7 +252,8 @@ class _Importer:
         if args["dtype"] in (None, torch.float32) and source == torch.float32:
             return x
         if args["dtype"] != torch.float32 or source != torch.uint8 or self.graph.types[x].q != UINT8:
-            raise _RefusedError(f"uint8 inputs become float32 and nothing else is converted, found {source}")
+            found = f"found {source} to {args['dtype']}"
+            raise _RefusedError(f"uint8 inputs become float32 and nothing else is converted, {found}")
         return self.emit("dequantize", (x,))
 
     # --- quantized_decomposed ---

@@ -14,7 +14,7 @@ from q8ta_wgpu.runtime.device import Device, open_device
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
-PIPELINES = 1000
+PIPELINES = 1600
 """Distinct pipelines the whole suite may compile: each costs about a quarter of a second on lavapipe."""
 
 BACKENDS = tuple(os.environ.get("Q8TA_TEST_BACKENDS", "vulkan,opengl").split(","))

@@ -168,6 +168,16 @@ def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Gr
     return run_passes(graph), inputs
 
 
+PARTS = {"sum_dequantize": ("q8ta_add",), "sum": ("q8ta_add",), "table": ("q8ta_table",), "dequantize": ()}
+"""The int8 operators behind a weighted sum that an epilogue stands for."""
+
+
+def parts(op: str) -> list[str]:
+    """The int8 operators one node stands for: those folded into it one by one."""
+    suffix = next((s for s in PARTS if op.endswith(f"_{s}")), "")
+    return [op.removesuffix(f"_{suffix}"), *PARTS[suffix]] if suffix and op != f"q8ta_{suffix}" else [op]
+
+
 def _factor(shape: Sequence[int]) -> int:
     """The largest pixel_shuffle factor the channels of (n, c, h, w) allow; 1 for other ranks."""
     return max(f for f in (1, 2, 3) if shape[1] % f**2 == 0) if len(shape) == 4 else 1

@@ -370,14 +370,14 @@ def swap_first_two(data: dict[str, Any], constants: dict[str, Array]) -> None:
 
 
 def cycle(data: dict[str, Any], constants: dict[str, Array]) -> None:
-    node(data, "q8ta_add")["inputs"] = ["second.q", "sum.q"]
+    node(data, SUM)["inputs"][-1] = "sum.q"
 
 
 def twice(data: dict[str, Any], constants: dict[str, Array]) -> None:
-    data["nodes"].append(copy.deepcopy(node(data, "q8ta_add")))
+    data["nodes"].append(copy.deepcopy(node(data, SUM)))
 
 
-CONV, TABLE = "q8ta_conv2d", "q8ta_table"
+CONV, SUM, TABLE = "q8ta_conv2d", "q8ta_conv2d_sum", "q8ta_table"
 DEEP: Any = 0
 for _ in range(60):
     DEEP = {"tuple": [DEEP]}
@@ -407,7 +407,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "escape sequences in a name": (field(outputs=["y", "\x1b[2J"]), "printable"),
     "escape sequences in a source": (lambda d, c: node(d, TABLE).update(source="\x1b[2J"), "printable"),
     "a name of a megabyte": (field(outputs=["y" * 2**20, "y"]), "1 to 200"),
-    "too few inputs": (lambda d, c: node(d, "q8ta_add").update(inputs=["first.q"]), "takes 2 inputs"),
+    "too few inputs": (lambda d, c: node(d, SUM).update(inputs=["first.q"]), "takes 6 inputs"),
     "too many inputs": (lambda d, c: node(d, TABLE).update(inputs=["sum.q", "table", "table"]), "takes 2 inputs"),
     "activation as table": (lambda d, c: node(d, TABLE).update(inputs=["sum.q", "first.q"]), "must be int8"),
     "constants swapped": (
@@ -484,8 +484,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "unknown attribute": (attr(CONV, shader="@compute fn main() {}"), "has attributes"),
     "missing attribute": (lambda d, c: node(d, CONV)["attrs"].pop("groups"), "has attributes"),
     "attribute is an object": (attr(CONV, groups={"a": 1}), "an integer"),
-    "add's shift 77": (attr("q8ta_add", shift=77), "shift must be in"),
-    "add's multipliers pass int32": (attr("q8ta_add", a_multiplier=2**31 - 1), "pass int32"),
+    "add's shift 77": (attr(SUM, shift=77), "shift must be in"),
+    "add's multipliers pass int32": (attr(SUM, inner_multiplier=2**31 - 1), "pass int32"),
     # the document
     "structure with unknown position": (field(structure={"tuple": [0, 2]}), "positions"),
     "structure with a position twice": (field(structure={"tuple": [0, 0, 1]}), "positions"),
@@ -705,15 +705,15 @@ LOOP = re.compile(r"\b(?:for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]+);|(while|loop)\b)")
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.kernels], ids=lambda op: op.name)
 def test_every_loop_is_accounted_for(op: Op) -> None:
     """Trusted shader modules have no loop bound, so an operator whose shader loops over anything but a fixed number (a
-    literal, a module constant) or its weight's taps states its work; `verify` holds it below MAX_WORK."""
+    literal, module constants) or its weight's taps states its work; `verify` holds it below MAX_WORK."""
     weighted_sum = op.annotate == "weighted" or op.operands[1:5] == weighted.OPERANDS[1:]
     if weighted_sum or op.work is not None:
         return
     for kernel in op.kernels:
         stems = [f"map_{kind}" for kind in ("int8x4", "float32")] if "map" in kernel.source else []
-        for stem in (*stems, *(s for s in kernel.source if s != "map")):
+        for stem in (*stems, *(s for s in kernel.source if s not in ("map", "dot"))):
             for bound, keyword in LOOP.findall(link.source(stem)):
-                fixed = re.fullmatch(r"\d+u?|[A-Z][A-Z0-9_]*", bound.strip())
+                fixed = re.fullmatch(r"(\d+u?|[A-Z][A-Z0-9_]*)( / [A-Z][A-Z0-9_]*)?", bound.strip())
                 assert fixed and not keyword, (
                     f"{op.name}: {stem}.wgsl loops to {bound or keyword}; give the Op a `work`"
                 )
