@@ -1,7 +1,7 @@
 """Measures convolution variants against each other on one adapter: `python -m bench.gpu_conv [PART...]`.
 
-Parts: grouped, transposed, im2col (default: all). Kernels of one shape are timed in turns, round after round, so that a
-machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
+Parts: grouped, transposed, im2col, image (default: all). Kernels of one shape are timed in turns, round after round, so
+that a machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from bench.gpu import WARM_UP, Shape, candidates, chosen, conv, op_graph, plan_for, random_words, weights
-from q8ta_wgpu.ir import Graph
+from q8ta_wgpu.ir import Graph, Node, TensorType
+from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
 from q8ta_wgpu.runtime.device import Device, open_device
@@ -164,10 +165,43 @@ def part_im2col(device: Device, batches: Sequence[int] = (1, 32)) -> None:
             )
 
 
+IMAGES: Mapping[str, tuple[int, int, int, int, int]] = {
+    # channels in, size, channels out, kernel, stride
+    "ResNet-50": (3, 224, 64, 7, 2),
+    "MobileNetV2": (3, 224, 32, 3, 2),
+    "sub-pixel": (1, 256, 64, 5, 1),
+    "VGG": (3, 224, 64, 3, 1),
+}
+"""First layers that read a float image."""
+
+
+def part_image(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+    """A float image quantized by a dispatch of its own, against a convolution that quantizes while it loads."""
+    for batch in batches:
+        for name, (inputs, size, outputs, kernel, stride) in IMAGES.items():
+            graph = conv((batch, inputs, size, size), outputs, kernel, stride)
+            (x,) = graph.inputs
+            graph.inputs, graph.types["image"] = ["image"], TensorType(graph.types[x].shape)
+            graph.nodes.insert(0, Node("quantize", ("image",), x, {"lo": -128, "hi": 127}))
+            folded = fold_image(graph)
+            graph.outputs.append(x)  # what is returned as well is not folded
+            plans = {"two": (graph, sync_layouts(graph, device.target))}
+            plans["one"] = (folded, sync_layouts(folded, device.target))
+            found = in_turns(device, plans)
+            kernels = {label: " + ".join(step.kernel.name for step in plan.steps) for label, (_, plan) in plans.items()}
+            print(
+                f"b{batch} {name} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
+                f"{found['two']:.1f} us ({kernels['two']}), folded {found['one']:.1f} us ({kernels['one']}), "
+                f"ratio {found['one'] / found['two']:.3f}",
+                flush=True,
+            )
+
+
 PARTS: Mapping[str, Callable[..., None]] = {
     "grouped": part_grouped,
     "transposed": part_transposed,
     "im2col": part_im2col,
+    "image": part_image,
 }
 
 

@@ -9,13 +9,11 @@ import numpy as np
 
 from q8ta_wgpu import epilogue, weighted
 from q8ta_wgpu.epilogue import Epilogue
-from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
-from q8ta_wgpu.kernels import conv2d_float, conv2d_grouped, conv2d_tiled
+from q8ta_wgpu.ir import Array, Attrs, TensorType
+from q8ta_wgpu.kernels import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.op import (
     FLOAT,
-    Attr,
     Builder,
     Call,
     Case,
@@ -25,84 +23,27 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
-    extent,
-    pair,
 )
 from q8ta_wgpu.target import Target
 
-SCHEMA: Mapping[str, Attr] = {
-    "stride": pair(),
-    "padding": Attr("ints", low=0, length=4),  # top, left, bottom, right
-    "dilation": pair(),
-    "groups": extent(),
-}
-
-
-def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    x, weight, groups = types[0].shape, types[1].shape, attrs["groups"]
-    if len(x) != 4 or len(weight) != 4:
-        raise GraphError(f"conv2d takes a 4-D input and a 4-D weight, found {x} and {weight}")
-    if x[1] != weight[1] * groups or weight[0] % groups:
-        raise GraphError(f"conv2d with {groups} groups: input channels {x[1]} do not fit the weight {weight}")
-    top, left, bottom, right = attrs["padding"]
-    size = []
-    for axis, before, after in ((0, top, bottom), (1, left, right)):
-        span = attrs["dilation"][axis] * (weight[2 + axis] - 1) + 1
-        size.append((x[2 + axis] + before + after - span) // attrs["stride"][axis] + 1)
-    if min(size) < 1:
-        raise GraphError(f"conv2d's kernel {weight[2:]} does not fit the padded input {x}")
-    for t in types[2:5]:
-        if t.shape != (weight[0],):
-            raise GraphError(f"conv2d with {weight[0]} output channels: a per-channel operand has shape {t.shape}")
-    return (x[0], weight[0], size[0], size[1]), FLOAT32
-
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    return epilogue.check(types, attrs, _infer(types, attrs)[0])
-
-
-def _sums(x: Array, weight: Array, attrs: Attrs) -> Array:
-    """Sums of x*w in float64; taps outside the image contribute 0. Exact for integers below 2^53."""
-    top, left, bottom, right = attrs["padding"]
-    (sy, sx), (dy, dx), groups = attrs["stride"], attrs["dilation"], attrs["groups"]
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    oc, depth, kh, kw = weight.shape
-    oh = (padded.shape[2] - dy * (kh - 1) - 1) // sy + 1
-    ow = (padded.shape[3] - dx * (kw - 1) - 1) // sx + 1
-    w = weight.astype(np.float64)
-    result = np.zeros((x.shape[0], oc, oh, ow))
-    for ky in range(kh):
-        for kx in range(kw):
-            tap = padded[:, :, ky * dy : ky * dy + sy * (oh - 1) + 1 : sy, kx * dx : kx * dx + sx * (ow - 1) + 1 : sx]
-            if depth == 1:
-                result += np.repeat(tap, oc // groups, axis=1) * w[:, 0, ky, kx, None, None]
-                continue
-            split = tap.reshape(x.shape[0], groups, depth, oh * ow)
-            result += (w[:, :, ky, kx].reshape(groups, oc // groups, depth) @ split).reshape(result.shape)
-    return result
+    return epilogue.check(types, attrs, conv2d_sums.infer(types, attrs)[0])
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, weight, bias = arrays
-    return (_sums(x, weight, call.attrs) + bias.reshape(-1, 1, 1)).astype(np.float32)
+    return (conv2d_sums.sums(x, weight, call.attrs) + bias.reshape(-1, 1, 1)).astype(np.float32)
 
 
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, weight, multiplier, offset, _, *more = arrays
-    acc = _sums(x.astype(np.int64) - call.zeros[0], weight, call.attrs).astype(np.int64)
+    acc = conv2d_sums.sums(x.astype(np.int64) - call.zeros[0], weight, call.attrs).astype(np.int64)
     return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
 
 
 def _lower(site: Site) -> Lowered | str:
     return weighted.lower(site, "q8ta_conv2d", site.call.attrs)
-
-
-def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    i, factor = axis - 2, call.attrs.get("factor", 1)
-    first, last = first // factor, last // factor
-    stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
-    span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)
-    return first * stride - before, last * stride - before + span
 
 
 def _depth_quads(call: Call) -> int:
@@ -292,10 +233,10 @@ CASES = (
 conv2d = Op(
     name="conv2d",
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
-    infer=_infer,
+    infer=conv2d_sums.infer,
     reference=_reference,
-    reads=_reads,
-    schema=SCHEMA,
+    reads=conv2d_sums.reads,
+    schema=conv2d_sums.SCHEMA,
     kernels=conv2d_float.KERNELS,
     aten={
         "aten.conv2d.default": _import_conv2d,
@@ -317,8 +258,8 @@ def _int8_op(after: Epilogue) -> Op:
         operands=(*weighted.OPERANDS, *after.operands),
         infer=_infer_int8,
         reference=_reference_int8,
-        reads=_reads,
-        schema={**SCHEMA, **after.schema},
+        reads=conv2d_sums.reads,
+        schema={**conv2d_sums.SCHEMA, **after.schema},
         kernels=_kernels(name, after),
         tolerance=after.tolerance,
     )

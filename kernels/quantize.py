@@ -39,12 +39,7 @@ def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _quantize_params(call: Call) -> Params:
     assert call.output.q is not None
-    return {
-        "inverse_scale": np.float32(1.0 / call.output.q.scale),
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
-    }
+    return arithmetic.quantize_fields(call.output.q, call.attrs["lo"], call.attrs["hi"])
 
 
 def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -152,7 +147,7 @@ OPS = (
                 workgroup=channel_tile.WORKGROUP,
                 cost=channel_tile.cost,
             ),
-            Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
+            Kernel("quantize", ("quantize", "quantize_steps", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
         ),
         cases=tuple(
             Case(shapes, {"lo": -128, "hi": 127}, values)

@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from q8ta_wgpu.ir import Array, Graph, Node, TensorType
+from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.verify import call_of
 
 
 def use_im2col(graph: Graph, where: Callable[[Node], bool] = lambda node: True) -> Graph:
     """A copy of `graph` in which each q8ta_conv2d of one group and more than one tap that `where` picks is two nodes.
+    What quantizes a float image itself stays.
 
     The results are the same bytes: the weights are reordered to (tap, channel), and padded channels meet weights of 0.
     """
@@ -33,7 +34,8 @@ def use_im2col(graph: Graph, where: Callable[[Node], bool] = lambda node: True) 
 
 def _has_window(graph: Graph, node: Node) -> bool:
     _, _, height, width = graph.types[node.inputs[1]].shape
-    return node.attrs["groups"] == 1 and height * width > 1
+    int8 = graph.types[node.inputs[0]].dtype == INT8X4
+    return int8 and node.attrs["groups"] == 1 and height * width > 1
 
 
 def _rewritten(graph: Graph, node: Node) -> tuple[Node, Node]:

@@ -15,6 +15,7 @@ from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir import Graph, Node
 from q8ta_wgpu.layout import Layout
 from q8ta_wgpu.op import Call, Kernel
+from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_optimal import optimal
 from q8ta_wgpu.passes.layout_problem import Assignment, Option, Problem, cheapest
@@ -91,6 +92,9 @@ def sync_layouts(
 ) -> Plan:
     """Chooses layouts and kernels for `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
 
+    A float image is quantized by its convolution where that pays (passes/fold_image.py), so a step need not be a node
+    of the graph; what it reads and writes are values of it.
+
     Measured calls run in a measured way. Under 'greedy', layouts stay those of the sweep, so they must have been
     measured; only kernels are chosen by cost.
 
@@ -98,6 +102,7 @@ def sync_layouts(
     """
     if policy not in POLICIES:
         raise UnsupportedError(f"layouts must be chosen by one of {', '.join(POLICIES)}, found {policy!r}")
+    graph = fold_where_it_pays(graph, target)
     problem = problem_of(graph, target, measured)
     if policy == "greedy":
         found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))

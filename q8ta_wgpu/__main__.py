@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, InputError, Q8taError
-from q8ta_wgpu.ir import DTYPES, FLOAT32, Array
+from q8ta_wgpu.ir import FLOAT32, Array
 from q8ta_wgpu.model import Model
 from q8ta_wgpu.modelfile import load
 from q8ta_wgpu.runtime.session import Session
@@ -207,12 +207,7 @@ def _time(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     model = load(options.file)
     read = time.perf_counter() - started
-    inputs: dict[str, Any] = {**_inputs(model, options.input)}
-    generator = np.random.default_rng(0)
-    for name, t in model.inputs.items():
-        if name not in inputs:
-            drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(-128, 128, t.shape)
-            inputs[name] = drawn.astype(DTYPES[t.dtype])
+    inputs: dict[str, Any] = {**_random(model), **_inputs(model, options.input)}
     with Session(model, _device(options.device)) as session:
         called = time.perf_counter()
         session(**inputs)
@@ -232,8 +227,7 @@ def _tune(options: argparse.Namespace) -> None:
     if options.file is None:
         return
     model = load(options.file)
-    device, rounds, rng = _device(options.device), 3, np.random.default_rng(0)
-    inputs: dict[str, Any] = {n: rng.normal(0, 2, t.shape).astype(DTYPES[t.dtype]) for n, t in model.inputs.items()}
+    device, rounds, inputs = _device(options.device), 3, _random(model)
     with (
         Session(model, device, options.layouts, tune=True) as tuned,
         Session(model, device, options.layouts) as untuned,
@@ -258,6 +252,15 @@ def _clear(device: str | None) -> None:
         raise InputError(f"cannot remove {cache.path}: {error}") from error
 
 
+def _random(model: Model) -> dict[str, Array]:
+    """Random arrays for every input, of the dtype it is given as."""
+    generator, found = np.random.default_rng(0), {}
+    for name, t in model.inputs.items():
+        drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 256, t.shape)
+        found[name] = drawn.astype(model.graph.given(name))
+    return found
+
+
 def _inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:
     """Arrays of `--input`: NAME=FILE, or FILE for the inputs in order."""
     names = model.graph.inputs
@@ -278,7 +281,7 @@ def _inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:
 
 
 def _described(model: Model) -> str:
-    return ", ".join(f"{name} {t.dtype}{list(t.shape)}" for name, t in model.inputs.items()) or "no inputs"
+    return ", ".join(map(model.graph.described, model.graph.inputs)) or "no inputs"
 
 
 def _read(file: str) -> Array:

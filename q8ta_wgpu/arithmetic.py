@@ -37,6 +37,16 @@ def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.
     return np.clip(steps + q.zero, lo, hi).astype(np.int8)
 
 
+def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.int32]:
+    """The uniform fields kernels/quantize_steps.wgsl reads, for `quantize` with the same arguments."""
+    return {
+        "inverse_scale": np.float32(1.0 / q.scale),
+        "int8_zero": np.int32(q.zero),
+        "steps_lo": np.float32(lo - q.zero),
+        "steps_hi": np.float32(hi - q.zero),
+    }
+
+
 def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
     """int8 -> float32: (v - zero) * scale, one float32 multiplication."""
     real: NDArray[np.float32] = (v.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
-from q8ta_wgpu.ir import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir import INT8X4, UINT8, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.structure import Structure
 from q8ta_wgpu.verify import infer
@@ -62,6 +62,7 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
     return torch.export.export(converted, example)
 
 
+_CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 _WAY_OUT = (
     "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
     "or add them (CONTRIBUTING.md)."
@@ -159,10 +160,13 @@ class _Importer:
         if self.problems:
             listed = "\n".join(f"  {problem}" for problem in self.problems)
             raise UnsupportedError(f"cannot import this program:\n{listed}\n{_WAY_OUT}")
+        unsigned = {
+            n.name for n in self.program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8
+        }
         for name, found in zip(signature.user_outputs, outputs, strict=True):
             if name is not None and not isinstance(found, str):
                 raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
-            if found in self.shifted:
+            if found in self.shifted or name in unsigned:
                 raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
         self.graph.outputs = [self._operand(name) for name in outputs if isinstance(name, str)]
         spec = self.program.call_spec.out_spec
@@ -175,9 +179,9 @@ class _Importer:
                 self.raw[node.name] = self._tensor(spec)
             return node.name
         value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.uint8):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
-            self.problems.append(f"input {node.name} must be a float32 tensor, found {found}")
+            self.problems.append(f"input {node.name} must be a float32 or uint8 tensor, found {found}")
             return str(self._placeholder_for(node))
         dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
         if dynamic:
@@ -186,7 +190,12 @@ class _Importer:
                 "export with fixed sizes and use model.reshape for others"
             )
         self.graph.inputs.append(node.name)
-        self.graph.types[node.name] = TensorType(tuple(_integer(d) for d in value.shape))
+        shape = tuple(_integer(d) for d in value.shape)
+        if value.dtype == torch.uint8:
+            self.graph.uint8.add(node.name)
+            self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
+        else:
+            self.graph.types[node.name] = TensorType(shape)
         return node.name
 
     def _tensor(self, spec: Any) -> Array:
@@ -216,6 +225,8 @@ class _Importer:
             args = _arguments(node, values)
             if name.startswith("quantized_decomposed."):
                 return self._quantized(name.removeprefix("quantized_decomposed."), args)
+            if name in _CONVERSIONS:
+                return self._converted(node, args)
             if name not in ATEN:
                 raise _RefusedError("this operator is not supported")
             return ATEN[name][1](self, args)
@@ -233,6 +244,17 @@ class _Importer:
             self.graph.types[name] = TensorType(shape)
             found.append(name)
         return found if isinstance(value, (list, tuple)) else found[0]
+
+    def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
+        """A conversion to float32: of float32 nothing, of an input given as uint8, moved or not, a dequantize."""
+        x, given = self._operand(args["self"]), node.args[0]
+        source = given.meta["val"].dtype if isinstance(given, torch.fx.Node) else None
+        if args["dtype"] in (None, torch.float32) and source == torch.float32:
+            return x
+        if args["dtype"] != torch.float32 or source != torch.uint8 or self.graph.types[x].q != UINT8:
+            found = f"found {source} to {args['dtype']}"
+            raise _RefusedError(f"uint8 inputs become float32 and nothing else is converted, {found}")
+        return self.emit("dequantize", (x,))
 
     # --- quantized_decomposed ---
 

@@ -42,6 +42,10 @@ class QParams:
             raise GraphError(f"a zero point must be an int8 (-128..127), found {self.zero}")
 
 
+UINT8 = QParams(1.0, -128)
+"""Of an input given as uint8: real = the given number."""
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Shape and dtype of a value; `q` is present exactly for int8x4."""
@@ -87,6 +91,7 @@ class Graph:
         inputs, outputs: names of the values that go in and out.
         types: the type of every value: inputs, constants and node outputs.
         constants: numpy arrays of the constant values.
+        uint8: int8x4 inputs that are given as uint8, at scale 1: the int8 is 128 less, the zero point -128.
         notes: what passes had to say (a node left in float and why), for the report.
     """
 
@@ -96,6 +101,7 @@ class Graph:
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    uint8: set[str] = field(default_factory=set)
 
     def producers(self) -> dict[str, Node]:
         """The node that writes each non-constant, non-input value."""
@@ -146,10 +152,25 @@ class Graph:
             dict(self.types),
             dict(self.constants),
             list(self.notes),
+            set(self.uint8),
         )
 
+    def given(self, name: str) -> np.dtype[Any]:
+        """The dtype of the arrays an input is given as."""
+        return np.dtype(np.uint8 if name in self.uint8 else DTYPES[self.types[name].dtype])
+
+    def stored(self, name: str, array: Array) -> Array:
+        """An input, of the dtype it is given as, as the graph computes with it: uint8 moved to int8 by 128."""
+        return (array ^ np.uint8(128)).view(np.int8) if name in self.uint8 else array
+
+    def described(self, name: str) -> str:
+        """Name, dtype and shape of an input or output for messages."""
+        t = self.types[name]
+        return f"{name} {'uint8' if name in self.uint8 else t.dtype}{list(t.shape)}"
+
     def __str__(self) -> str:
-        lines = [f"input  {name}: {self.types[name]}" for name in self.inputs]
+        given = {name: " given as uint8" for name in self.uint8}
+        lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.inputs]
         for node in self.nodes:
             attrs = "".join(f", {k}={v}" for k, v in node.attrs.items())
             lines.append(f"{node.output}: {self.types[node.output]} = {node.op}({', '.join(node.inputs)}{attrs})")

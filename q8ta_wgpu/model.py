@@ -25,13 +25,13 @@ class Model:
 
     def __repr__(self) -> str:
         def listed(names: list[str]) -> str:
-            return ", ".join(f"{n} {self.graph.types[n].dtype}{list(self.graph.types[n].shape)}" for n in names)
+            return ", ".join(map(self.graph.described, names))
 
         return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}; {len(self.graph.nodes)} nodes)"
 
     @property
     def inputs(self) -> dict[str, TensorType]:
-        """Type of every input by name, in order."""
+        """Type of every input by name, in order; one given as uint8 is an int8x4 that is 128 less (`graph.uint8`)."""
         return {name: self.graph.types[name] for name in self.graph.inputs}
 
     def report(self) -> Report:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from q8ta_wgpu.errors import GraphError, ModelFileError
-from q8ta_wgpu.ir import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model import Model
 from q8ta_wgpu.structure import Structure
 from q8ta_wgpu.verify import RUNNABLE, verify
@@ -36,6 +36,9 @@ MAX_ELEMENTS = 1 << 31
 MAX_NODES = 1 << 16
 MAX_NAME = 200
 MAX_MESSAGE = 600
+
+_UINT8X4 = "uint8x4"
+"""In a file, the dtype of an input that is given as uint8: an int8x4 like any other once it is stored."""
 
 _CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may be called so
 _CHECKSUM = re.compile(r'\{"sha256":"([0-9a-f]{64})",')
@@ -148,8 +151,8 @@ def _digest(text: str, constants: Mapping[str, Array]) -> str:
 
 
 def _encode(graph: Graph, structure: Structure) -> dict[str, Any]:
-    def encode_type(t: TensorType) -> dict[str, Any]:
-        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": t.dtype}
+    def encode_type(name: str, t: TensorType) -> dict[str, Any]:
+        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": _UINT8X4 if name in graph.uint8 else t.dtype}
         return plain if t.q is None else {**plain, "scale": t.q.scale, "zero": t.q.zero}
 
     return {
@@ -158,7 +161,7 @@ def _encode(graph: Graph, structure: Structure) -> dict[str, Any]:
         "outputs": graph.outputs,
         "structure": structure.tree,
         "notes": graph.notes,
-        "values": {name: encode_type(t) for name, t in graph.types.items()},
+        "values": {name: encode_type(name, t) for name, t in graph.types.items()},
         "nodes": [
             {"op": n.op, "inputs": list(n.inputs), "output": n.output, "attrs": dict(n.attrs), "source": n.source}
             for n in graph.nodes
@@ -176,6 +179,7 @@ def _decode(data: Any, constants: dict[str, Array]) -> Model:
         notes=[_text(note, "a note") for note in _get(data, "notes", list, "the file")],
         types={_name(name): _type(name, t) for name, t in values.items()},
         constants={_name(name): array for name, array in constants.items()},
+        uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
     )
     graph.nodes = [_node(item) for item in nodes]
     verify(graph, RUNNABLE)
@@ -227,7 +231,8 @@ def _type(name: str, data: Any) -> TensorType:
     q = None
     if "scale" in data or "zero" in data:
         q = QParams(_get(data, "scale", float, where), _get(data, "zero", int, where))
-    found = TensorType(tuple(shape), _get(data, "dtype", str, where), q)
+    dtype = _get(data, "dtype", str, where)
+    found = TensorType(tuple(shape), INT8X4 if dtype == _UINT8X4 else dtype, q)
     if found.numel > MAX_ELEMENTS:
         raise GraphError(f"{where} would have {found.numel} elements, more than {MAX_ELEMENTS}")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from q8ta_wgpu.ir import FLOAT32, INT8X4, Graph
+from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, Graph, Node
 
 
 @dataclass(frozen=True)
@@ -13,10 +13,10 @@ class Report:
     """The outcome of compilation.
 
     Attributes:
-        int8: compute nodes per operator that run in int8 (their inputs are int8).
+        int8: compute nodes per operator that run in int8.
         float32: compute nodes per operator that run in float32.
         islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
-        borders: nodes between float32 and int8: quantize, dequantize, and int8 operators with a float32 result.
+        borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
         exact: whether every value is the same byte on every device (no float operator but the borders).
         weight_bytes: size of all constants.
         notes: what the passes had to say.
@@ -39,15 +39,13 @@ class Report:
         after_int8: dict[str, bool] = {}
         float_nodes: list[str] = []
         for node in graph.nodes:
-            reads = [graph.types[name] for name in node.inputs]
-            after_int8[node.output] = any(
-                t.dtype == INT8X4 or after_int8.get(i, False) for i, t in zip(node.inputs, reads, strict=True)
-            )
+            after_int8[node.output] = _reads_int8(graph, node) or any(after_int8.get(i, False) for i in node.inputs)
             if node.op in ("quantize", "dequantize"):
                 borders += 1
-            elif any(t.dtype == INT8X4 for t in reads):
+            elif _reads_int8(graph, node):
                 int8[node.op] += 1
                 borders += graph.types[node.output].dtype == FLOAT32
+                borders += _reads_float(graph, node)
             else:
                 floats[node.op] += 1
                 float_nodes.append(node.output)
@@ -74,10 +72,20 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
 
+def _reads_int8(graph: Graph, node: Node) -> bool:
+    """Whether a node computes with int8: activations, or the weights of what quantizes its float32 input itself."""
+    return any(graph.types[name].dtype in (INT8, INT8X4) for name in node.inputs)
+
+
+def _reads_float(graph: Graph, node: Node) -> bool:
+    """Whether an activation of a node is float32."""
+    return any(graph.types[name].dtype == FLOAT32 and name not in graph.constants for name in node.inputs)
+
+
 def _before_int8(graph: Graph) -> set[str]:
     """Values from which an int8 value is computed."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.output in found or graph.types[node.output].dtype == INT8X4:
+        if node.output in found or graph.types[node.output].dtype == INT8X4 or _reads_int8(graph, node):
             found.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
     return found

@@ -38,7 +38,7 @@ class TiledSession:
     """A fully convolutional model over images too large for one program: a Session over windows of one size.
 
     Args:
-        model: one float32 input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
+        model: one float32 or uint8 input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
         shape: (n, c, h, w) of the whole image.
         device: as for Session.
         max_bytes: the largest value a window may hold; by default what the device can bind.
@@ -70,7 +70,7 @@ class TiledSession:
         return len(self._rows) * len(self._columns)
 
     def __call__(self, x: Any) -> Array:
-        """Runs every window; x is float32 of `shape`."""
+        """Runs every window; x is an array of `shape`, of the dtype the model takes."""
         x = as_array(self.session.model.graph.inputs[0], x)
         if x.shape != self.shape:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")

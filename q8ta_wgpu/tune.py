@@ -29,6 +29,7 @@ from q8ta_wgpu.ir import Array, Graph, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.layout import Layout, word_count
 from q8ta_wgpu.op import Call, Op
+from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_table import CLONE, runnable
 from q8ta_wgpu.passes.sync_layouts import Plan, allowed, input_layouts, sync_layouts
 from q8ta_wgpu.runtime.device import Device
@@ -156,6 +157,7 @@ class _Tuner:
 
     def __post_init__(self) -> None:
         self.target = self.device.target
+        self.graph = fold_where_it_pays(self.graph, self.target)
         self.cache = Cache.of(self.device.wgpu.adapter.info)
         self.timer = Timer(self.device)
         self.microseconds: dict[Key, dict[cost.Way, float]] = {}

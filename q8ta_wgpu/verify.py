@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4, Graph, Node, TensorType
+from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4, UINT8, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.op import MAX_WORK, Call, Op
 
@@ -51,6 +51,9 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
     for name in (*graph.inputs, *graph.outputs):
         if graph.types[name].dtype not in (FLOAT32, INT8X4):
             raise GraphError(f"{name} goes in or out, so it must be float32 or int8x4, found {graph.types[name]}")
+    for name in graph.uint8:
+        if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
+            raise GraphError(f"{name} is given as uint8, so it must be an input alone, of scale 1 and zero point -128")
     for name in graph.types:
         if name not in defined:
             raise GraphError(f"value {name} is neither input, constant nor the output of a node")

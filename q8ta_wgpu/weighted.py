@@ -32,10 +32,16 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
     return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
 
 
+def input_zero(call: Call) -> int:
+    """The zero point of a weighted sum's input: of the int8 operand, or the one a float32 operand is quantized with."""
+    zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
+    return zero
+
+
 def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     weight, correction = arrays[1], arrays[4]
     assert weight is not None and correction is not None
-    rows, zero = weight.reshape(weight.shape[0], -1), call.zeros[0]
+    rows, zero = weight.reshape(weight.shape[0], -1), input_zero(call)
     sums = rows.sum(1, dtype=np.int64)
     if np.any(correction != zero * sums):
         return f"must be the zero point {zero} times the sums of the weights"

@@ -64,7 +64,17 @@ TABLE: dict[str, set[str]] = {
     "tune_timing": VOCABULARY | {"cost", "op", "passes.sync_layouts", "runtime.*", "schedule"},
     "tune_report": {"cost", "kernels", "passes.sync_layouts"},
     "tune": VOCABULARY
-    | {"cost", "kernels", "link", "op", "passes.layout_table", "passes.sync_layouts", "runtime.device", "verify"}
+    | {
+        "cost",
+        "kernels",
+        "link",
+        "op",
+        "passes.fold_image",
+        "passes.layout_table",
+        "passes.sync_layouts",
+        "runtime.device",
+        "verify",
+    }
     | {"tune_cache", "tune_report", "tune_timing"},
     # torch
     "importer": VOCABULARY | {"kernels", "op", "structure", "verify"},

@@ -189,7 +189,7 @@ def test_inputs_that_are_not_float32() -> None:
             return x + i
 
     program = torch.export.export(Index(), (data(1, 3), torch.ones(1, 3, dtype=torch.int64)))
-    with pytest.raises(q8.UnsupportedError, match="input i must be a float32 tensor"):
+    with pytest.raises(q8.UnsupportedError, match="input i must be a float32 or uint8 tensor"):
         q8.compile(program)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu import reference
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir import DTYPES, FLOAT32, INT8X4
+from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4
 from q8ta_wgpu.layout import Layout, pack, unpack
 from q8ta_wgpu.runtime.figures import Memory, Opening
 from q8ta_wgpu.runtime.program import Port, Program
@@ -86,7 +86,7 @@ class Session:
 
         started = time.perf_counter()
         self.device = open_device(device)
-        if any(t.dtype == INT8X4 for t in model.graph.types.values()) and self.device.contract:
+        if any(t.dtype in (INT8, INT8X4) for t in model.graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
@@ -236,7 +236,7 @@ class Session:
 
     def _check(self, name: str, value: Any) -> Array:
         t = self.model.graph.types[name]
-        array, wanted = as_array(name, value), np.dtype(DTYPES[t.dtype])
+        array, wanted = as_array(name, value), self.model.graph.given(name)
         if array.dtype != wanted and not (t.dtype == FLOAT32 and array.dtype.kind == "f"):
             hint = (
                 ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
@@ -249,7 +249,7 @@ class Session:
                 "model.reshape(...) gives a model for another input or batch size"
             )
         with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
-            return np.asarray(array, wanted, order="C")
+            return self.model.graph.stored(name, np.asarray(array, wanted, order="C"))
 
 
 def _rates(device: Device) -> tuple[float, float]:

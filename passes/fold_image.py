@@ -1,0 +1,71 @@
+"""Folds the quantize of a float image into the convolution that reads it: it is quantized while it is loaded.
+
+Not among PASSES: whether it pays depends on the device and on the size of the image, so layout sync begins with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import Graph, Node
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.op import Call
+from q8ta_wgpu.target import Target
+from q8ta_wgpu.verify import call_of
+
+CONVOLUTION, OF_IMAGE = "q8ta_conv2d", "q8ta_conv2d_image"
+
+MOST_LOADS = 3 << 19
+"""Floats that a GPU quantizes while loading in less time than a dispatch of `quantize` takes: every pixel once for each
+tap and each tile of channels. `python -m bench.gpu_conv image` on an H200: 1.4 million are faster, 1.6 slower."""
+
+TILE = 64
+"""Channels of the result that share what was loaded."""
+
+
+def pays(call: Call, target: Target) -> bool:
+    """Whether a q8ta_conv2d_image is faster than quantize and q8ta_conv2d; on a CPU it always was."""
+    weight = call.inputs[1].shape
+    pixels = call.output.numel // weight[0]
+    return target.cpu or pixels * math.prod(weight[1:]) * -(-weight[0] // TILE) <= MOST_LOADS
+
+
+def fold_where_it_pays(graph: Graph, target: Target) -> Graph:
+    """`fold_image` of what `pays` on a target. The values that are left keep their names."""
+    return fold_image(graph, lambda call: pays(call, target))
+
+
+def fold_image(graph: Graph, where: Callable[[Call], bool] = lambda call: True) -> Graph:
+    """A copy of `graph` in which quantize -> q8ta_conv2d is q8ta_conv2d_image, whatever the convolution's epilogue,
+    where the convolution is all that reads the int8 image, q8ta_conv2d_image takes it, and `where` picks the call."""
+    graph = graph.copy()
+    users, producers = graph.users(), graph.producers()
+    folded: set[str] = set()
+    for i, node in enumerate(graph.nodes):
+        quantize = producers.get(node.inputs[0]) if node.op.startswith(CONVOLUTION) else None
+        if quantize is None or quantize.op != "quantize" or quantize.output in graph.outputs:
+            continue
+        alone = len(users[quantize.output]) == 1 and node.inputs.count(quantize.output) == 1
+        merged = _merged(graph, quantize, node) if alone else None
+        if merged is not None and where(call_of(graph, merged)):
+            graph.nodes[i] = merged
+            folded.add(quantize.output)
+    if folded:
+        graph.prune()
+    return graph
+
+
+def _merged(graph: Graph, quantize: Node, node: Node) -> Node | None:
+    name, q = OF_IMAGE + node.op.removeprefix(CONVOLUTION), graph.types[quantize.output].q
+    if name not in OPS or q is None:
+        return None
+    image = {"x_scale": q.scale, "x_zero": q.zero, "x_lo": quantize.attrs["lo"], "x_hi": quantize.attrs["hi"]}
+    merged = replace(node, op=name, inputs=(quantize.inputs[0], *node.inputs[1:]), attrs={**node.attrs, **image})
+    try:
+        OPS[name].check(tuple(graph.types[name] for name in merged.inputs), merged.attrs)
+    except GraphError:  # more channels or groups than an image has
+        return None
+    return merged

@@ -1,0 +1,191 @@
+"""Images given as uint8: imported, quantized, run and stored without a float image in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError
+from q8ta_wgpu.ir import INT8X4, UINT8, Graph, Node, QParams, TensorType
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.verify import RUNNABLE, verify
+from tests import simulation
+from tests.test_import_operators import Wrapped, imported
+
+SHAPE = (2, 3, 12, 14)
+
+
+class Net(nn.Module):
+    """A normalized image through two convolutions; `last` takes it as cameras give it, channels innermost."""
+
+    def __init__(self, last: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3), last
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.last:
+            x = x.permute(0, 3, 1, 2)
+        y: Tensor = self.second(torch.relu(self.first((x.float() / 255 - 0.45) / 0.22)))
+        return y
+
+
+def image(last: bool = False, seed: int = 0) -> Tensor:
+    """Random bytes with both ends of their range."""
+    shape = (SHAPE[0], *SHAPE[2:], SHAPE[1]) if last else SHAPE
+    x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    x.view(-1)[:2] = torch.tensor([0, 255], dtype=torch.uint8)
+    return x
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["channels first", "channels last"])
+def quantized(request: pytest.FixtureRequest) -> tuple[Any, q8.Model, Tensor]:
+    x = image(request.param)
+    exported = q8.quantize(Net(request.param).eval(), (x,), calibration=[(x,)])
+    return exported, q8.compile(exported), x
+
+
+def test_everything_runs_in_int8(quantized: tuple[Any, q8.Model, Tensor], device: Device) -> None:
+    """The normalization is one table; the bytes are the reference's, on every device."""
+    _, model, x = quantized
+    ops = [node.op for node in model.graph.nodes if node.op != "permute"]
+    assert ops == ["q8ta_table", "q8ta_conv2d", "q8ta_conv2d_dequantize"]
+    assert model.report().exact
+    with q8.Session(model, device) as session:
+        for array in (image(x.shape[-1] == 3, seed) for seed in range(2)):
+            np.testing.assert_array_equal(session(array), q8.Session(model, "reference")(array.numpy()))
+        many = list(session.run_many([x, x]))
+        np.testing.assert_array_equal(many[1], session(x))
+
+
+def test_against_the_simulation(quantized: tuple[Any, q8.Model, Tensor]) -> None:
+    exported, model, x = quantized
+    (name,) = model.graph.inputs
+    found = simulation.compare(exported, model, {name: x.numpy()})
+    assert len(found) >= 3
+    assert all(c.largest <= 1 and c.equal >= 0.999 for c in found), found
+
+
+def test_float_models_take_uint8_as_well() -> None:
+    """Without quantization, and the conversions that change nothing."""
+    x = image()
+    functions: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda x: x.float() / 255,
+        lambda x: x.to(torch.float32).float() * 2.0,
+        lambda x: x.flip(2).float(),
+    )
+    for function in functions:
+        np.testing.assert_allclose(q8.Session(imported(function, x), "reference")(x), function(x).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x.double().float(), "uint8 inputs become float32 and nothing else is converted"),
+        (lambda x: x.float().to(torch.int32).float(), "uint8 inputs become float32 and nothing else is converted"),
+        (lambda x: x + x, "must be float32, found int8x4"),
+        (lambda x: x.flip(2), "is uint8: end the program with its dequantize"),
+        (lambda x: (x.float(), x), "is uint8: end the program with its dequantize"),
+    ],
+)
+def test_what_is_refused(function: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        q8.compile(torch.export.export(Wrapped(function), (image(),)))
+
+
+def test_the_codes_of_a_quantized_tensor_are_not_converted() -> None:
+    """Its int8 has a scale of its own, which a conversion of the bytes would not apply."""
+    qd = torch.ops.quantized_decomposed
+
+    def codes(x: Tensor) -> Tensor:
+        y: Tensor = qd.quantize_per_tensor(x, 0.5, 128, 0, 255, torch.uint8).float()
+        return y
+
+    with pytest.raises(UnsupportedError, match="nothing else is converted"):
+        q8.compile(torch.export.export(Wrapped(codes), (torch.zeros(2, 3),)))
+
+
+def int8_model() -> q8.Model:
+    """The same graph on a true int8 input of the same scale and zero point."""
+    model = imported(lambda x: x.float() / 255, image())
+    graph = model.graph.copy()
+    graph.uint8.clear()
+    return q8.Model(graph, model.structure)
+
+
+def test_dtypes_are_told_apart(device: Device) -> None:
+    unsigned, signed, x = imported(lambda x: x.float() / 255, image()), int8_model(), image().numpy()
+    with q8.Session(unsigned, device) as a, q8.Session(signed, device) as b:
+        np.testing.assert_array_equal(a(x), b((x.astype(np.int16) - 128).astype(np.int8)))
+        for wrong in (x.view(np.int8), x.astype(np.float32), x.astype(np.int32), x > 3):
+            with pytest.raises(InputError, match=f"must be uint8, found {wrong.dtype}"):
+                a(wrong)
+        for wrong in (x, x.astype(np.float32)):
+            with pytest.raises(InputError, match=f"must be int8, found {wrong.dtype}"):
+                b(wrong)
+        with pytest.raises(InputError, match="must have shape"):
+            a(x[:1])
+        strided = np.ascontiguousarray(x[..., ::-1])[..., ::-1]
+        np.testing.assert_array_equal(a(strided), a(x))
+
+
+def test_files_and_other_sizes(tmp_path: Path, quantized: tuple[Any, q8.Model, Tensor]) -> None:
+    _, model, x = quantized
+    model.save(tmp_path / "net.q8ta")
+    loaded = q8.load(tmp_path / "net.q8ta")
+    assert loaded.graph.uint8 == {"x"}
+    assert "x uint8[2" in repr(loaded)
+    assert "given as uint8" in str(loaded.graph)
+    np.testing.assert_array_equal(q8.Session(loaded, "reference")(x), q8.Session(model, "reference")(x))
+    one = loaded.reshape((1, *x.shape[1:]))
+    np.testing.assert_array_equal(q8.Session(one, "reference")(x[:1]), q8.Session(model, "reference")(x)[:1])
+    int8_model().save(tmp_path / "int8.q8ta")
+    assert q8.load(tmp_path / "int8.q8ta").graph.uint8 == set()
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = imported(lambda x: x.float() / 255, image()), image().numpy()
+    file, given, result = (str(tmp_path / name) for name in ("net.q8ta", "x.npy", "y.npy"))
+    model.save(file)
+    np.save(given, x)
+    assert main(["run", file, "--input", given, "--output", result, "--device", "reference"]) == 0
+    np.testing.assert_array_equal(np.load(result), q8.Session(model, "reference")(x))
+    assert main(["show", file]) == 0
+    assert main(["time", file, "--repeats", "1"]) == 0
+    assert "given as uint8" in capsys.readouterr().out
+    np.save(given, x.astype(np.float32))
+    assert main(["run", file, "--input", given, "--output", result, "--device", "reference"]) != 0
+    assert "must be uint8, found float32" in capsys.readouterr().err
+
+
+def test_in_tiles(device: Device) -> None:
+    model = imported(lambda x: torch.relu(x.float()), image())
+    with q8.TiledSession(model, SHAPE, device, max_bytes=6 * 6 * 4 * 8) as tiled:
+        assert tiled.windows > 1
+        np.testing.assert_array_equal(tiled(image()), q8.Session(model, "reference")(image()))
+        with pytest.raises(InputError, match="must be uint8"):
+            tiled(image().float())
+
+
+def _graph(q: QParams = UINT8) -> Graph:
+    graph = Graph(["x"], ["y"], [Node("dequantize", ("x",), "y")], uint8={"x"})
+    graph.types = {"x": TensorType((2, 3), INT8X4, q), "y": TensorType((2, 3))}
+    return graph
+
+
+def test_what_a_file_may_not_say() -> None:
+    verify(_graph(), RUNNABLE)
+    inner, outside = _graph(), _graph()
+    inner.uint8.add("y")
+    outside.outputs.append("x")
+    for graph in (inner, outside, _graph(QParams(1.0, 0)), _graph(QParams(0.5, -128))):
+        with pytest.raises(GraphError, match="is given as uint8, so it must be an input alone"):
+            verify(graph, RUNNABLE)
