@@ -267,4 +267,4 @@ def test_relu_whose_zero_point_is_not_the_minimum(vulkan: Device) -> None:
 
     model = check(nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 4)), [data(1, 3, 6, 6)], vulkan, Wide())
     first = next(node for node in model.graph.nodes if parts(node.op)[0] == "q8ta_conv2d")
-    assert first.attrs["lo"] == -20
+    assert first.attrs["inner_lo"] == -20
