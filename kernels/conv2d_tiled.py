@@ -110,7 +110,7 @@ def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple
     return tuple(
         Kernel(
             f"{op}.{name}_{label}",
-            ("gemm", "gemm_dot", "dot", *readers, *stems),
+            (tile.body, "gemm_dot", "dot", *readers, *stems),
             (ONLY_4C,),
             output,
             when=functools.partial(_products, reading=reading, tile=tile),
