@@ -19,7 +19,6 @@ from q8ta_wgpu.layout import Layout
 from q8ta_wgpu.op import Call, Params
 from q8ta_wgpu.target import Target
 
-
 REGISTERS = "gemm_registers"
 
 
