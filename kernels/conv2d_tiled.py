@@ -100,6 +100,9 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
 }
 """Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
 
+NARROW = ("window, narrow", "thin")
+"""Readings that look up each word of a vector, or each byte."""
+
 
 def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool:
     return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
@@ -114,15 +117,15 @@ def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple
             (ONLY_4C,),
             output,
             when=functools.partial(_products, reading=reading, tile=tile),
-            suits=functools.partial(gemm.suits, label=label, sizes=sizes),
+            suits=functools.partial(gemm.suits, label=label, sizes=sizes, narrow=reading in NARROW),
             wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
             params=functools.partial(_product_params, tile),
             prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
             **gemm.kernel_fields(tile, sizes),
         )
-        for label, tile in gemm.TILES.items()
         for reading, (name, readers, wide) in READINGS.items()
+        for label, tile in (gemm.NARROW_TILES if reading in NARROW else gemm.TILES).items()
     )
 
 

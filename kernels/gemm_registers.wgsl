@@ -3,6 +3,8 @@
 // workgroup lie along the rows, so that they read the same weights. For q8ta_wgpu/unroll.py all loops but that over k
 // have constant bounds. Linked: as for gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
 
+// A CPU does best to read anything where a tap is outside the image, and not use it: bounds are checked.
+const BRANCHES = false;
 const TILE_M = THREADS_M * ROWS;
 
 @compute @workgroup_size(THREADS_M)

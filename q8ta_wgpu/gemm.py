@@ -120,9 +120,16 @@ TILES: Mapping[str, Tile] = {
     "32x32": Tile(threads_m=8, threads_n=8, rows=4, quads=1),
     "32x16": Tile(threads_m=8, threads_n=4, rows=4, quads=1, split=4),
     "16x16": Tile(threads_m=8, threads_n=4, rows=2, quads=1, split=4),
-    "registers": Tile(threads_m=16, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
+    "registers_8x16": Tile(threads_m=16, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
+    "registers_8x12": Tile(threads_m=16, threads_n=1, rows=8, quads=3, step=1, body=REGISTERS),
 }
-"""The tiles there are, by the size of a workgroup's result, and the one for CPUs."""
+"""The tiles there are, by the size of a workgroup's result; those for CPUs by that of a thread's."""
+
+NARROW_TILES: Mapping[str, Tile] = {
+    **TILES,
+    "registers_8x32": Tile(threads_m=16, threads_n=1, rows=8, quads=8, step=1, body=REGISTERS),
+}
+"""The tiles for readers that put vectors of x together from words or bytes, which takes as long as multiplying."""
 
 Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
@@ -146,26 +153,37 @@ PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.15, "64x16": 1.6}
 """Time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
 
 
-def choose(sizes: tuple[int, int, int], target: Target) -> str:
-    """The name of the tile for (rows, channels, words along k).
+PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
+"""The same on a CPU (measured on lavapipe)."""
+
+PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
+"""The same for readers that put vectors of x together."""
+
+
+def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) -> str:
+    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader.
 
     Large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
     ones, in the end ones whose threads share k. A CPU's few cores are always full.
     """
-    if target.cpu:
-        return "registers"
     rows, channels, _ = sizes
-    large = min(PADDED, key=lambda name: TILES[name].padded(rows, channels) * PADDED[name])
+
+    def padded(weights: Mapping[str, float]) -> str:
+        return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
+
+    if target.cpu:
+        return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
+    large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
             return name
     return "16x16"
 
 
-def suits(call: Call, target: Target, label: str, sizes: Sizes) -> bool:
+def suits(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
     """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
     found = sizes(call)
-    return found[0] > FEW_ROWS and label == choose(found, target)
+    return found[0] > FEW_ROWS and label == choose(found, target, narrow)
 
 
 FEW_ROWS = 8
