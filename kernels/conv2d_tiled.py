@@ -234,6 +234,7 @@ def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tup
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
             prepack={1: pack_lanes if dot else pack_depthwise, **PER_CHANNEL},
             threads=functools.partial(_strips, columns=columns, rows=rows),
+            unrolled=True,
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()
