@@ -34,7 +34,7 @@ ROWS = (1, 2, 4, 6, 8, 16)
 PRODUCTS = ((4096, 4096), (2048, 1000), (1024, 768), (768, 3072))
 """(K, N) of matrix products."""
 
-TILES_CPU = ("16x16", "64x16")
+TILES_CPU = ("16x16", "8x16")
 """Tiles to compare on a CPU, where a product of 4096 x 4096 takes long."""
 
 SHUFFLES = (((1, 128, 64, 36), 2), ((1, 8, 128, 72), 2), ((1, 9, 240, 426), 3), ((1, 256, 32, 32), 4))

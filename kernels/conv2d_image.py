@@ -119,11 +119,11 @@ def _tile_params(call: Call, tile: gemm.Tile) -> Params:
 def _product(op: str, after: Epilogue, place: tuple[str, ...], label: str, tile: gemm.Tile) -> Kernel:
     return Kernel(
         f"{op}.implicit_{label}",
-        ("gemm", "gemm_dot", "dot", "gemm_window_image", "quantize_steps", *after.quad, *place),
+        (tile.body, "gemm_dot", "dot", "gemm_window_image", "quantize_steps", *after.quad, *place),
         (FLOAT, ONLY_4C),
         FLOAT if after.real else ONLY_4C,
         when=functools.partial(_fits, tile=tile),
-        suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
+        suits=functools.partial(gemm.suits, label=label, sizes=_sizes, narrow=True),
         wide=WIDE,
         positions=False,
         params=functools.partial(_tile_params, tile=tile),
@@ -142,7 +142,7 @@ def _op(after: Epilogue) -> Op:
         reads=conv2d_sums.reads,
         schema={**conv2d_sums.SCHEMA, **after.schema, **IMAGE},
         kernels=(
-            *(_product(name, after, place, label, tile) for label, tile in gemm.TILES.items()),
+            *(_product(name, after, place, label, tile) for label, tile in gemm.NARROW_TILES.items()),
             _general(name, after, place),
         ),
         tolerance=after.tolerance,

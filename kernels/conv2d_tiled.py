@@ -100,6 +100,9 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
 }
 """Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
 
+NARROW = ("window, narrow", "thin")
+"""Readings that look up each word of a vector, or each byte."""
+
 
 def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool:
     return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
@@ -110,19 +113,19 @@ def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple
     return tuple(
         Kernel(
             f"{op}.{name}_{label}",
-            ("gemm", "gemm_dot", "dot", *readers, *stems),
+            (tile.body, "gemm_dot", "dot", *readers, *stems),
             (ONLY_4C,),
             output,
             when=functools.partial(_products, reading=reading, tile=tile),
-            suits=functools.partial(gemm.suits, label=label, sizes=sizes),
+            suits=functools.partial(gemm.suits, label=label, sizes=sizes, narrow=reading in NARROW),
             wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
             params=functools.partial(_product_params, tile),
             prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
             **gemm.kernel_fields(tile, sizes),
         )
-        for label, tile in gemm.TILES.items()
         for reading, (name, readers, wide) in READINGS.items()
+        for label, tile in (gemm.NARROW_TILES if reading in NARROW else gemm.TILES).items()
     )
 
 
@@ -231,6 +234,7 @@ def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tup
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
             prepack={1: pack_lanes if dot else pack_depthwise, **PER_CHANNEL},
             threads=functools.partial(_strips, columns=columns, rows=rows),
+            unrolled=True,
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()

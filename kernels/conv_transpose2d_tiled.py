@@ -147,10 +147,7 @@ def _when(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
 
 def _suits(call: Call, target: Target, label: str) -> bool:
     rows, channels, words = sizes(call)
-    # On a CPU tiles differ by what they pad, and each phase is padded alone; a GPU needs enough of them in all.
-    return label == gemm.choose(
-        (rows // math.prod(call.attrs["stride"]) if target.cpu else rows, channels, words), target
-    )
+    return label == gemm.choose((rows, channels, words), target)
 
 
 def product_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
@@ -159,7 +156,7 @@ def product_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[K
         Kernel(
             f"{op}.implicit_{label}",
             (
-                "gemm",
+                tile.body,
                 "gemm_dot",
                 "dot",
                 "gemm_window_transposed",

@@ -7,6 +7,8 @@
 // constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad
 // and store_quad (quad_*).
 
+// GPUs do best to read nothing where a tap is outside the image.
+const BRANCHES = true;
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;

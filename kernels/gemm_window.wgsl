@@ -25,6 +25,8 @@ fn place_of(k: u32) -> Place {
 fn load_x(row: Row, place: Place) -> vec4<u32> {
   let y = row.y + place.y;
   let column = row.x + place.x;
-  if (y >= params.x_dims.z || column >= params.x_dims.w) { return params.x_zeros; }
-  return x[((row.image + y) * params.x_dims.w + column) * (params.row_words / 4u) + place.channel];
+  let outside = y >= params.x_dims.z || column >= params.x_dims.w;
+  if (BRANCHES && outside) { return params.x_zeros; }
+  let value = x[((row.image + y) * params.x_dims.w + column) * (params.row_words / 4u) + place.channel];
+  return select(value, params.x_zeros, !BRANCHES && outside);
 }

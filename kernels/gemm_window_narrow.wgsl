@@ -24,8 +24,10 @@ fn place_of(k: u32) -> Place {
 fn load_word(row: Row, y_step: u32, x_step: u32, channel: u32) -> u32 {
   let y = row.y + y_step;
   let column = row.x + x_step;
-  if (y >= params.x_dims.z || column >= params.x_dims.w) { return params.x_zeros.x; }
-  return x[((row.image + y) * params.x_dims.w + column) * params.row_words + channel];
+  let outside = y >= params.x_dims.z || column >= params.x_dims.w;
+  if (BRANCHES && outside) { return params.x_zeros.x; }
+  let value = x[((row.image + y) * params.x_dims.w + column) * params.row_words + channel];
+  return select(value, params.x_zeros.x, !BRANCHES && outside);
 }
 
 fn load_x(row: Row, place: Place) -> vec4<u32> {

@@ -29,8 +29,10 @@ fn place_of(k: u32) -> Place {
 fn load_byte(row: Row, y_step: u32, x_step: u32) -> u32 {
   let y = row.y + y_step;
   let column = row.x + x_step;
-  if (y >= params.x_dims.z || column >= params.x_dims.w) { return params.x_zeros.x & 0xffu; }
-  return x[(row.image + y) * params.x_dims.w + column] & 0xffu;
+  let outside = y >= params.x_dims.z || column >= params.x_dims.w;
+  if (BRANCHES && outside) { return params.x_zeros.x & 0xffu; }
+  let value = x[(row.image + y) * params.x_dims.w + column];
+  return select(value, params.x_zeros.x, !BRANCHES && outside) & 0xffu;
 }
 
 fn load_word(row: Row, y: vec4<u32>, x: vec4<u32>) -> u32 {

@@ -19,6 +19,8 @@ from q8ta_wgpu.layout import Layout
 from q8ta_wgpu.op import Call, Params
 from q8ta_wgpu.target import Target
 
+REGISTERS = "gemm_registers"
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -30,6 +32,7 @@ class Tile:
         quads: channel quads a thread makes.
         step: vectors of 16 int8 along k brought to workgroup memory at a time, at most 8.
         split: groups of threads that share k; their sums meet in workgroup memory.
+        body: the WGSL; 'gemm_registers' uses no workgroup memory and takes threads_n, step and split as 1.
     """
 
     threads_m: int
@@ -38,6 +41,7 @@ class Tile:
     quads: int
     step: int = 4
     split: int = 1
+    body: str = "gemm"
 
     @property
     def m(self) -> int:
@@ -57,6 +61,8 @@ class Tile:
     @property
     def memory(self) -> int:
         """Bytes of workgroup memory."""
+        if self.body == REGISTERS:
+            return 0
         depth = max(self.step, self.n // 4) if self.split > 1 else self.step
         return 16 * self.split * (depth * self.m + self.step * self.n)
 
@@ -67,12 +73,16 @@ class Tile:
         return {name.upper(): getattr(self, name) for name in names}
 
     def fits(self, target: Target) -> bool:
-        """Whether a target's workgroups are large enough."""
-        return self.threads <= target.invocations and self.memory <= target.workgroup_memory
+        """Whether a target's workgroups are large enough; a tile in registers is for CPUs alone."""
+        return (
+            (target.cpu or self.body != REGISTERS)
+            and self.threads <= target.invocations
+            and self.memory <= target.workgroup_memory
+        )
 
     def at_depth(self, vectors: int) -> Tile:
         """The tile with a step no longer than `vectors` vectors of k need."""
-        shortest = next((step for step in (1, 2) if vectors <= step * self.split), self.step)
+        shortest = next((step for step in (1, 2) if vectors <= step * self.split and step < self.step), self.step)
         enough = shortest * self.m % (self.threads // self.split) == 0
         return replace(self, step=shortest) if enough else self
 
@@ -110,8 +120,17 @@ TILES: Mapping[str, Tile] = {
     "32x32": Tile(threads_m=8, threads_n=8, rows=4, quads=1),
     "32x16": Tile(threads_m=8, threads_n=4, rows=4, quads=1, split=4),
     "16x16": Tile(threads_m=8, threads_n=4, rows=2, quads=1, split=4),
+    "registers_8x16": Tile(threads_m=8, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
+    "registers_8x12": Tile(threads_m=8, threads_n=1, rows=8, quads=3, step=1, body=REGISTERS),
 }
-"""The tiles there are, by the size of a workgroup's result."""
+"""The tiles there are, by the size of a workgroup's result; those for CPUs by that of a thread's. Eight threads are one
+vector of lavapipe's, and neither more rows nor more quads a thread are faster there."""
+
+NARROW_TILES: Mapping[str, Tile] = {
+    **TILES,
+    "registers_8x32": Tile(threads_m=8, threads_n=1, rows=8, quads=8, step=1, body=REGISTERS),
+}
+"""The tiles for readers that put vectors of x together from words or bytes, which takes as long as multiplying."""
 
 Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
@@ -131,26 +150,29 @@ def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
 MANY_GROUPS, SOME_GROUPS = 300, 200
 """Workgroups that keep a large GPU's processors busy with tiles that do not, and that do, share k."""
 
-PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.15, "64x16": 1.6}
+PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 0.98, "64x16": 1.6}
 """Time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
 
-PADDED_CPU: Mapping[str, float] = {"128x64": 1.0, "64x64": 1.1, "64x16": 1.2}
-"""The same on a CPU (measured on lavapipe)."""
+PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
+"""The same on a CPU (measured on lavapipe, as multiples of 8x16's)."""
+
+PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
+"""The same for readers that put vectors of x together."""
 
 
-def choose(sizes: tuple[int, int, int], target: Target) -> str:
-    """The name of the tile for (rows, channels, words along k).
+def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) -> str:
+    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader.
 
     Large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
-    ones, in the end ones whose threads share k. A CPU has few cores, so large tiles always fill it.
+    ones, in the end ones whose threads share k. A CPU's few cores are always full.
     """
     rows, channels, _ = sizes
 
     def padded(weights: Mapping[str, float]) -> str:
-        return min(weights, key=lambda name: TILES[name].padded(rows, channels) * weights[name])
+        return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
 
     if target.cpu:
-        return padded(PADDED_CPU)
+        return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
@@ -158,10 +180,10 @@ def choose(sizes: tuple[int, int, int], target: Target) -> str:
     return "16x16"
 
 
-def suits(call: Call, target: Target, label: str, sizes: Sizes) -> bool:
+def suits(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
     """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
     found = sizes(call)
-    return found[0] > FEW_ROWS and label == choose(found, target)
+    return found[0] > FEW_ROWS and label == choose(found, target, narrow)
 
 
 FEW_ROWS = 8
@@ -213,4 +235,5 @@ def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
         "threads": threads,
         "workgroup": (tile.threads, 1, 1),
         "cost": weighted.cost("tiled"),
+        "unrolled": tile.body == REGISTERS,
     }

@@ -23,6 +23,8 @@ import numpy as np
 from q8ta_wgpu.ir import FLOAT32, INT8X4
 from q8ta_wgpu.layout import Layout, packed_axis
 from q8ta_wgpu.op import Call, Kernel, Op, Params, dims
+from q8ta_wgpu.target import BASELINE, Target
+from q8ta_wgpu.unroll import unroll
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
 _BUFFER = {INT8X4: "u32", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
@@ -173,9 +175,10 @@ def link(
     layouts: Sequence[Layout | None],
     out: Layout,
     params: Params,
-    packed_dot: bool = True,
+    target: Target = BASELINE,
 ) -> str:
-    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`.
+    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
+    as `target` takes it fastest.
 
     Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or the emulated dot product.
     """
@@ -196,9 +199,10 @@ def link(
     lines += _result(call.output.dtype, out, len(operands), kernel)
     lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if packed_dot else "dot_emulated"}
+    choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if target.packed_dot else "dot_emulated"}
     stems = [choices.get(stem, stem) for stem in kernel.source]
-    return "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
+    text = "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
+    return unroll(text) if kernel.unrolled and target.cpu else text
 
 
 def _literal(value: int) -> str:

@@ -173,6 +173,7 @@ class Kernel:
         prepack: operand position -> function from (call, canonical array) to the array uploaded.
         threads: grid in threads; the linker divides by the workgroup.
         workgroup: threads of a workgroup in x, y, z, as the WGSL says.
+        unrolled: whether its loops of a known number of turns are written out for a CPU (q8ta_wgpu/unroll.py).
         cost: estimated work beyond moving its tensors once, in units of bytes moved (1 unit = 1 byte).
     """
 
@@ -190,6 +191,7 @@ class Kernel:
     prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)
     threads: Callable[[Call, Layout], tuple[int, int, int]] = output_words
     workgroup: tuple[int, int, int] = (64, 1, 1)
+    unrolled: bool = False
     cost: Callable[[Call], float] = lambda call: 0.0
 
 

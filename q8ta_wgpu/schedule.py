@@ -82,7 +82,7 @@ class _Builder:
             )
         words = word_count(call.output.shape, step.out)
         params = link.fields(kernel, op, call, words)
-        text = link.link(kernel, op, call, step.layouts, step.out, params, self.target.packed_dot)
+        text = link.link(kernel, op, call, step.layouts, step.out, params, self.target)
         buffers: list[Place] = []
         moved = 4 * words
         for position, (name, layout) in enumerate(zip(step.node.inputs, step.layouts, strict=True)):

@@ -114,7 +114,7 @@ def dispatch_key(way: Candidate, op: Op, call: Call, target: Target) -> str:
     """
     kernel, words = way.kernel, word_count(call.output.shape, way.out)
     fields = link.fields(kernel, op, _unscaled(call), words)
-    text = link.link(kernel, op, call, way.layouts, way.out, fields, target.packed_dot)
+    text = link.link(kernel, op, call, way.layouts, way.out, fields, target)
     sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
     grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
     shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from q8ta_wgpu.target import BASELINE, Target
 from q8ta_wgpu.verify import call_of
 
 POISON = 0x8F7F80FF
+SOFTWARE = replace(BASELINE, cpu=True)
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
     node = graph.nodes[0]
     op, call = OPS[node.op], call_of(graph, node)
     for kernel in op.kernels:
-        if not kernel.when(call, BASELINE):
+        if not any(kernel.when(call, target) for target in (BASELINE, SOFTWARE)):
             continue
         for layouts, out in combinations(op, kernel, graph, node, index):
             step = Step(node, call, kernel, layouts, out)

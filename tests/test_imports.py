@@ -47,7 +47,8 @@ TABLE: dict[str, set[str]] = {
     "passes": {"ir", "passes.*", "verify"},
     "passes.*": VOCABULARY | LAYOUT_SYNC | {"arithmetic", "curve", "kernels", "op", "passes", "passes.*", "verify"},
     # from a graph to a program
-    "link": VOCABULARY | {"op"},
+    "unroll": set(),
+    "link": VOCABULARY | {"op", "unroll"},
     "memory": set(),
     "schedule": VOCABULARY | {"cost", "kernels", "link", "memory", "op", "passes.sync_layouts", "runtime.program"},
     # models and files
