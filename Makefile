@@ -24,7 +24,7 @@ check: $(VENV)/ready
 
 unit: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan opengl
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2 --dist loadgroup
 
 bench: $(VENV)/ready
 	$(RUN) -m pytest bench

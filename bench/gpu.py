@@ -124,31 +124,24 @@ def random_words(graph: Graph, plan: Plan) -> list[Array]:
     return words
 
 
-def spin_up(device: Device, graph: Graph) -> None:
-    """Runs a graph for SPIN_UP seconds: an idle GPU takes that long to reach its clocks."""
-    start = time.perf_counter()
-    while time.perf_counter() - start < SPIN_UP:
-        microseconds(device, graph, plan_for(graph, chosen(graph, device)))
-
-
-def microseconds(device: Device, graph: Graph, plan: Plan) -> float:
+def microseconds(device: Device, graph: Graph, plan: Plan, warm: float = WARM_UP) -> float:
     """Median GPU time of one run of a graph under a plan, with clocks up: see `settled`."""
     executor = Executor(schedule(graph, device.target, plan), device)
     try:
-        return settled(executor, random_words(graph, plan))
+        return settled(executor, random_words(graph, plan), warm)
     finally:
         executor.close()
 
 
-def settled(executor: Executor, words: list[Array]) -> float:
-    """Median microseconds of a run after WARM_UP seconds of work; each sample takes about a millisecond.
+def settled(executor: Executor, words: list[Array], warm: float = WARM_UP) -> float:
+    """Median microseconds of a run after `warm` seconds of work; each sample takes about a millisecond.
 
     Clocks fall while the host packs the next kernel's weights, and come back only under load.
     """
     once = float(executor.time_runs(words, 2)[-1])
     runs = int(np.clip(1000 / max(once, 1.0), 1, 100))
     start = time.perf_counter()
-    while time.perf_counter() - start < WARM_UP:
+    while time.perf_counter() - start < warm:
         executor.time_runs(words, 3, runs)
     return float(np.median(executor.time_runs(words, REPEATS, runs)))
 
@@ -211,8 +204,8 @@ def macs(graph: Graph) -> int:
 def gemm_rate(device: Device, size: int = 4096) -> float:
     """The best int8 matrix product's TOPS, with clocks up."""
     graph = linear(size, size, size)
-    spin_up(device, graph)
-    return max(2e-6 * macs(graph) / microseconds(device, graph, plan_for(graph, k)) for k in tiled(graph, device))
+    times = [microseconds(device, graph, plan_for(graph, kernel), SPIN_UP) for kernel in tiled(graph, device)]
+    return 2e-6 * macs(graph) / min(times)
 
 
 def tiled(graph: Graph, device: Device) -> list[Kernel]:
@@ -224,9 +217,8 @@ def part_gemm(device: Device) -> None:
     """Matrix products of several shapes with every kernel."""
     for m, k, n in ((4096, 4096, 4096), (1024, 1024, 1024), (197, 768, 3072), (16, 4096, 4096), (1, 4096, 4096)):
         graph = linear(m, k, n)
-        spin_up(device, graph)
         for kernel in candidates(graph, device):
-            us = microseconds(device, graph, plan_for(graph, kernel))
+            us = microseconds(device, graph, plan_for(graph, kernel), SPIN_UP)
             mark = "<- chosen" if kernel is chosen(graph, device) else ""
             print(f"gemm {m}x{k}x{n} {kernel.name:<26} {us:>9.1f} us {2e-6 * macs(graph) / us:>7.2f} TOPS {mark}")
 

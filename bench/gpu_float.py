@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.gpu import Shape, candidates, chosen, plan_for, spin_up
+from bench.gpu import Shape, candidates, chosen, microseconds, plan_for
 from bench.gpu_conv import in_turns
 from bench.gpu_networks import SPIN_UP, read
 from q8ta_wgpu.ir import Array, Graph, Node, TensorType
@@ -46,7 +46,7 @@ def float_graph(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], constan
 
 def report(device: Device, title: str, graph: Graph, kernels: dict[str, Kernel], work: float, unit: str) -> None:
     """Prints every kernel of a graph's node, fastest first; `work` is in millions of `unit` a second."""
-    spin_up(device, graph)
+    microseconds(device, graph, plan_for(graph, chosen(graph, device)), SPIN_UP)  # clocks up
     found = in_turns(device, {label: (graph, plan_for(graph, kernel)) for label, kernel in kernels.items()})
     pick = chosen(graph, device)
     print(title)

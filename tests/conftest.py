@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -50,16 +52,48 @@ def device(request: pytest.FixtureRequest) -> Device:
     return open_device(request.param)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers (`-n 2 --dist loadgroup`) a backend's kernels stay in one, so that each pipeline is compiled
+    once, and so do a file's other tests, which share what they make."""
+    for item in items:
+        backend = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+        item.add_marker(pytest.mark.xdist_group(backend if isinstance(backend, str) else item.path.stem))
+
+
+compiled: dict[str, set[str]] = {}
+"""Digests of the pipelines compiled by each device of every worker."""
+
+
+def _compiled_here() -> dict[str, list[str]]:
+    digest = hashlib.blake2b
+    return {
+        opened.name: sorted(digest(text.encode(), digest_size=8).hexdigest() for text in opened.pipeline_texts)
+        for opened in devices.open_devices()
+    }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what a worker compiled."""
+    for name, found in getattr(node, "workeroutput", {}).get("compiled", {}).items():
+        compiled.setdefault(name, set()).update(found)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     yield
-    texts = {text for opened in devices.open_devices() for text in opened.pipeline_texts}
-    terminalreporter.write_line(f"distinct pipelines compiled: {len(texts)} (limit {PIPELINES})")
-    for opened in devices.open_devices():
-        terminalreporter.write_line(f"  {opened.name}: {opened.compiled}")
+    distinct = len(set().union(*compiled.values()))
+    terminalreporter.write_line(f"distinct pipelines compiled: {distinct} (limit {PIPELINES})")
+    for name, found in compiled.items():
+        terminalreporter.write_line(f"  {name}: {len(found)}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    texts = {text for opened in devices.open_devices() for text in opened.pipeline_texts}
-    if len(texts) > PIPELINES and not session.config.getoption("--every-pair"):
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["compiled"] = _compiled_here()
+        return
+    for name, found in _compiled_here().items():
+        compiled.setdefault(name, set()).update(found)
+    if len(set().union(*compiled.values())) > PIPELINES and not session.config.getoption("--every-pair"):
         session.exitstatus = 1
