@@ -115,7 +115,7 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
         "hi": 127,
     }
     weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
-    # -3 is the zero point of the helpers' inputs; each phase sums every stride-th tap.
+    # -3 is the zero point of op_graph's inputs; each phase sums every stride-th tap.
     sums = [
         weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)
     ]

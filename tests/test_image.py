@@ -122,7 +122,7 @@ def test_an_image_that_is_its_own_addend_is_left() -> None:
 
 def test_an_image_is_folded_where_that_pays() -> None:
     """By device and size, as measured: a large image is quantized once, by a dispatch of its own."""
-    small, large = _graph((1, 3, 224, 224), (32, 3, 3, 3), stride=2), _graph((8, 3, 224, 224), (32, 3, 3, 3))
+    small, large = _graph((1, 3, 224, 224), (32, 3, 3, 3), stride=2), _graph((16, 3, 224, 224), (32, 3, 3, 3))
     for graph, target, count in (
         (small, BASELINE, 1),
         (large, BASELINE, 2),
