@@ -9,7 +9,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
 from q8ta_wgpu.layout import Shape
-from q8ta_wgpu.op import Attr, Call, extent, pair
+from q8ta_wgpu.op import Attr, Call, check_padded, extent, pair
 
 SCHEMA: Mapping[str, Attr] = {
     "stride": pair(),
@@ -33,6 +33,7 @@ def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         size.append((x[2 + axis] + before + after - span) // attrs["stride"][axis] + 1)
     if min(size) < 1:
         raise GraphError(f"conv2d's kernel {weight[2:]} does not fit the padded input {x}")
+    check_padded(x[0], x[1], x[2] + top + bottom, x[3] + left + right)
     for t in types[2:5]:
         if t.shape != (weight[0],):
             raise GraphError(f"conv2d with {weight[0]} output channels: a per-channel operand has shape {t.shape}")

@@ -31,6 +31,7 @@ from q8ta_wgpu.op import (
     Operand,
     Params,
     Site,
+    check_padded,
     extent,
     pair,
 )
@@ -63,6 +64,11 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     )
     if min(size) < 1:
         raise GraphError(f"conv_transpose2d's padding {attrs['padding']} leaves nothing of the result of input {x}")
+    whole = [
+        size[i] + 2 * attrs["padding"][i] + attrs["dilation"][i] * weight[2 + i] + attrs["stride"][i] * x[2 + i]
+        for i in range(2)
+    ]
+    check_padded(x[0], weight[0], *whole)
     phases = attrs["stride"][0] * attrs["stride"][1]
     for t, shape in zip(types[2:5], ((weight[0],), (weight[0],), (phases, weight[0])), strict=False):
         if t.shape != shape:

@@ -14,7 +14,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import INT8X4, Array, Attrs, TensorType
 from q8ta_wgpu.layout import Layout, Shape
-from q8ta_wgpu.op import ANY, EITHER, Attr, Call, Case, Kernel, Op, Operand, Params, dims, pair
+from q8ta_wgpu.op import ANY, EITHER, Attr, Call, Case, Kernel, Op, Operand, Params, check_padded, dims, pair
 from q8ta_wgpu.target import Target
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
@@ -36,6 +36,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         size.append((x[2 + axis] + around - span) // attrs["stride"][axis] + 1)
     if min(size) < 1:
         raise GraphError(f"im2col's kernel {attrs['kernel']} does not fit the padded input {x}")
+    check_padded(x[0], x[1], x[2] + top + bottom, x[3] + left + right)
     return (x[0], attrs["kernel"][0] * attrs["kernel"][1] * (-(-x[1] // 4) * 4), *size), types[0].dtype
 
 

@@ -29,6 +29,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if (factor := attrs.get("factor", 1)) != 1:
+        raise GraphError(f"a linear's result is stored without a pixel_shuffle, found the factor {factor}")
     return epilogue.check(types, attrs, _infer(types, attrs)[0])
 
 

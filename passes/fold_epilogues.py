@@ -87,7 +87,9 @@ def _summed(graph: Graph, found: Node, node: Node, place: int) -> Node | None:
 
 def _dequantized(graph: Graph, found: Node, node: Node, factor: int) -> Node | None:
     q = graph.types[found.output].q
-    if f"{found.op}_dequantize" not in OPS or q is None or (factor > 1 and len(graph.types[found.output].shape) != 4):
+    if f"{found.op}_dequantize" not in OPS or q is None:
+        return None
+    if factor > 1 and len(graph.types[found.inputs[1]].shape) != 4:  # a linear's channels are innermost, not planes
         return None
     attrs = {**found.attrs, "zero": q.zero, "scale": q.scale, "factor": factor}
     return replace(found, op=f"{found.op}_dequantize", output=node.output, attrs=attrs)

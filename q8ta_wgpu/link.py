@@ -202,7 +202,10 @@ def link(
     choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if target.packed_dot else "dot_emulated"}
     stems = [choices.get(stem, stem) for stem in kernel.source]
     text = "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
-    return unroll(text) if kernel.unrolled and target.cpu else text
+    if not (kernel.unrolled and target.cpu):
+        return text
+    label, _, rest = text.partition("\n")
+    return f"{label}\n{unroll(rest)}"
 
 
 def _literal(value: int) -> str:

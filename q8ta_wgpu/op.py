@@ -32,6 +32,16 @@ MAX_WORK = 1 << 42
 channels, 3 x 3) stay below 2^41; a hostile file must not keep a device busy for hours."""
 
 
+MAX_PADDED = 1 << 31
+"""Most elements a convolution's image may have with its padding: the reference holds it, and a file may ask for any."""
+
+
+def check_padded(*extents: int) -> None:
+    """Raises GraphError where a padded image of these extents has more than MAX_PADDED elements."""
+    if math.prod(extents) > MAX_PADDED:
+        raise GraphError(f"the padded image would have {math.prod(extents)} elements, more than {MAX_PADDED}")
+
+
 @dataclass(frozen=True)
 class Attr:
     """What values an attribute may hold.

@@ -15,6 +15,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu import reference
 from q8ta_wgpu.ir import INT8X4, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.runtime.device import Device
 
 
 class Net(nn.Module):
@@ -79,6 +80,16 @@ def test_the_last_of_two_clamps_that_do_not_overlap_wins() -> None:
 def test_a_chain_of_clamps_joins_the_convolution() -> None:
     module = Net(lambda s, x: F.hardtanh(F.relu(s.conv(x)), -1.0, 0.4), conv=nn.Conv2d(4, 4, 3))
     assert _int8(module, torch.randn(1, 4, 6, 5)).report().int8 == {"q8ta_conv2d_dequantize": 1}
+
+
+def test_a_linear_before_a_pixel_shuffle(vulkan: Device) -> None:
+    """A linear's channels are innermost, so a pixel_shuffle cannot join its store."""
+    module = nn.Sequential(nn.Linear(8, 8), nn.PixelShuffle(2))
+    x = torch.randn(1, 4, 2, 8)
+    model = _int8(module, x)
+    assert model.graph.nodes[-2].op != "q8ta_linear_dequantize"
+    expected = q8.Session(model, "reference")(x)
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(x), expected)
 
 
 def test_a_value_repeated_by_cat_is_expanded() -> None:

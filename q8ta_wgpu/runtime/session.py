@@ -91,6 +91,8 @@ class Session:
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
+        if not self.device.target.cpu:
+            _ = self.device.dot_rates  # which form of the dot product is linked; on CPUs the two are about equal
         opened = time.perf_counter()
         program = self.program
         scheduled = time.perf_counter()

@@ -44,8 +44,8 @@ def stream(items: Iterator[Any], start: Callable[[Any], Pending], finish: Callab
                     break
                 try:
                     runs.append((started, start(item)))
-                except Q8taError as error:
-                    failure = _numbered(error, started)
+                except Exception as error:
+                    failure = _numbered(error, started) if isinstance(error, Q8taError) else error
                 started += 1
             if not runs:
                 break
