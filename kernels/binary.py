@@ -29,7 +29,6 @@ from q8ta_wgpu.op import (
     reads_same_place,
 )
 
-INT32_MAX = 2**31 - 1
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
@@ -215,8 +214,8 @@ q8ta_add = Op(
     reads=reads_same_place,
     schema={
         **RANGE,
-        "a_multiplier": Attr("int", low=-INT32_MAX, high=INT32_MAX),
-        "b_multiplier": Attr("int", low=-INT32_MAX, high=INT32_MAX),
+        "a_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
+        "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
     kernels=(

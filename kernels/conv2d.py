@@ -11,7 +11,7 @@ from q8ta_wgpu import epilogue, weighted
 from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.ir import Array, Attrs, TensorType
 from q8ta_wgpu.kernels import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
-from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
+from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.op import (
     FLOAT,
     Builder,
@@ -24,7 +24,6 @@ from q8ta_wgpu.op import (
     Params,
     Site,
 )
-from q8ta_wgpu.target import Target
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -53,13 +52,12 @@ def _depth_quads(call: Call) -> int:
 
 
 def _params(call: Call) -> Params:
-    tiles = canonical(epilogue.sums(call))
     return {
         **conv2d_float.params(call),
         **epilogue.params(call),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
         "depth_quads": np.uint32(_depth_quads(call)),
-        "tiles": np.uint32(tiles[0] * tiles[2] * tiles[3] * -(-tiles[1] // 4)),
+        "tiles": np.uint32(weighted.channel_tiles(call)[0]),
     }
 
 
@@ -78,27 +76,12 @@ def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(rows)
 
 
-def _is_depthwise(call: Call, target: Target) -> bool:
-    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
-
-
-def _pack_dw(call: Call, weight: Array) -> Array:
-    channels = weight.shape[0]
-    padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
-    return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
-
-
-def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
-    n, c, h, w = canonical(epilogue.sums(call))
-    return n * -(-c // 4) * h * w, 1, 1
-
-
 def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
     place = ("place_planes",) if after.real else ()
     output = FLOAT if after.real else CHANNELS_PACKED_INT8
     common: dict[str, Any] = {"inputs": (CHANNELS_PACKED_INT8,), "output": output, "params": _params}
     if after.real:
-        common["threads"] = _tiles
+        common["threads"] = weighted.channel_tiles
     per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
     return (
         *conv2d_tiled.fast_kernels(op, after, place),
@@ -106,8 +89,8 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
         Kernel(
             f"{op}.dw",
             ("q8ta_conv2d_dw", *after.element, *place),
-            when=_is_depthwise,
-            prepack={1: _pack_dw, **per_channel},
+            when=lambda call, target: weighted.is_depthwise(call),
+            prepack={1: conv2d_tiled.pack_depthwise, **per_channel},
             cost=weighted.cost("direct"),
             **common,
         ),

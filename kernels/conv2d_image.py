@@ -67,24 +67,19 @@ def _params(call: Call) -> Params:
     }
 
 
-def _tiles(call: Call) -> int:
-    n, c, h, w = canonical(epilogue.sums(call))
-    return n * -(-c // 4) * h * w
-
-
 def _pack(call: Call, weight: Array) -> Array:
     channels, depth, kh, kw = weight.shape
     return weighted.pack_rows(weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth))
 
 
 def _general(op: str, after: Epilogue, place: tuple[str, ...]) -> Kernel:
-    more: dict[str, Any] = {"threads": lambda call, layout: (_tiles(call), 1, 1)} if after.real else {}
+    more: dict[str, Any] = {"threads": weighted.channel_tiles} if after.real else {}
     return Kernel(
         f"{op}.direct",
         ("q8ta_conv2d_image", "quantize_steps", "dot", *after.element, *place),
         (FLOAT, CHANNELS_PACKED_INT8),
         FLOAT if after.real else CHANNELS_PACKED_INT8,
-        params=lambda call: {**_params(call), "tiles": np.uint32(_tiles(call))},
+        params=lambda call: {**_params(call), "tiles": np.uint32(weighted.channel_tiles(call)[0])},
         prepack={1: _pack, **PER_CHANNEL},
         cost=weighted.cost("direct"),
         **more,
@@ -119,7 +114,7 @@ def _tile_params(call: Call, tile: gemm.Tile) -> Params:
 def _product(op: str, after: Epilogue, place: tuple[str, ...], label: str, tile: gemm.Tile) -> Kernel:
     return Kernel(
         f"{op}.implicit_{label}",
-        (tile.body, "gemm_dot", "dot", "gemm_window_image", "quantize_steps", *after.quad, *place),
+        (tile.body, "gemm_dot", "dot", "gemm_window_image", "gemm_pixels", "quantize_steps", *after.quad, *place),
         (FLOAT, ONLY_4C),
         FLOAT if after.real else ONLY_4C,
         when=functools.partial(_fits, tile=tile),

@@ -92,11 +92,11 @@ def _reading(call: Call) -> str:
 
 
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
-    "pw": ("pw", ("gemm_rows", "gemm_wide"), True),
-    "pw, narrow": ("pw", ("gemm_rows", "gemm_narrow"), False),
-    "window": ("implicit", ("gemm_window",), True),
-    "window, narrow": ("implicit", ("gemm_window_narrow",), False),
-    "thin": ("implicit", ("gemm_window_thin",), False),
+    "pw": ("pw", ("gemm_rows", "gemm_pixels", "gemm_wide"), True),
+    "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "gemm_narrow"), False),
+    "window": ("implicit", ("gemm_window", "gemm_window_row", "gemm_pixels"), True),
+    "window, narrow": ("implicit", ("gemm_window_narrow", "gemm_window_row", "gemm_pixels"), False),
+    "thin": ("implicit", ("gemm_window_thin", "gemm_window_row", "gemm_pixels"), False),
 }
 """Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
 
@@ -165,18 +165,17 @@ def _pack_quads(call: Call, weight: Array) -> Array:
     return gemm.pack_quads(_weight_rows(call, weight))
 
 
-def is_depthwise(call: Call) -> bool:
-    """Whether every input channel has one output channel of its own."""
-    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
-
-
 def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
     n, c, h, w = _sums(call)
     return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
 
 
 def _dw_when(call: Call, target: Target) -> bool:
-    return is_depthwise(call) and call.attrs["dilation"] == (1, 1) and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
+    return (
+        weighted.is_depthwise(call)
+        and call.attrs["dilation"] == (1, 1)
+        and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
+    )
 
 
 def _dw_suits(call: Call, target: Target, large: bool, dot: bool) -> bool:

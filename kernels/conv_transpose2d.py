@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu import epilogue, weighted
+from q8ta_wgpu import arithmetic, epilogue, weighted
 from q8ta_wgpu.epilogue import Epilogue
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import FLOAT32, Array, Attrs, TensorType
 from q8ta_wgpu.kernels import conv_transpose2d_tiled as tiled
-from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
+from q8ta_wgpu.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.op import (
     FLOAT,
     Attr,
@@ -123,7 +123,7 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     expected, largest = _corrections(weight, call.zeros[0], call.attrs)
     if np.any(correction != expected):
         return f"must be the zero point {call.zeros[0]} times the sums of each phase's weights"
-    limit = weighted.INT32_MAX
+    limit = arithmetic.INT32_MAX
     return f"belongs to weights whose accumulator could reach {largest}, past int32" if largest > limit else ""
 
 
@@ -139,7 +139,7 @@ def _lower(site: Site) -> Lowered | str:
     weight, x = lowered.operands[1], site.q[0]
     assert isinstance(weight, np.ndarray) and x is not None
     correction, largest = _corrections(weight, x.zero, site.call.attrs)
-    if largest > weighted.INT32_MAX:
+    if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     operands = (*lowered.operands[:4], correction.astype(np.int32), *lowered.operands[5:])
     return replace(lowered, operands=operands)
@@ -167,19 +167,10 @@ def _params_float(call: Call) -> Params:
     }
 
 
-def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
-    n, c, h, w = canonical(epilogue.sums(call))
-    return n * -(-c // 4) * h * w, 1, 1
-
-
-def _is_depthwise(call: Call) -> bool:
-    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
-
-
 def _group(call: Call) -> tuple[int, int]:
     """Outputs and inputs of a group. Four depthwise channels count as one, whose weights lie on a diagonal."""
     channels, depth = call.inputs[1].shape[:2]
-    return (4, 4) if _is_depthwise(call) else (channels // call.attrs["groups"], depth)
+    return (4, 4) if weighted.is_depthwise(call) else (channels // call.attrs["groups"], depth)
 
 
 def _params(call: Call) -> Params:
@@ -191,7 +182,7 @@ def _params(call: Call) -> Params:
         "channels_per_group": np.uint32(channels),
         "depth_per_group": np.uint32(depth),
         "depth_quads": np.uint32(-(-depth // 4)),
-        "tiles": np.uint32(_tiles(call, Layout.DEFAULT)[0]),
+        "tiles": np.uint32(weighted.channel_tiles(call)[0]),
     }
 
 
@@ -204,7 +195,7 @@ def _aligned(call: Call) -> bool:
 def _pack(call: Call, weight: Array) -> Array:
     channels, depth, kh, kw = weight.shape
     rows = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
-    if _is_depthwise(call):
+    if weighted.is_depthwise(call):
         rows = rows * np.eye(4, dtype=np.int8)[np.arange(channels) % 4, None]
     return weighted.pack_rows(rows)
 
@@ -217,7 +208,7 @@ def _each_phase(call: Call, array: Array) -> Array:
 
 def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
     place = ("place_planes",) if after.real else ()
-    floats: dict[str, Any] = {"threads": _tiles} if after.real else {}
+    floats: dict[str, Any] = {"threads": weighted.channel_tiles} if after.real else {}
     return (
         *tiled.product_kernels(op, after, place),
         Kernel(

@@ -9,11 +9,6 @@ fn row_of(m: u32) -> Row {
   return Row(pixel * params.row_words);
 }
 
-// One phase, and pixels in order.
-fn phase_of(m: u32) -> u32 { return 0u; }
-fn steps_of(phase: u32) -> u32 { return params.steps; }
-fn pixel_of(m: u32) -> u32 { return m; }
-
 fn place_of(k: u32) -> u32 { return k; }
 
 fn load_x(row: Row, k: u32) -> vec4<u32> { return x_vector(row.first, k); }

@@ -12,11 +12,6 @@ fn row_of(m: u32) -> Row {
   return Row((r / params.sums.z * params.x_dims.y * params.x_dims.z + y) * params.x_dims.w + column, y, column);
 }
 
-// One phase, and pixels in order.
-fn phase_of(m: u32) -> u32 { return 0u; }
-fn steps_of(phase: u32) -> u32 { return params.steps; }
-fn pixel_of(m: u32) -> u32 { return m; }
-
 fn place_of(k: u32) -> Place {
   var place: Place;
   for (var i = 0u; i < 4u; i++) {

@@ -1,19 +1,6 @@
 // As gemm_window where a pixel's channels are no whole vectors: k runs over (tap, channel quad) in words.
 
-struct Row { image: u32, y: u32, x: u32 }
 struct Place { y: vec4<u32>, x: vec4<u32>, channel: vec4<u32> }
-
-fn row_of(m: u32) -> Row {
-  let r = m / params.sums.w;
-  return Row(r / params.sums.z * params.x_dims.z,
-             r % params.sums.z * params.stride.x - params.padding.x,
-             m % params.sums.w * params.stride.y - params.padding.y);
-}
-
-// One phase, and pixels in order.
-fn phase_of(m: u32) -> u32 { return 0u; }
-fn steps_of(phase: u32) -> u32 { return params.steps; }
-fn pixel_of(m: u32) -> u32 { return m; }
 
 fn place_of(k: u32) -> Place {
   let word = 4u * k + vec4<u32>(0u, 1u, 2u, 3u);

@@ -1,20 +1,7 @@
 // As gemm_window for images of one channel: k runs over taps alone, four of them to a word. A pixel's word holds its
 // value in lane 0. Taps past the last meet weights of 0.
 
-struct Row { image: u32, y: u32, x: u32 }
 struct Place { y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }
-
-fn row_of(m: u32) -> Row {
-  let r = m / params.sums.w;
-  return Row(r / params.sums.z * params.x_dims.z,
-             r % params.sums.z * params.stride.x - params.padding.x,
-             m % params.sums.w * params.stride.y - params.padding.y);
-}
-
-// One phase, and pixels in order.
-fn phase_of(m: u32) -> u32 { return 0u; }
-fn steps_of(phase: u32) -> u32 { return params.steps; }
-fn pixel_of(m: u32) -> u32 { return m; }
 
 fn place_of(k: u32) -> Place {
   var place: Place;

@@ -128,7 +128,7 @@ def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) ->
             found.append(
                 Kernel(
                     f"{op}.tiled_{label}",
-                    (tile.body, "gemm_dot", "dot", "gemm_rows", *stems),
+                    (tile.body, "gemm_dot", "dot", "gemm_rows", "gemm_pixels", *stems),
                     when=functools.partial(_when, wide=wide, most_rows=1 << 31, tile=tile),
                     suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
                     wide=bound,

@@ -14,6 +14,7 @@ from q8ta_wgpu.ir import Array, QParams
 FRACTION = 14
 """Fraction bits of a convolution's result at the output's scale."""
 
+INT32_MAX = 2**31 - 1
 T_LIMIT = 2.0**30
 OFFSET_LIMIT = 2.0**29
 SMALLEST_SHIFT = 8
@@ -77,7 +78,7 @@ def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArr
 
 def sum_fits(a: int, b: int, shift: int) -> bool:
     """Whether 255 steps of both operands of an add and its rounding term stay within int32, a and b its multipliers."""
-    return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= 2**31 - 1
+    return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= INT32_MAX
 
 
 def levels(q: QParams) -> NDArray[np.float64]:

@@ -20,7 +20,6 @@ WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
 """Threads of a workgroup that averages whole images, and how many such workgroups keep a large GPU busy."""
 
-INT32_MAX = 2**31 - 1
 LIMIT = 1024.0
 """Steps beyond which every zero point saturates: the range of the float-to-integer conversion."""
 
@@ -50,7 +49,7 @@ def ratio_of(site: Site, count: int) -> float | str:
 
 def too_many(count: int) -> str:
     """Why a sum of `count` differences of int8 could pass int32, or an empty string."""
-    return f"a sum of {count} elements could pass int32" if count * 255 > INT32_MAX else ""
+    return f"a sum of {count} elements could pass int32" if count * 255 > arithmetic.INT32_MAX else ""
 
 
 def lower(site: Site, op: str, attrs: Attrs, count: int) -> Lowered | str:

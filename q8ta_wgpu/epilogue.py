@@ -22,8 +22,6 @@ from q8ta_wgpu.ir import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, At
 from q8ta_wgpu.layout import Shape, canonical
 from q8ta_wgpu.op import INT8_RANGE, Attr, Call, Operand, Params
 
-INT32_MAX = 2**31 - 1
-
 
 def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
     knots = arrays[5]
@@ -39,8 +37,10 @@ TABLE = Operand("table", constant=True, dtypes=(INT8,))
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 INNER: Mapping[str, Attr] = {"inner_lo": INT8_RANGE, "inner_hi": INT8_RANGE, "inner_zero": INT8_RANGE}
 """The range and zero point of the int8 value between the sum and what follows it."""
-LARGEST_RESIDUAL = int(INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
-MULTIPLIER = Attr("int", low=-INT32_MAX, high=INT32_MAX)
+LARGEST_RESIDUAL = (
+    int(arithmetic.INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
+)
+MULTIPLIER = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
 SUM: Mapping[str, Attr] = {
     **INNER,
     "inner_multiplier": MULTIPLIER,

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from q8ta_wgpu import arithmetic, epilogue
 from q8ta_wgpu import curve as curves
 from q8ta_wgpu.ir import INT8, INT8X4, INT32, Array, Attrs
+from q8ta_wgpu.layout import Layout, canonical
 from q8ta_wgpu.op import RESIDUAL, Call, Lowered, Operand, Site, Weight
 
-INT32_MAX = 2**31 - 1
 FLOAT_OFFSET_LIMIT = 2**30
 
 
@@ -48,7 +48,11 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     if rows.shape[1] < 1 << 16:  # 2 * 128 * 128 for each tap cannot pass int32
         return ""
     largest = _largest_accumulator(rows, zero, sums)
-    return f"belongs to weights whose accumulator could reach {largest}, past int32" if largest > INT32_MAX else ""
+    return (
+        f"belongs to weights whose accumulator could reach {largest}, past int32"
+        if largest > arithmetic.INT32_MAX
+        else ""
+    )
 
 
 def _largest_accumulator(rows: Array, zero: int, sums: NDArray[np.int64]) -> int:
@@ -85,7 +89,7 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
     scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
     sums = w.sum(1)
     largest = _largest_accumulator(w, x.zero, sums)
-    if largest > INT32_MAX:
+    if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
     if site.out is None:
@@ -127,6 +131,17 @@ def macs(call: Call) -> int:
 def cost(kind: str) -> Callable[[Call], float]:
     """`Kernel.cost` of a kernel of a kind of MACS_A_BYTE."""
     return lambda call: macs(call) / MACS_A_BYTE[kind]
+
+
+def is_depthwise(call: Call) -> bool:
+    """Whether every input channel has one output channel of its own."""
+    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
+
+
+def channel_tiles(call: Call, layout: Layout = Layout.DEFAULT) -> tuple[int, int, int]:
+    """The threads of a general convolution with a float32 result: one for four channels of a pixel."""
+    n, c, h, w = canonical(epilogue.sums(call))
+    return n * -(-c // 4) * h * w, 1, 1
 
 
 def pad4(call: Call, array: Array) -> Array:

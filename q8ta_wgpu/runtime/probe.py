@@ -126,16 +126,6 @@ class DotRates:
     emulated: float
 
 
-_DOT = {
-    "packed": "fn product(p: u32, q: u32) -> i32 { return dot4I8Packed(p, q); }",
-    "emulated": """
-fn product(p: u32, q: u32) -> i32 {
-  let v = unpack4xI8(p) * unpack4xI8(q);
-  return v.x + v.y + v.z + v.w;
-}""",
-}
-
-
 def dot_rates(device: Device, seconds: float = 0.05) -> DotRates:
     """Times both forms of the dot product on every core of `device`: the best of what fits in about `seconds` each.
 
@@ -144,7 +134,7 @@ def dot_rates(device: Device, seconds: float = 0.05) -> DotRates:
     places = range(_WORDS)
     declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in places)
     sums = "\n".join(f"  var s{i} = 0;" for i in places)
-    products = "\n".join(f"    s{j} += product(p{i}, q{j});" for i in places for j in places)
+    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in places for j in places)
     changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in places)
     rounds, groups = 16, 4096
     main = f"""
@@ -165,8 +155,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
     operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     found = {}
-    for name, product in _DOT.items():
-        text = f"// probe of the {name} dot product\n{_BINDINGS}{product}{main}"
+    for name in ("packed", "emulated"):
+        text = f"// probe of the {name} dot product\n{_BINDINGS}{_library(f'dot_{name}')}{main}"
         _run(device, text, buffers, words, groups, 1)
         repeats, elapsed, best = 1, 0.0, 0.0
         while elapsed < seconds and repeats < 4096:

@@ -124,6 +124,10 @@ class _NativeStaging(Staging):
         self.answers.clear()
         _mapping[id(self.answers)] = self._mapped
 
+    def forget(self) -> None:
+        """Where mapping was refused: lets the callback go."""
+        _mapping.pop(id(self.answers), None)
+
 
 class NativeRecorder(Recorder):
     """The same by wgpu-native's own functions; `native_works` says whether they are there."""
@@ -176,7 +180,11 @@ class NativeRecorder(Recorder):
         assert isinstance(staging, _NativeStaging)
         native, safe = self._native, self._safe
         staging.expect()
-        safe.wgpuBufferMapAsync(staging.handle, native.lib.WGPUMapMode_Read, 0, staging.size, staging.callback)
+        try:
+            safe.wgpuBufferMapAsync(staging.handle, native.lib.WGPUMapMode_Read, 0, staging.size, staging.callback)
+        except BaseException:
+            staging.forget()  # it will never be called
+            raise
         self._wait(staging, submitted)
         answer = staging.answers[0]
         if isinstance(answer, BaseException):
