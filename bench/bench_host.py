@@ -14,12 +14,12 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.model import Model
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder
-from q8ta_wgpu.structure import Structure
 
 SHAPE = (1, 8, 8, 8)
 DISPATCHES = 60

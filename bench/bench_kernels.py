@@ -9,11 +9,11 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Op
+from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.schedule import schedule
 from tests import harness
 
 INT8 = [op for op in OPS.values() if op.cases and op.kernels and (op.int8 or op.unary or op.keeps_int8)]

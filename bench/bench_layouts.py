@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
-from q8ta_wgpu import cost
-from q8ta_wgpu.ir import Graph
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.layout_optimal import optimal
-from q8ta_wgpu.passes.layout_report import LayoutReport, layout_report
-from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, sync_layouts
-from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.optimal import optimal
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
+from q8ta_wgpu.passes.layout_sync.report import LayoutReport, layout_report
 from tests.etvk_networks import NEUTRAL
 from tests.etvk_table import Fixture
 from tests.layout_graphs import deep_graph

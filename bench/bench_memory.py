@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir import Graph
-from q8ta_wgpu.layout import word_count
-from q8ta_wgpu.passes.sync_layouts import sync_layouts
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.layout import word_count
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.program.build import schedule
 from tests.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "mobilenet_v3", "shufflenet", "unet", "refinenet", "subpixel", "transformer")

@@ -20,7 +20,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
 from bench.interleave import heaviest
-from q8ta_wgpu.ir import Array
+from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
 from tests.networks import NETWORKS, example_input
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import q8ta_wgpu as q8
-from q8ta_wgpu import reference
-from q8ta_wgpu.ir import Array
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.model import reference
 
 
 def differing(model: q8.Model, device: str | None, seed: int) -> tuple[str, int, int]:

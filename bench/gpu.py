@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from bench.gpu_networks import SPIN_UP, Results, part_networks, part_torch
-from q8ta_wgpu import reference
-from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout, pack, unpack, word_count
+from q8ta_wgpu.ir.op import Kernel
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import Layout, pack, unpack, word_count
-from q8ta_wgpu.op import Kernel
-from q8ta_wgpu.passes.layout_table import allowed, input_layouts, usable_kernels
-from q8ta_wgpu.passes.sync_layouts import Plan, Step
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, usable_kernels
+from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.verify import call_of
 
 Shape = tuple[int, ...]
 REPEATS, WARM_UP = 9, 0.03

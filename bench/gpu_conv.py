@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from bench.gpu import WARM_UP, Shape, candidates, chosen, conv, op_graph, plan_for, random_words, weights
-from q8ta_wgpu.ir import Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.im2col import use_im2col
-from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
+from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
+from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.schedule import schedule
 
 ROUNDS = 7
 

@@ -20,11 +20,11 @@ import q8ta_wgpu as q8
 from bench.gpu import Shape, candidates, chosen, microseconds, plan_for
 from bench.gpu_conv import in_turns
 from bench.gpu_networks import SPIN_UP, read
-from q8ta_wgpu.ir import Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.op import Kernel
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Kernel
+from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.runtime.device import Device, open_device
-from q8ta_wgpu.verify import call_of
 
 BATCHES = (1, 32)
 

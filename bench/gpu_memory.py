@@ -11,15 +11,15 @@ import numpy as np
 import wgpu
 
 from bench.gpu import REPEATS, WARM_UP, Shape, candidates, conv, microseconds, op_graph
-from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import ROW_MAJOR, Layout, word_count
+from q8ta_wgpu.ir.op import Call, Kernel
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import ROW_MAJOR, Layout, word_count
-from q8ta_wgpu.link import grid
-from q8ta_wgpu.op import Call, Kernel
-from q8ta_wgpu.passes.layout_table import input_layouts, kernel_options, usable_kernels
-from q8ta_wgpu.passes.sync_layouts import Plan, Step
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.table import input_layouts, kernel_options, usable_kernels
+from q8ta_wgpu.program.link import grid
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.verify import call_of
 
 COPY = """
 @group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;

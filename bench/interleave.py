@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.kernel_sets import only
-from q8ta_wgpu.ir import Array, Graph
-from q8ta_wgpu.layout import Layout, word_count
-from q8ta_wgpu.op import Kernel
-from q8ta_wgpu.passes.sync_layouts import Plan, sync_layouts
+from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.layout import Layout, word_count
+from q8ta_wgpu.ir.op import Kernel
+from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.program import Program
-from q8ta_wgpu.runtime.timing import Timing
-from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.session.timing import Timing
 
 SPIN_UP = 0.3
 """Seconds of work before the first sample: clocks rise only under load."""

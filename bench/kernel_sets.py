@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
+from q8ta_wgpu.ir.op import Kernel, Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Kernel, Op
 
 GENERAL = ("", "direct", "dw", "broadcast")
 """Variants that run any call of their operator: what the first version of every operator was."""

@@ -20,7 +20,7 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from demo.network import trained
-from q8ta_wgpu.ir import Array
+from q8ta_wgpu.ir.graph import Array
 from tests.networks import NETWORKS, example_input, vit_b16
 
 Made = tuple[Callable[[], nn.Module], tuple[int, ...]]

@@ -20,14 +20,14 @@ import q8ta_wgpu as q8
 from bench.gpu import candidates, linear, plan_for
 from bench.interleave import Loaded, compared, load
 from bench.kernel_sets import general
-from q8ta_wgpu import reference
-from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import Layout
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_optimal import optimal
-from q8ta_wgpu.passes.layout_table import problem_of
-from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, plan_of, sync_layouts
+from q8ta_wgpu.passes.layout_sync.optimal import optimal
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, plan_of, sync_layouts
+from q8ta_wgpu.passes.layout_sync.table import problem_of
 from q8ta_wgpu.runtime.device import Device, open_device
 
 ROWS = (1, 2, 4, 6, 8, 16)

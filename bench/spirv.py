@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.gpu import chosen, linear, plan_for
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device, open_device
-from q8ta_wgpu.runtime.program import Program
-from q8ta_wgpu.schedule import schedule
 
 MAGIC = 0x07230203
 HEADER, LARGEST_BOUND = 5, 1 << 20

@@ -1,4 +1,4 @@
-"""The operator table: every `Op` value found in the files of this folder."""
+"""The operator table: every `Op` value found in the files of the families, a folder each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 
-from q8ta_wgpu.op import Import, Op
+from q8ta_wgpu.ir.op import Import, Op
 
 
 def _find() -> Iterator[Op]:
-    for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
-        for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
+    for module in sorted(m.name for m in pkgutil.walk_packages(__path__, f"{__name__}.") if not m.ispkg):
+        for value in vars(importlib.import_module(module)).values():
             if isinstance(value, Op):
                 yield value
             elif isinstance(value, tuple) and value and all(isinstance(v, Op) for v in value):

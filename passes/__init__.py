@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from q8ta_wgpu.ir import Graph
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
@@ -14,7 +15,6 @@ from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.simplify import simplify
 from q8ta_wgpu.passes.split_cat import split_cat
-from q8ta_wgpu.verify import RUNNABLE, verify
 
 Pass = Callable[[Graph], None]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic
-from q8ta_wgpu.ir import Graph, Node
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Graph, Node
 
 
 def cancel_qdq(graph: Graph) -> None:

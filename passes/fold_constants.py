@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from q8ta_wgpu.ir import Array, Graph, Node
+from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.model.verify import call_of
 
 _KEPT = ("dequantize", "dequantize_weight")
 

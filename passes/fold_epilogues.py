@@ -1,13 +1,13 @@
 """Folds what follows a weighted sum into its dispatch: q8ta_add, q8ta_table, dequantize, pixel_shuffle before it.
 
-The int8 value in between is still formed, in registers: the same bytes (q8ta_wgpu/epilogue.py lists the forms).
+The int8 value in between is still formed, in registers: the same bytes (kernels/epilogue/epilogue.py lists the forms).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from q8ta_wgpu.ir import Attrs, Graph, Node
+from q8ta_wgpu.ir.graph import Attrs, Graph, Node
 from q8ta_wgpu.kernels import OPS
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import Graph, Node
+from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.op import Call
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Call
-from q8ta_wgpu.target import Target
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.model.verify import call_of
 
 CONVOLUTION, OF_IMAGE = "q8ta_conv2d", "q8ta_conv2d_image"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir import Array, Graph, Node
+from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.kernels import OPS
 
 _IDENTITY = np.arange(-128, 128)

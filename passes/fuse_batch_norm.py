@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from q8ta_wgpu.ir import Graph, Node
+from q8ta_wgpu.ir.graph import Graph, Node
 
 
 def fuse_batch_norm(graph: Graph) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic
-from q8ta_wgpu.ir import Array, Graph, Node, QParams
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
+from q8ta_wgpu.ir.op import RESIDUAL, Lowered, Op, Site, Weight
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import RESIDUAL, Lowered, Op, Site, Weight
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.model.verify import call_of
 
 
 @dataclass(frozen=True)

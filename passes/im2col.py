@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.model.verify import call_of
 
 
 def use_im2col(graph: Graph, where: Callable[[Node], bool] = lambda node: True) -> Graph:

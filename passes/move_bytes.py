@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu import arithmetic
-from q8ta_wgpu.ir import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import OPS
 
 

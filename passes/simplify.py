@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from q8ta_wgpu.ir import Graph, Node
+from q8ta_wgpu.ir.graph import Graph, Node
 
 _SAME_SHAPE = ("view", "expand", "permute", "slice", "pad")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from q8ta_wgpu.ir import Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Graph, Node, TensorType
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.target import BASELINE
 
 LIMIT = BASELINE.storage_buffers - 1
 """Inputs of one cat: WebGPU's guaranteed storage buffers, one of them the result's."""

@@ -11,22 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from q8ta_wgpu.compiler import compile
-from q8ta_wgpu.errors import (
-    DeviceError,
-    GraphError,
-    InputError,
-    ModelFileError,
-    Q8taError,
-    UnsupportedError,
-)
-from q8ta_wgpu.model import Model
-from q8ta_wgpu.modelfile import load
-from q8ta_wgpu.runtime.session import Session
-from q8ta_wgpu.tiling import TiledSession
+from q8ta_wgpu.errors import DeviceError, GraphError, InputError, ModelFileError, Q8taError, UnsupportedError
+from q8ta_wgpu.frontend.compile import compile
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.session.session import Session
+from q8ta_wgpu.session.tiled import TiledSession
 
 if TYPE_CHECKING:
-    from q8ta_wgpu.quantizer import Quantizer, quantize
+    from q8ta_wgpu.frontend.quantizer import Quantizer, quantize
 
 __version__ = "0.1.0"
 
@@ -51,7 +43,7 @@ def __getattr__(name: str) -> Any:
     """`quantize` and `Quantizer` load torch when first used."""
     if name in ("quantize", "Quantizer"):
         try:
-            from q8ta_wgpu import quantizer
+            from q8ta_wgpu.frontend import quantizer
         except ModuleNotFoundError as error:
             raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
         return getattr(quantizer, name)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, InputError, Q8taError
-from q8ta_wgpu.ir import FLOAT32, Array
-from q8ta_wgpu.model import Model
-from q8ta_wgpu.modelfile import load
-from q8ta_wgpu.runtime.session import Session
-from q8ta_wgpu.schedule import POLICIES
+from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.program.build import POLICIES
+from q8ta_wgpu.session.session import Session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,9 +143,9 @@ def _device_row(number: int, adapter: Any) -> tuple[str, ...]:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from q8ta_wgpu.passes.layout_report import layout_report
-    from q8ta_wgpu.schedule import schedule
-    from q8ta_wgpu.target import BASELINE
+    from q8ta_wgpu.ir.target import BASELINE
+    from q8ta_wgpu.passes.layout_sync.report import layout_report
+    from q8ta_wgpu.program.build import schedule
 
     model = load(options.file)
     target = BASELINE
@@ -242,7 +241,7 @@ def _tune(options: argparse.Namespace) -> None:
 
 def _clear(device: str | None) -> None:
     from q8ta_wgpu.runtime.device import open_device
-    from q8ta_wgpu.tune_cache import Cache
+    from q8ta_wgpu.tune.cache import Cache
 
     opened = open_device(_device(device))
     cache = Cache.of(opened.wgpu.adapter.info)

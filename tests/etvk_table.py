@@ -10,12 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import q8ta_wgpu.tensor_repr as tr
-from q8ta_wgpu.layout import Layout, Shape, canonical, word_count
-from q8ta_wgpu.op_repsets import NodeShapes, OpRepSets
-from q8ta_wgpu.passes.layout_greedy import Registered, greedy
-from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem, undominated
-from q8ta_wgpu.tensor_repr import PackedDimInfo, StorageType, TensorRepr, TensorRepSet, TensorRepSetList
+import q8ta_wgpu.passes.layout_sync.tensor_repr as tr
+from q8ta_wgpu.ir.layout import Layout, Shape, canonical, word_count
+from q8ta_wgpu.passes.layout_sync.greedy import Registered, greedy
+from q8ta_wgpu.passes.layout_sync.op_repsets import NodeShapes, OpRepSets
+from q8ta_wgpu.passes.layout_sync.problem import Assignment, Choice, Option, Problem, undominated
+from q8ta_wgpu.passes.layout_sync.tensor_repr import (
+    PackedDimInfo,
+    StorageType,
+    TensorRepr,
+    TensorRepSet,
+    TensorRepSetList,
+)
 
 Sets = TensorRepSet | list[TensorRepSet]
 

@@ -8,20 +8,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu import epilogue, reference
-from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
+from q8ta_wgpu.ir.op import Case, Kernel, Op
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import Layout, pack, packed_axis, unpack
-from q8ta_wgpu.op import Case, Kernel, Op
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.sync_layouts import Plan, Step, input_layouts
-from q8ta_wgpu.passes.sync_layouts import allowed as allowed_layouts
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, input_layouts
+from q8ta_wgpu.passes.layout_sync.plan import allowed as allowed_layouts
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.program import Port
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.target import BASELINE, Target
-from q8ta_wgpu.verify import call_of
 
 POISON = 0x8F7F80FF
 SOFTWARE = replace(BASELINE, cpu=True)
@@ -122,7 +123,7 @@ EPILOGUES = tuple(after.suffix.removeprefix("_") for after in epilogue.EPILOGUES
 
 
 def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
-    """The fused graph of a weighted operator with what follows it: see q8ta_wgpu/epilogue.py."""
+    """The fused graph of a weighted operator with what follows it: see kernels/epilogue/epilogue.py."""
     graph, inputs, out = _unfused(op, case, setting)
     result = graph.types["real"]
     if after == "float":

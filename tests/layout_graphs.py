@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout, Shape, byte_address, canonical
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import Layout, Shape, byte_address, canonical
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem
+from q8ta_wgpu.passes.layout_sync.problem import Assignment, Choice, Option, Problem
 
 CHANNELS = 6
 

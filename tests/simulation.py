@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from q8ta_wgpu import reference
-from q8ta_wgpu.importer import import_program
-from q8ta_wgpu.ir import INT8X4, Array
-from q8ta_wgpu.model import Model
+from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.ir.graph import INT8X4, Array
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 

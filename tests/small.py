@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.model import Model
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.structure import Structure
 
 SHAPE = (2, 5, 6, 7)
 CHANNELS = 6

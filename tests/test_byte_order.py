@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from q8ta_wgpu.byte_order import byte_order
-from q8ta_wgpu.ir import Array
-from q8ta_wgpu.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape
+from q8ta_wgpu.passes.layout_sync.free_views import byte_order
 from tests.layout_graphs import addresses
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W

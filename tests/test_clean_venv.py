@@ -93,11 +93,11 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"q8ta_wgpu"}
-    expected = {f"q8ta_wgpu/{p.relative_to(ROOT / 'q8ta_wgpu')}" for p in (ROOT / "q8ta_wgpu").glob("*.py")}
-    expected |= {f"q8ta_wgpu/runtime/{p.name}" for p in (ROOT / "q8ta_wgpu/runtime").glob("*.py")}
+    own = [d for d in (ROOT / "q8ta_wgpu").iterdir() if d.is_dir() and not d.is_symlink()]
+    expected = {str(p.relative_to(ROOT)) for folder in (ROOT / "q8ta_wgpu", *own) for p in folder.glob("*.py")}
     for folder in ("kernels", "passes"):
-        expected |= {f"q8ta_wgpu/{folder}/{p.name}" for p in (ROOT / folder).glob("*.py")}
-    expected |= {f"q8ta_wgpu/kernels/{p.name}" for p in (ROOT / "kernels").glob("*.wgsl")}
+        expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / folder).glob("**/*.py")}
+    expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / "kernels").glob("**/*.wgsl")}
     assert {name for name in names if ".dist-info/" not in name} == expected | {"q8ta_wgpu/py.typed"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 

@@ -14,12 +14,12 @@ import wgpu
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
-from q8ta_wgpu.model import Model
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import device as devices
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import adapters, describe
-from q8ta_wgpu.structure import Structure
 from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 

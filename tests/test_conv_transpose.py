@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.verify import RUNNABLE, call_of, verify
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tiling import largest_value
-from q8ta_wgpu.verify import RUNNABLE, call_of, verify
+from q8ta_wgpu.session.tiled import largest_value
 from tests.test_upstream_defects import Plain, check, conv, data, ops
 
 LAYERS: dict[str, nn.Module] = {

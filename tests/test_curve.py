@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from q8ta_wgpu import arithmetic, curve
-from q8ta_wgpu.ir import Array, QParams
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, QParams
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue import curve
 
 NAMES = ("silu", "gelu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "mish")
 

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from q8ta_wgpu.layout import Layout
-from q8ta_wgpu.passes.layout_optimal import optimal
-from q8ta_wgpu.passes.layout_problem import Assignment, Problem
-from q8ta_wgpu.tensor_repr import TensorRepr
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.passes.layout_sync.optimal import optimal
+from q8ta_wgpu.passes.layout_sync.problem import Assignment, Problem
+from q8ta_wgpu.passes.layout_sync.tensor_repr import TensorRepr
 from tests.etvk_networks import NEUTRAL
 from tests.etvk_table import Fixture
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu import reference
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.im2col import use_im2col
-from q8ta_wgpu.passes.sync_layouts import sync_layouts
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.target import BASELINE
-from q8ta_wgpu.verify import RUNNABLE, verify
 from tests import harness
 
 CONV = OPS["conv2d"]

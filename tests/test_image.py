@@ -11,20 +11,22 @@ import numpy as np
 import pytest
 
 import q8ta_wgpu as q8
-from q8ta_wgpu import arithmetic, gemm, reference
 from q8ta_wgpu.errors import DeviceError, GraphError
-from q8ta_wgpu.ir import INT8X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.op import Case
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model import Model
-from q8ta_wgpu.op import Case
+from q8ta_wgpu.kernels.product import gemm
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_image import fold_image
-from q8ta_wgpu.passes.sync_layouts import POLICIES, sync_layouts
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
+from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.session import Session
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.structure import Structure
-from q8ta_wgpu.target import BASELINE
-from q8ta_wgpu.verify import RUNNABLE, verify
+from q8ta_wgpu.session.session import Session
 from tests import harness
 
 CONV = OPS["conv2d"]

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from q8ta_wgpu import Session, reference
+from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.importer import import_program
-from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
-from q8ta_wgpu.model import Model
+from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 
 Function = Callable[..., Any]

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu import reference
 from q8ta_wgpu.errors import GraphError, UnsupportedError
-from q8ta_wgpu.ir import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Case
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness

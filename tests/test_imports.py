@@ -1,8 +1,10 @@
-"""The import table of the house: which module may import which, and where torch, wgpu and safetensors may appear."""
+"""The rooms of the house: which folder may import which, without a circle; where torch, wgpu and safetensors may be."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import graphlib
 import subprocess
 import sys
 import tomllib
@@ -12,100 +14,69 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = {"": "q8ta_wgpu", "runtime.": "q8ta_wgpu/runtime", "kernels.": "kernels", "passes.": "passes"}
 
-VOCABULARY = {"errors", "ir", "layout", "target"}
-SHARED_BY_KERNELS = {"arithmetic", "average", "curve", "epilogue", "gemm", "op", "pooling", "strided", "weighted"}
-SHARED_BY_KERNELS |= {"rows", "sgemm"}  # what float kernels share
-"""What operator families have in common, outside kernels/ because every Op found in there is an operator."""
-SHARED_BY_KERNELS |= {"channel_tile", "channels", "runs"}  # what moves words
+IR = {"errors", "ir"}
+TABLE = IR | {"kernels"}
+GRAPH = TABLE | {"model"}
 
-KERNEL = VOCABULARY | SHARED_BY_KERNELS
-LAYOUT_SYNC = {"cost", "op_repsets", "byte_order", "tensor_repr"}
-
-TABLE: dict[str, set[str]] = {
-    # the vocabulary
+ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "target": set(),
-    "layout": {"errors"},
-    "ir": {"errors", "layout"},
-    "structure": {"errors"},
-    "op": VOCABULARY,
-    # operators: nothing here knows passes, runtime, or another operator's file
-    **{name: KERNEL - {name} for name in SHARED_BY_KERNELS - {"op"}},
-    "arithmetic": {"ir"},
-    "kernels": {"op"},
-    "kernels.*": KERNEL,
-    # graphs
-    "verify": VOCABULARY | {"kernels", "op"},
-    "reference": {"ir", "kernels", "verify"},
-    "report": {"ir"},
-    "tensor_repr": {"errors", "layout"},
-    "op_repsets": {"layout", "tensor_repr"},
-    "byte_order": {"layout"},
-    "cost": {"ir", "layout", "op", "tensor_repr"},
-    "passes": {"ir", "passes.*", "verify"},
-    "passes.*": VOCABULARY | LAYOUT_SYNC | {"arithmetic", "curve", "kernels", "op", "passes", "passes.*", "verify"},
-    # from a graph to a program
-    "unroll": set(),
-    "link": VOCABULARY | {"op", "unroll"},
-    "memory": set(),
-    "schedule": VOCABULARY | {"cost", "kernels", "link", "memory", "op", "passes.sync_layouts", "runtime.program"},
-    # models and files
-    "model": {"errors", "ir", "kernels", "modelfile", "report", "structure", "verify"},
-    "modelfile": {"errors", "ir", "model", "structure", "verify"},
-    # devices: only a session knows graphs, and reaches the schedule through one call
-    "runtime": set(),
-    "runtime.*": {"errors", "runtime.*", "target"},
-    "runtime.probe": {"arithmetic", "ir"},
-    "runtime.session": VOCABULARY | {"reference", "runtime.*", "schedule", "tune"},
-    "tiling": VOCABULARY | {"kernels", "model", "op", "runtime.device", "runtime.session", "verify"},
-    # choosing by measurement
-    "tune_cache": set(),
-    "tune_timing": VOCABULARY | {"cost", "op", "passes.sync_layouts", "runtime.*", "schedule"},
-    "tune_report": {"cost", "kernels", "passes.sync_layouts"},
-    "tune": VOCABULARY
-    | {
-        "cost",
-        "kernels",
-        "link",
-        "op",
-        "passes.fold_image",
-        "passes.layout_table",
-        "passes.sync_layouts",
-        "runtime.device",
-        "verify",
-    }
-    | {"tune_cache", "tune_report", "tune_timing"},
-    # torch
-    "importer": VOCABULARY | {"kernels", "op", "structure", "verify"},
-    "quantizer": VOCABULARY | {"kernels", "op"},
-    "compiler": {"errors", "importer", "model", "passes"},
+    "ir": {"errors"},
+    # operators: no room sees another operator's family, except those that share their kernels
+    "kernels.lib": IR,
+    "kernels.epilogue": IR | {"kernels.lib"},
+    "kernels.product": IR | {"kernels.lib", "kernels.epilogue"},
+    **dict.fromkeys(("kernels.move", "kernels.elementwise", "kernels.border"), IR | {"kernels.lib"}),
+    "kernels.pool": IR | {"kernels.lib"},
+    "kernels.norm": IR | {"kernels.lib", "kernels.epilogue"},
+    "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
+    **dict.fromkeys(("kernels.conv2d", "kernels.linear"), IR | {"kernels.lib", "kernels.product", "kernels.epilogue"}),
+    "kernels.transposed": IR | {"kernels.lib", "kernels.product", "kernels.epilogue", "kernels.conv2d"},
+    "kernels": IR,
+    # graph to graph to plan
+    "model": TABLE,
+    "passes": GRAPH | {"kernels.epilogue"},
+    "passes.layout_sync": GRAPH | {"passes"},
+    "frontend": GRAPH | {"passes"},
+    # plan to program to device
+    "program": GRAPH | {"passes.layout_sync"},
+    "runtime": IR | {"program"},
+    "tune": GRAPH | {"passes", "passes.layout_sync", "program", "runtime"},
+    "session": GRAPH | {"passes.layout_sync", "program", "runtime", "tune"},
 }
-EVERYTHING = {"__init__", "__main__"}
+"""What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""
 
 OUTSIDE: dict[str, set[str]] = {
-    "runtime.*": {"numpy", "wgpu"},
-    "modelfile": {"numpy", "safetensors"},
-    "importer": {"numpy", "torch"},
-    "quantizer": {"numpy", "rich", "torch", "torchao"},
+    "runtime": {"wgpu"},
+    "model": {"safetensors"},
+    "frontend": {"torch", "torchao", "rich"},
 }
-"""Packages beyond the standard library; every other module has numpy alone."""
+"""Packages beyond the standard library and numpy."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
     """Name without the package's own, and file, of every module that is installed."""
-    for prefix, folder in FOLDERS.items():
-        for path in sorted((ROOT / folder).glob("*.py")):
-            name = f"{prefix}{path.stem}"
-            yield name.removesuffix(".__init__"), path
+    for top, folder in (("", "q8ta_wgpu"), ("kernels.", "kernels"), ("passes.", "passes")):
+        for path in sorted((ROOT / folder).glob("**/*.py")):
+            inner = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
+            if not top and inner.startswith(("kernels.", "passes.")):
+                continue  # the links
+            yield f"{top}{inner}".removesuffix("__init__").removesuffix("."), path
 
 
 MODULES = dict(modules())
+FRONT_DOOR = {"", "__main__"}
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
+def room(name: str) -> str:
+    """The folder a module is in, which for a package's own file is itself."""
+    return name if name in ROOMS else name.rpartition(".")[0]
+
+
+@functools.cache
+def imported(name: str) -> tuple[tuple[str, int], ...]:
     """Every name a file imports when it runs (not for type checking alone), with its line."""
+    path = MODULES[name]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
         id(inner)
@@ -114,49 +85,49 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
         for statement in node.body
         for inner in ast.walk(statement)
     }
+    found: list[tuple[str, int]] = []
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} imports relatively"
             assert node.module is not None
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield (whole if whole.removeprefix("q8ta_wgpu.") in MODULES else node.module), node.lineno
+                found.append((whole if whole.removeprefix("q8ta_wgpu.") in MODULES else node.module, node.lineno))
+    return tuple(found)
 
 
-def found(table: dict[str, set[str]], name: str) -> set[str] | None:
-    """The entry of a module, or of its folder."""
-    return table.get(name, table.get(f"{name.rpartition('.')[0]}.*") if "." in name else None)
-
-
-def allowed(name: str, target: str) -> bool:
-    entry = found(TABLE, name)
-    assert entry is not None, f"{name} is not in the import table: say there what it may import"
-    family = name.partition("_")[0] if name.startswith("kernels.") else "-"
-    folder = f"{target.rpartition('.')[0]}.*"
-    return target in entry or folder in entry or target == family or target.startswith(f"{family}_")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_are_in_the_table(name: str) -> None:
-    path = MODULES[name]
-    for target, line in imported(path):
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in FRONT_DOOR])
+def test_a_module_imports_from_the_rooms_below_it(name: str) -> None:
+    here = room(name)
+    assert here in ROOMS, f"{name} lies in no room: say in ROOMS what {here} may import"
+    for target, line in imported(name):
         package, _, inner = target.partition(".")
-        where = f"{path.relative_to(ROOT)}:{line} imports {target}"
+        where = f"{MODULES[name].relative_to(ROOT)}:{line} imports {target}"
         if package == "q8ta_wgpu":
-            assert name in EVERYTHING or allowed(name, inner), where
+            assert room(inner) in {here, *ROOMS[here]} or inner in ROOMS[here], where
         elif package not in sys.stdlib_module_names:
-            assert package in (found(OUTSIDE, name) or {"numpy"}), where
+            assert package in {"numpy", *OUTSIDE.get(here, set())}, where
 
 
-def test_the_table_has_no_dead_entries() -> None:
-    folders = {f"{prefix}*" for prefix in FOLDERS}
-    for entry, names in TABLE.items():
-        for name in {entry, *names}:
-            assert name in MODULES or name in folders, f"the import table names {name}, which does not exist"
+def test_the_rooms_exist_and_form_no_circle() -> None:
+    folders = {room(name) for name in MODULES} - FRONT_DOOR
+    assert set(ROOMS) == folders
+    assert all(targets <= folders for targets in ROOMS.values())
+    graphlib.TopologicalSorter(ROOMS).prepare()
+
+
+def test_modules_form_no_circle() -> None:
+    """What runs at import, and what a function imports when it is called, alike."""
+    graph = {
+        name: {target.removeprefix("q8ta_wgpu.") for target, _ in imported(name) if target.startswith("q8ta_wgpu.")}
+        for name in MODULES
+        if name not in FRONT_DOOR
+    }
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -166,6 +137,13 @@ def test_nothing_is_imported_by_a_text(name: str) -> None:
         called = node.func if isinstance(node, ast.Call) else None
         attribute = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         assert attribute not in ("import_module", "__import__", "exec", "eval") or name == "kernels"
+
+
+def test_every_room_says_what_it_is() -> None:
+    for name in ROOMS:
+        path = MODULES[name]
+        if path.name == "__init__.py":
+            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
@@ -178,8 +156,8 @@ def test_the_package_imports_neither_torch_nor_wgpu() -> None:
 
 def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = {f"q8ta_wgpu.{prefix}".rstrip(".") for prefix in FOLDERS}
-    assert set(config["tool"]["setuptools"]["packages"]) == packages
+    packages = {f"q8ta_wgpu.{name}" for name, path in MODULES.items() if path.name == "__init__.py" and name}
+    assert set(config["tool"]["setuptools"]["packages"]) == {"q8ta_wgpu", *packages}
     names = {text.split(">")[0] for text in config["project"]["dependencies"]}
     assert names == {"numpy", "wgpu", "safetensors"}
     extra = {text.split(">")[0] for text in config["project"]["optional-dependencies"]["compile"]}

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from q8ta_wgpu import reference
-from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import INT8_LAYOUTS, Layout
-from q8ta_wgpu.op import Op
-from q8ta_wgpu.passes.layout_table import transitions
-from q8ta_wgpu.passes.sync_layouts import Plan, Step
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.table import transitions
+from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.verify import call_of
 from tests import harness
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import q8ta_wgpu.layout
-from q8ta_wgpu.layout import (
+import q8ta_wgpu.ir.layout
+from q8ta_wgpu.ir.layout import (
     INT8_LAYOUTS,
     PACKINGS,
     ROW_MAJOR,
@@ -30,7 +30,7 @@ from q8ta_wgpu.layout import (
     word_grid,
 )
 
-LIBRARY = Path(q8ta_wgpu.layout.__file__).parent / "kernels" / "layout.wgsl"
+LIBRARY = Path(q8ta_wgpu.__file__).parent / "kernels" / "lib" / "layout.wgsl"
 AWKWARD = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13)  # primes, 1, multiples of 4 and their neighbours
 GPU_LAYOUTS = (*INT8_LAYOUTS, ROW_MAJOR)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.passes.layout_optimal import optimal
-from q8ta_wgpu.passes.layout_problem import Assignment, Choice, Option, Problem, undominated
+from q8ta_wgpu.passes.layout_sync.optimal import optimal
+from q8ta_wgpu.passes.layout_sync.problem import Assignment, Choice, Option, Problem, undominated
 from tests.layout_graphs import assignments, count, random_problem
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from q8ta_wgpu.passes.min_sum import Factor, minimize
+from q8ta_wgpu.passes.layout_sync.min_sum import Factor, minimize
 
 Instance = tuple[list[int], list[Factor]]
 

@@ -25,15 +25,18 @@ from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import save as safetensors_bytes
 
 import q8ta_wgpu as q8
-from q8ta_wgpu import link, modelfile, reference, weighted
 from q8ta_wgpu.errors import GraphError, ModelFileError, Q8taError
-from q8ta_wgpu.ir import Array, TensorType
+from q8ta_wgpu.ir.graph import Array, QParams, TensorType
+from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Call, Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model import Model
-from q8ta_wgpu.op import MAX_EXTENT, MAX_WORK, Call, Op
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.structure import Structure
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.model import file as modelfile
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.program import link
+from q8ta_wgpu.program.build import schedule
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()
@@ -692,11 +695,11 @@ def test_hostile_attributes_of_every_operator(op: Op, index: int) -> None:
 
 
 def _q(op: Op, position: int) -> Any:
-    return q8.ir.QParams(0.1, 3) if op.operand(position).dtypes[0] == "int8x4" else None
+    return QParams(0.1, 3) if op.operand(position).dtypes[0] == "int8x4" else None
 
 
 def _output_q(dtype: str) -> Any:
-    return q8.ir.QParams(0.1, 3) if dtype == "int8x4" else None
+    return QParams(0.1, 3) if dtype == "int8x4" else None
 
 
 LOOP = re.compile(r"\b(?:for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]+);|(while|loop)\b)")

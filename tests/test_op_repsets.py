@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import q8ta_wgpu.tensor_repr as tr
-from q8ta_wgpu.layout import Layout, Shape
-from q8ta_wgpu.op_repsets import UNIVERSAL, NodeShapes, OpRepSets
-from q8ta_wgpu.tensor_repr import (
+import q8ta_wgpu.passes.layout_sync.tensor_repr as tr
+from q8ta_wgpu.ir.layout import Layout, Shape
+from q8ta_wgpu.passes.layout_sync.op_repsets import UNIVERSAL, NodeShapes, OpRepSets
+from q8ta_wgpu.passes.layout_sync.tensor_repr import (
     NO_STORAGE,
     StorageType,
     TensorRepr,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from q8ta_wgpu import reference
-from q8ta_wgpu.ir import INT8X4, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu import reference
+from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.op import Case
-from q8ta_wgpu.rows import BUSY, THREADS, Rows, lanes
+from q8ta_wgpu.kernels.lib.rows import BUSY, THREADS, Rows, lanes
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
 

@@ -15,13 +15,13 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir import Array, Graph, Node, TensorType
-from q8ta_wgpu.model import Model
+from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device, adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder
-from q8ta_wgpu.runtime.streaming import IN_FLIGHT
-from q8ta_wgpu.structure import Structure
+from q8ta_wgpu.session.streaming import IN_FLIGHT
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from q8ta_wgpu.ir import INT8X4, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, QParams, TensorType
+from q8ta_wgpu.ir.layout import Shape, canonical
+from q8ta_wgpu.ir.op import Call
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import Shape, canonical
-from q8ta_wgpu.op import Call
-from q8ta_wgpu.strided import keeps_words, merged, permuted, strides
-from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.kernels.move.strided import keeps_words, merged, permuted, strides
 
 
 def whole(sources: np.ndarray, x: tuple[int, ...], axis: int) -> bool:

@@ -16,20 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from q8ta_wgpu import cost, reference
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.ir import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout, packed_axis
+from q8ta_wgpu.ir.op import Call
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import INT8_LAYOUTS, Layout, packed_axis
-from q8ta_wgpu.model import Model
-from q8ta_wgpu.op import Call
-from q8ta_wgpu.passes.layout_report import layout_report
-from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, input_layouts, sync_layouts
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, input_layouts, sync_layouts
+from q8ta_wgpu.passes.layout_sync.report import layout_report
+from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.session import Session
-from q8ta_wgpu.schedule import schedule
-from q8ta_wgpu.structure import Structure
-from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.session.session import Session
 from tests.harness import run_poisoned
 from tests.layout_graphs import GraphMaker, addresses, deep_graph, random_graph, random_inputs
 from tests.small import small_model
@@ -89,8 +90,8 @@ def test_plans_are_deterministic(graph: Graph, policy: str) -> None:
 
 
 PRINT_PLANS = """
-from q8ta_wgpu.passes.sync_layouts import POLICIES, sync_layouts
-from q8ta_wgpu.target import BASELINE
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
+from q8ta_wgpu.ir.target import BASELINE
 from tests.layout_graphs import random_graph
 for seed in range(20):
     for policy in POLICIES:

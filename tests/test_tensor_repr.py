@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import q8ta_wgpu.tensor_repr as tr
+import q8ta_wgpu.passes.layout_sync.tensor_repr as tr
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.layout import Layout
-from q8ta_wgpu.tensor_repr import (
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.passes.layout_sync.tensor_repr import (
     LAYOUT_ORDER,
     NO_STORAGE,
     PackedDimInfo,

@@ -9,7 +9,7 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tiling import largest_value, needed
+from q8ta_wgpu.session.tiled import largest_value, needed
 
 
 def compiled(module: nn.Module, shape: tuple[int, ...]) -> q8.Model:

@@ -9,13 +9,13 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.layout import Layout, word_count
+from q8ta_wgpu.ir.layout import Layout, word_count
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.figures import Memory, Opening
-from q8ta_wgpu.runtime.program import Program
-from q8ta_wgpu.runtime.timing import Timing
-from q8ta_wgpu.schedule import schedule
+from q8ta_wgpu.session.timing import Timing
 from tests.small import small_input, small_model
 
 MODEL = small_model()

@@ -17,20 +17,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from q8ta_wgpu import Session, cost, link, tune, tune_cache, tune_timing
+from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir import DTYPES, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
+from q8ta_wgpu.ir.op import Call, Op
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.layout import INT8_LAYOUTS, Layout
-from q8ta_wgpu.op import Call, Op
-from q8ta_wgpu.passes.layout_table import CLONE, clone_call
-from q8ta_wgpu.passes.sync_layouts import POLICIES, Plan, Step, sync_layouts
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
+from q8ta_wgpu.passes.layout_sync.table import CLONE, clone_call
+from q8ta_wgpu.program import link
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.target import BASELINE
-from q8ta_wgpu.tune_cache import Cache
-from q8ta_wgpu.tune_timing import Candidate, Timed, Timer
-from q8ta_wgpu.verify import call_of
+from q8ta_wgpu.tune import cache as tune_cache
+from q8ta_wgpu.tune import timing as tune_timing
+from q8ta_wgpu.tune import tuner as tune
+from q8ta_wgpu.tune.cache import Cache
+from q8ta_wgpu.tune.timing import Candidate, Timed, Timer
 from tests import harness
 from tests.layout_graphs import random_graph, random_inputs
 from tests.small import small_input, small_model

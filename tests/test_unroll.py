@@ -7,13 +7,14 @@ import re
 import numpy as np
 import pytest
 
-from q8ta_wgpu import gemm, link
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.product import gemm
+from q8ta_wgpu.program import link
+from q8ta_wgpu.program.program import Dispatch, Port, Program
+from q8ta_wgpu.program.unroll import MOST_TURNS, unroll
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.program import Dispatch, Port, Program
-from q8ta_wgpu.target import BASELINE
-from q8ta_wgpu.unroll import MOST_TURNS, unroll
 from tests import harness
 
 COUNT = 64

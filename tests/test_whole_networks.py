@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir import Array
+from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import flat

@@ -13,10 +13,10 @@ from typing import Any
 import wgpu
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.modules import create_module
 from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder, native_works
-from q8ta_wgpu.target import BASELINE, Target
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
 _BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2, "OpenGLES": 2}

@@ -10,9 +10,9 @@ import wgpu
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.program.program import Place, Program
 from q8ta_wgpu.runtime.device import Device, wgpu_errors
 from q8ta_wgpu.runtime.figures import Memory
-from q8ta_wgpu.runtime.program import Place, Program
 from q8ta_wgpu.runtime.recording import Staging
 
 _USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC

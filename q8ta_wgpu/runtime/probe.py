@@ -1,12 +1,11 @@
 """What WGSL does not promise, tried on the device: the arithmetic contract of int8, and speeds to compare with.
 
 WGSL leaves rounding of conversions, flushing of denormals and what a driver re-associates open. Every device known so
-far computes what q8ta_wgpu/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
+far computes what q8ta_wgpu/ir/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
 """
 
 from __future__ import annotations
 
-import importlib.resources
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ import numpy as np
 import wgpu
 from numpy.typing import NDArray
 
-from q8ta_wgpu import arithmetic
-from q8ta_wgpu.ir import Array
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.program import link
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
@@ -64,7 +64,7 @@ def contract(device: Device) -> str:
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a), 0], np.uint32).tobytes() + np.array([1 / _SCALE, _SCALE], np.float32).tobytes()
-    text = f"// probe of the arithmetic contract\n{_BINDINGS}{_library('arithmetic')}{_CONTRACT}"
+    text = f"// probe of the arithmetic contract\n{_BINDINGS}{link.source('arithmetic')}{_CONTRACT}"
     found = _run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
     wrong = np.argwhere(found.reshape(expected.shape) != expected)
     if not len(wrong):
@@ -156,7 +156,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     found = {}
     for name in ("packed", "emulated"):
-        text = f"// probe of the {name} dot product\n{_BINDINGS}{_library(f'dot_{name}')}{main}"
+        text = f"// probe of the {name} dot product\n{_BINDINGS}{link.source(f'dot_{name}')}{main}"
         _run(device, text, buffers, words, groups, 1)
         repeats, elapsed, best = 1, 0.0, 0.0
         while elapsed < seconds and repeats < 4096:
@@ -242,10 +242,6 @@ def _elapsed(device: Device, record: Callable[[Any], None], written: Any) -> flo
     ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
     resolved.destroy()
     return float(ticks[1] - ticks[0]) / 1e9
-
-
-def _library(stem: str) -> str:
-    return importlib.resources.files("q8ta_wgpu").joinpath("kernels", f"{stem}.wgsl").read_text(encoding="utf-8")
 
 
 def _run(

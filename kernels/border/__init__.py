@@ -1,0 +1,1 @@
+"""Between float32 and int8: quantize and dequantize."""

@@ -1,0 +1,224 @@
+"""quantize, dequantize and dequantize_weight: the borders between float32 and int8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
+from q8ta_wgpu.ir.op import (
+    FLOAT,
+    INT8_RANGE,
+    Attr,
+    Call,
+    Case,
+    Kernel,
+    Op,
+    Operand,
+    Params,
+    dims,
+    four_words,
+    reads_same_place,
+)
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib import channel_tile
+from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
+
+
+def _infer_quantize(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return types[0].shape, INT8X4
+
+
+def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
+    assert call.output.q is not None
+    return arithmetic.quantize(arrays[0], call.output.q, call.attrs["lo"], call.attrs["hi"])
+
+
+def _quantize_params(call: Call) -> Params:
+    assert call.output.q is not None
+    return arithmetic.quantize_fields(call.output.q, call.attrs["lo"], call.attrs["hi"])
+
+
+def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return types[0].shape, FLOAT32
+
+
+def _dequantize(call: Call, arrays: Sequence[Array]) -> Array:
+    q = call.inputs[0].q
+    assert q is not None
+    return arithmetic.dequantize(arrays[0], q)
+
+
+def _dequantize_params(call: Call) -> Params:
+    q = call.inputs[0].q
+    assert q is not None
+    return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
+
+
+def _one_channel(call: Call, target: Target) -> bool:
+    return dims(call.output)[1] == 1
+
+
+def _row_words(call: Call) -> np.uint32:
+    return np.uint32(-(-dims(call.output)[3] // 4))
+
+
+def _whole_rows(call: Call, target: Target) -> bool:
+    return dims(call.output)[3] % 4 == 0
+
+
+def _dequantize_rows_params(call: Call) -> Params:
+    return {**_dequantize_params(call), "words": np.uint32(-(-call.output.numel // 4)), "row_words": _row_words(call)}
+
+
+def _dequantize_rows_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+    return -(-call.output.numel // 16), 1, 1
+
+
+def _infer_weight(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    axis, shape = attrs["axis"], types[0].shape
+    if axis >= len(shape) or any(t.shape != (shape[axis],) for t in types[1:]):
+        raise GraphError(f"dequantize_weight along axis {axis} of {shape}: found scales of shape {types[1].shape}")
+    return shape, FLOAT32
+
+
+def dequantize_weight(call: Call, arrays: Sequence[Array]) -> Array:
+    """scale[c] * (values - zero[c]) along the axis, float32 as torch computes it."""
+    values, scale, zero = arrays
+    shape = [-1 if i == call.attrs["axis"] else 1 for i in range(values.ndim)]
+    steps = values.astype(np.int32) - zero.reshape(shape)
+    return steps.astype(np.float32) * scale.astype(np.float32).reshape(shape)
+
+
+_SHAPES = (((1, 5, 3, 7),), ((2, 8, 4, 4),), ((3, 13),), ((257,),), ((2, 3, 2, 3, 5),), ((2, 126, 9, 11),))
+
+OPS = (
+    Op(
+        name="quantize",
+        operands=(Operand("x"),),
+        infer=_infer_quantize,
+        reference=_quantize,
+        reads=reads_same_place,
+        schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
+        kernels=(
+            Kernel(
+                "quantize.rows",
+                ("quantize_rows", "quantize_steps", "words"),
+                (FLOAT,),
+                ONLY_4W,
+                when=_whole_rows,
+                wide=("x",),
+                positions=False,
+                params=_quantize_params,
+                threads=four_words,
+            ),
+            Kernel(
+                "quantize.ragged",
+                ("quantize_ragged", "quantize_steps", "words"),
+                (FLOAT,),
+                ONLY_4W,
+                when=lambda call, target: not _whole_rows(call, target),
+                positions=False,
+                params=lambda call: {**_quantize_params(call), "row_words": _row_words(call)},
+                threads=four_words,
+            ),
+            Kernel(
+                "quantize.plane",
+                ("quantize_plane", "quantize_steps", "words"),
+                (FLOAT,),
+                ONLY_4C,
+                when=_one_channel,
+                positions=False,
+                params=_quantize_params,
+                threads=four_words,
+            ),
+            Kernel(
+                "quantize.to_4C",
+                ("quantize_block", "quantize_steps", "to_4C", "channel_tile"),
+                (FLOAT,),
+                ONLY_4C,
+                suits=lambda call, target: not target.cpu or dims(call.output)[1] > 4,
+                positions=False,
+                params=lambda call: {**_quantize_params(call), **channel_tile.params(call, words=False)},
+                threads=lambda call, layout: channel_tile.threads(call, words=False),
+                workgroup=channel_tile.WORKGROUP,
+                cost=channel_tile.cost,
+            ),
+            Kernel("quantize", ("quantize", "quantize_steps", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
+        ),
+        cases=tuple(
+            Case(shapes, {"lo": -128, "hi": 127}, values)
+            for shapes in _SHAPES
+            for values in ("random", "special", "ties")
+        ),
+    ),
+    Op(
+        name="dequantize",
+        operands=(Operand("x", dtypes=(INT8X4,)),),
+        infer=_infer_float,
+        reference=_dequantize,
+        reads=reads_same_place,
+        kernels=(
+            Kernel(
+                "dequantize.rows",
+                ("dequantize_rows", "words"),
+                (ONLY_4W,),
+                FLOAT,
+                when=_whole_rows,
+                wide=("y",),
+                positions=False,
+                params=_dequantize_rows_params,
+                threads=_dequantize_rows_threads,
+            ),
+            Kernel(
+                "dequantize.ragged",
+                ("dequantize_ragged", "words"),
+                (ONLY_4W,),
+                FLOAT,
+                when=lambda call, target: not _whole_rows(call, target),
+                wide=("y",),
+                positions=False,
+                params=_dequantize_rows_params,
+                threads=_dequantize_rows_threads,
+            ),
+            Kernel(
+                "dequantize.plane",
+                ("dequantize_plane", "words"),
+                (ONLY_4C,),
+                FLOAT,
+                when=_one_channel,
+                positions=False,
+                params=_dequantize_params,
+                threads=four_words,
+            ),
+            Kernel(
+                "dequantize.from_4C",
+                ("dequantize_block", "from_4C", "channel_tile"),
+                (ONLY_4C,),
+                FLOAT,
+                positions=False,
+                params=lambda call: {**_dequantize_params(call), **channel_tile.params(call, words=False)},
+                threads=lambda call, layout: channel_tile.threads(call, words=False),
+                workgroup=channel_tile.WORKGROUP,
+                cost=channel_tile.cost,
+            ),
+            Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),
+        ),
+        cases=tuple(Case(shapes) for shapes in _SHAPES),
+    ),
+    Op(
+        name="dequantize_weight",
+        operands=(
+            Operand("values", constant=True, dtypes=(INT8,)),
+            Operand("scale", constant=True),
+            Operand("zero", constant=True, dtypes=("int32",)),
+        ),
+        infer=_infer_weight,
+        reference=dequantize_weight,
+        schema={"axis": Attr("int", low=0, high=7)},
+    ),
+)

@@ -1,0 +1,241 @@
+"""conv2d and its int8 form: any kernel size, stride, asymmetric padding, dilation, groups. conv1d goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
+from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site
+from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import weighted
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return epilogue.check(types, attrs, conv2d_sums.infer(types, attrs)[0])
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, bias = arrays
+    return (conv2d_sums.sums(x, weight, call.attrs) + bias.reshape(-1, 1, 1)).astype(np.float32)
+
+
+def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, multiplier, offset, _, *more = arrays
+    acc = conv2d_sums.sums(x.astype(np.int64) - call.zeros[0], weight, call.attrs).astype(np.int64)
+    return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
+
+
+def _lower(site: Site) -> Lowered | str:
+    return weighted.lower(site, "q8ta_conv2d", site.call.attrs)
+
+
+def _depth_quads(call: Call) -> int:
+    """Input words one output channel reads a tap: groups need not start at a multiple of 4."""
+    depth = call.inputs[1].shape[1]
+    return max((start % 4 + depth + 3) // 4 for start in range(0, depth * min(call.attrs["groups"], 4), depth))
+
+
+def _params(call: Call) -> Params:
+    return {
+        **conv2d_float.params(call),
+        **epilogue.params(call),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        "depth_quads": np.uint32(_depth_quads(call)),
+        "tiles": np.uint32(weighted.channel_tiles(call)[0]),
+    }
+
+
+def _aligned(call: Call) -> bool:
+    groups, channels = call.attrs["groups"], call.inputs[1].shape[0]
+    return bool(groups == 1 or channels // groups % 4 == 0)
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    channels, depth, kh, kw = weight.shape
+    starts = np.arange(channels) // (channels // call.attrs["groups"]) * depth % 4
+    rows = np.zeros((channels, kh * kw, _depth_quads(call) * 4), np.int8)
+    taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
+    for start in np.unique(starts):
+        rows[starts == start, :, start : start + depth] = taps[starts == start]
+    return weighted.pack_rows(rows)
+
+
+def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
+    place = ("place_planes",) if after.real else ()
+    output = FLOAT if after.real else CHANNELS_PACKED_INT8
+    common: dict[str, Any] = {"inputs": (CHANNELS_PACKED_INT8,), "output": output, "params": _params}
+    if after.real:
+        common["threads"] = weighted.channel_tiles
+    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
+    return (
+        *conv2d_tiled.fast_kernels(op, after, place),
+        *conv2d_grouped.grouped_kernels(op, after, place),
+        Kernel(
+            f"{op}.dw",
+            ("q8ta_conv2d_dw", *after.element, *place),
+            when=lambda call, target: weighted.is_depthwise(call),
+            prepack={1: conv2d_tiled.pack_depthwise, **per_channel},
+            cost=weighted.cost("direct"),
+            **common,
+        ),
+        Kernel(
+            f"{op}.direct",
+            ("q8ta_conv2d", "dot", *after.element, *place),
+            constants=lambda call: {"ALIGNED": int(_aligned(call))},
+            prepack={1: _pack, **per_channel},
+            cost=weighted.cost("direct"),
+            **common,
+        ),
+    )
+
+
+def _conv(b: Builder, args: Mapping[str, Any], padding: Sequence[int]) -> str:
+    weight = args["weight"]
+    bias = args["bias"] or b.constant(np.zeros(b.type(weight).shape[0], np.float32), "bias")
+    top, left = padding
+    attrs = {
+        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
+        "padding": (top, left, top, left),
+        "dilation": tuple(args["dilation"]) * (2 // len(args["dilation"])),
+        "groups": args["groups"],
+    }
+    return b.emit("conv2d", (args["input"], weight, bias), attrs)
+
+
+def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
+    return _conv(b, args, tuple(args["padding"]) * (2 // len(args["padding"])))
+
+
+_TRANSPOSED = {1: "1d.default", 2: "2d.input"}
+
+
+def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
+    if args["transposed"]:
+        return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
+    if len(args["stride"]) == 1 and len(b.type(args["input"]).shape) == 3:
+        return _import_conv1d(b, args)
+    return _import_conv2d(b, args)
+
+
+def _same_padding(b: Builder, args: Mapping[str, Any]) -> str:
+    """`padding='same'` or 'valid': what torch adds in total, the odd one at the end."""
+    weight, dilation = b.type(args["weight"]).shape, tuple(args["dilation"]) * (2 // len(args["dilation"]))
+    same = args["padding"] == "same"
+    totals = [dilation[i] * (weight[2 + i] - 1) if same else 0 for i in range(2)]
+    before = [t // 2 for t in totals]
+    bias = args["bias"] or b.constant(np.zeros(weight[0], np.float32), "bias")
+    attrs = {
+        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
+        "padding": (*before, *(t - s for t, s in zip(totals, before, strict=True))),
+        "dilation": dilation,
+        "groups": args["groups"],
+    }
+    return b.emit("conv2d", (args["input"], args["weight"], bias), attrs)
+
+
+def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
+    x, weight = b.type(args["input"]).shape, b.type(args["weight"]).shape
+    if len(x) != 3:
+        raise b.refuse(f"conv1d takes a 3-D input, found shape {x}")
+    wide = {
+        **args,
+        "input": b.emit("view", (args["input"],), {"shape": (x[0], x[1], 1, x[2])}),
+        "weight": b.emit("view", (args["weight"],), {"shape": (weight[0], weight[1], 1, weight[2])}),
+        "stride": (1, args["stride"][0]),
+        "dilation": (1, args["dilation"][0]),
+    }
+    y = _conv(b, wide, (0, args["padding"][0]))
+    n, c, _, w = b.type(y).shape
+    return b.emit("view", (y,), {"shape": (n, c, w)})
+
+
+def _case(
+    x: Shape,
+    weight: Shape,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    values: str = "random",
+) -> Case:
+    pad = padding if isinstance(padding, tuple) else (padding,) * 4
+    attrs = {"stride": _two(stride), "padding": pad, "dilation": _two(dilation), "groups": groups}
+    return Case((x, weight, (weight[0],)), attrs, values)
+
+
+def _two(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+CASES = (
+    _case((1, 3, 7, 9), (5, 3, 3, 3), padding=1),
+    _case((2, 4, 8, 8), (8, 4, 3, 3), stride=2, padding=1),
+    _case((1, 13, 5, 11), (7, 13, 1, 1)),
+    _case((3, 8, 6, 5), (12, 8, 1, 1), stride=2),
+    _case((1, 5, 9, 7), (6, 5, 3, 2), stride=(1, 2), padding=(0, 1, 2, 0), dilation=(2, 1)),
+    _case((1, 16, 6, 6), (16, 4, 3, 3), padding=1, groups=4),
+    _case((2, 9, 5, 5), (6, 3, 3, 3), padding=1, groups=3),
+    _case((1, 10, 4, 6), (15, 2, 1, 1), groups=5),
+    _case((1, 6, 5, 7), (6, 1, 3, 3), padding=1, groups=6),
+    _case((2, 16, 9, 9), (16, 1, 5, 5), stride=2, padding=2, groups=16),
+    _case((1, 5, 6, 6), (15, 1, 3, 3), padding=1, groups=5),
+    _case((1, 17, 3, 3), (4, 17, 3, 3), values="saturate"),
+    _case((1, 8, 4, 4), (4, 8, 1, 1), values="ties"),
+    _case((1, 1, 1, 1), (1, 1, 1, 1)),
+    _case((1, 16, 7, 9), (12, 16, 3, 3), padding=1),
+    _case((2, 48, 6, 5), (70, 48, 3, 2), stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2)),
+    _case((2, 32, 9, 11), (20, 32, 1, 1), stride=(2, 3)),
+    _case((1, 272, 5, 7), (18, 272, 1, 1), values="saturate"),
+    _case((2, 1, 9, 11), (6, 1, 5, 5), stride=2, padding=2),
+    _case((3, 32, 1, 1), (9, 32, 1, 1)),
+    _case((2, 20, 1, 1), (24, 20, 1, 1), values="ties"),
+    _case((1, 4, 3, 3), (4, 4, 3, 3), padding=4, dilation=2),
+    _case((2, 24, 7, 9), (48, 8, 3, 3), stride=2, padding=(1, 0, 2, 1), groups=3),
+    _case((1, 8, 6, 11), (16, 4, 3, 2), padding=(2, 1, 0, 3), dilation=(1, 3), groups=2),
+    _case((3, 12, 5, 3), (12, 4, 1, 1), groups=3, values="ties"),
+    _case((1, 64, 3, 5), (8, 32, 3, 3), padding=1, groups=2, values="saturate"),
+)
+
+
+conv2d = Op(
+    name="conv2d",
+    operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
+    infer=conv2d_sums.infer,
+    reference=_reference,
+    reads=conv2d_sums.reads,
+    schema=conv2d_sums.SCHEMA,
+    kernels=conv2d_float.KERNELS,
+    aten={
+        "aten.conv2d.default": _import_conv2d,
+        "aten.conv2d.padding": _same_padding,
+        "aten.convolution.default": _import_convolution,
+        "aten.conv1d.default": _import_conv1d,
+    },
+    int8=_lower,
+    annotate="weighted",
+    cases=CASES,
+    tolerance=1e-5,
+)
+
+
+def _int8_op(after: Epilogue) -> Op:
+    name = f"q8ta_conv2d{after.suffix}"
+    return Op(
+        name=name,
+        operands=(*weighted.OPERANDS, *after.operands),
+        infer=_infer_int8,
+        reference=_reference_int8,
+        reads=conv2d_sums.reads,
+        schema={**conv2d_sums.SCHEMA, **after.schema},
+        kernels=_kernels(name, after),
+        tolerance=after.tolerance,
+    )
+
+
+INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)

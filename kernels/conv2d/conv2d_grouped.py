@@ -1,0 +1,112 @@
+"""The fast kernels of q8ta_conv2d for groups of whole words, as in ResNeXt and ShuffleNet. No operators here.
+
+They read and write 4C. A group's channels are few, so a thread keeps its weights for several pixels instead of sharing
+them through workgroup memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import Layout, canonical
+from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import weighted
+
+ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
+PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
+LARGEST_SPAN = 16
+"""Input words of a row that a thread may hold in registers."""
+
+STRIPS: Mapping[str, int] = {"grouped_4": 4, "grouped_2": 2}
+"""Pixels of a row of the result that a thread makes, the larger strip first."""
+
+ENOUGH_STRIPS = 1 << 16
+"""Threads from which the larger strip keeps a large GPU busy."""
+
+UNROLLED = 16
+"""Taps of a row times pixels up to which a CPU's compiler keeps a strip in registers (measured on lavapipe)."""
+
+
+def _span(call: Call, columns: int) -> int:
+    reach = call.attrs["dilation"][1] * (call.inputs[1].shape[3] - 1)
+    return int((columns - 1) * call.attrs["stride"][1] + reach + 1)
+
+
+def _when(call: Call, target: Target, columns: int) -> bool:
+    groups, (outputs, depth, *_) = call.attrs["groups"], call.inputs[1].shape
+    whole = depth % 4 == 0 and outputs // groups % 4 == 0
+    return groups > 1 and whole and _span(call, columns) <= LARGEST_SPAN
+
+
+def _constants(call: Call, columns: int) -> dict[str, int]:
+    return {
+        "COLUMNS": columns,
+        "KERNEL_X": call.inputs[1].shape[3],
+        "STRIDE_X": call.attrs["stride"][1],
+        "DILATION_X": call.attrs["dilation"][1],
+    }
+
+
+def _params(call: Call) -> Params:
+    attrs, (outputs, depth, height, _) = call.attrs, call.inputs[1].shape
+    return {
+        **epilogue.params(call),
+        "padding": tuple(attrs["padding"]),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        "kernel_y": np.uint32(height),
+        "stride_y": np.uint32(attrs["stride"][0]),
+        "dilation_y": np.uint32(attrs["dilation"][0]),
+        "quads": np.uint32(outputs // 4),
+        "group_quads": np.uint32(outputs // attrs["groups"] // 4),
+        "row_words": np.uint32(call.inputs[0].shape[1] // 4),
+        "depth_words": np.uint32(depth // 4),
+    }
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    """Words in order (tap row, input word of the group, tap column, output channel)."""
+    outputs, depth, height, width = weight.shape
+    split = weight.reshape(outputs, depth // 4, 4, height, width).transpose(3, 1, 4, 0, 2)
+    return np.ascontiguousarray(split).reshape(-1).view("<u4")
+
+
+def _threads(call: Call, layout: Layout, columns: int) -> tuple[int, int, int]:
+    n, c, h, w = canonical(epilogue.sums(call))
+    return n * h * -(-w // columns) * (c // 4), 1, 1
+
+
+def _suits(call: Call, target: Target, columns: int) -> bool:
+    if columns == min(STRIPS.values()):
+        return True
+    if target.cpu:
+        return columns * call.inputs[1].shape[3] <= UNROLLED
+    return _threads(call, Layout.PACKED_INT8_4C, columns)[0] >= ENOUGH_STRIPS
+
+
+def grouped_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Strips of pixels of each length."""
+    return tuple(
+        Kernel(
+            f"{op}.{label}",
+            ("q8ta_conv2d_grouped", "dot", *after.quad, *place),
+            (ONLY_4C,),
+            FLOAT if after.real else ONLY_4C,
+            when=functools.partial(_when, columns=columns),
+            suits=functools.partial(_suits, columns=columns),
+            wide=("multiplier", "offset", "correction", "weight"),
+            positions=False,
+            params=_params,
+            constants=functools.partial(_constants, columns=columns),
+            prepack={1: _pack, **PER_CHANNEL},
+            threads=functools.partial(_threads, columns=columns),
+            cost=weighted.cost("shared"),
+        )
+        for label, columns in STRIPS.items()
+    )

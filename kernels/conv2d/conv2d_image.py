@@ -1,0 +1,149 @@
+"""First layers: q8ta_conv2d of a float32 image of few channels, quantized while it is loaded.
+
+The same bytes as `quantize` and the convolution, one dispatch and one round trip through memory fewer. Padding is the
+zero point, whatever range the image is clamped to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import SMALLEST_SCALE, Array, Attrs, QParams, TensorType
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
+from q8ta_wgpu.ir.op import FLOAT, INT8_RANGE, Attr, Call, Kernel, Op, Operand, Params
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.conv2d import conv2d_sums
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import gemm, weighted
+
+MOST_CHANNELS = 4
+"""Input channels an image may have: a word holds a pixel."""
+
+IMAGE: Mapping[str, Attr] = {
+    "x_scale": Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE),
+    "x_zero": INT8_RANGE,
+    "x_lo": INT8_RANGE,
+    "x_hi": INT8_RANGE,
+}
+"""How the image is quantized: attributes of `quantize` and of its result's type."""
+
+ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
+WIDE = ("weight", "multiplier", "offset", "correction")
+PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    sums, _ = conv2d_sums.infer(types, attrs)
+    if attrs["groups"] != 1 or types[0].shape[1] > MOST_CHANNELS:
+        found = f"{types[0].shape[1]} channels in {attrs['groups']} groups"
+        raise GraphError(f"an image has at most {MOST_CHANNELS} channels in one group, found {found}")
+    if attrs["x_lo"] > attrs["x_hi"]:
+        raise GraphError(f"the range x_lo..x_hi is empty, found {attrs['x_lo']}..{attrs['x_hi']}")
+    return epilogue.check(types, attrs, sums)
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    image, weight, multiplier, offset, _, *more = arrays
+    attrs, zero = call.attrs, weighted.input_zero(call)
+    x = arithmetic.quantize(image, QParams(attrs["x_scale"], zero), attrs["x_lo"], attrs["x_hi"])
+    acc = conv2d_sums.sums(x.astype(np.int64) - zero, weight, attrs).astype(np.int64)
+    return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
+
+
+def _params(call: Call) -> Params:
+    attrs, (_, _, kh, kw) = call.attrs, call.inputs[1].shape
+    return {
+        **epilogue.params(call),
+        "kernel": (kh, kw, 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": tuple(attrs["padding"]),
+        "dilation": (*attrs["dilation"], 0, 0),
+        **arithmetic.quantize_fields(QParams(attrs["x_scale"], attrs["x_zero"]), attrs["x_lo"], attrs["x_hi"]),
+    }
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    channels, depth, kh, kw = weight.shape
+    return weighted.pack_rows(weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth))
+
+
+def _general(op: str, after: Epilogue, place: tuple[str, ...]) -> Kernel:
+    more: dict[str, Any] = {"threads": weighted.channel_tiles} if after.real else {}
+    return Kernel(
+        f"{op}.direct",
+        ("q8ta_conv2d_image", "quantize_steps", "dot", *after.element, *place),
+        (FLOAT, CHANNELS_PACKED_INT8),
+        FLOAT if after.real else CHANNELS_PACKED_INT8,
+        params=lambda call: {**_params(call), "tiles": np.uint32(weighted.channel_tiles(call)[0])},
+        prepack={1: _pack, **PER_CHANNEL},
+        cost=weighted.cost("direct"),
+        **more,
+    )
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, channels, words along k) of the matrix product: pixels, outputs, taps of all channels."""
+    n, c, h, w = canonical(epilogue.sums(call))
+    return n * h * w, c, -(-call.inputs[1].numel // (4 * c))
+
+
+def _weight_rows(call: Call, weight: Array) -> Array:
+    rows = weight.reshape(weight.shape[0], -1)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
+
+
+def _fits(call: Call, target: Target, tile: gemm.Tile) -> bool:
+    return tile.fits(target)
+
+
+def _constants(call: Call, tile: gemm.Tile) -> dict[str, int]:
+    """With the tile's, the kernel's size: every byte's tap is found by divisions, by a constant they are few steps."""
+    _, _, kh, kw = call.inputs[1].shape
+    return {**tile.at_depth(-(-_sizes(call)[2] // 4)).constants, "TAPS": kh * kw, "KERNEL_WIDTH": kw}
+
+
+def _tile_params(call: Call, tile: gemm.Tile) -> Params:
+    return {**gemm.params(tile, _sizes(call)), **_params(call)}
+
+
+def _product(op: str, after: Epilogue, place: tuple[str, ...], label: str, tile: gemm.Tile) -> Kernel:
+    return Kernel(
+        f"{op}.implicit_{label}",
+        (tile.body, "gemm_dot", "dot", "gemm_window_image", "gemm_pixels", "quantize_steps", *after.quad, *place),
+        (FLOAT, ONLY_4C),
+        FLOAT if after.real else ONLY_4C,
+        when=functools.partial(_fits, tile=tile),
+        suits=functools.partial(gemm.suits, label=label, sizes=_sizes, narrow=True),
+        wide=WIDE,
+        positions=False,
+        params=functools.partial(_tile_params, tile=tile),
+        prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
+        **{**gemm.kernel_fields(tile, _sizes), "constants": functools.partial(_constants, tile=tile)},
+    )
+
+
+def _op(after: Epilogue) -> Op:
+    name, place = f"q8ta_conv2d_image{after.suffix}", ("place_planes",) if after.real else ()
+    return Op(
+        name=name,
+        operands=(Operand("x"), *weighted.OPERANDS[1:], *after.operands),
+        infer=_infer,
+        reference=_reference,
+        reads=conv2d_sums.reads,
+        schema={**conv2d_sums.SCHEMA, **after.schema, **IMAGE},
+        kernels=(
+            *(_product(name, after, place, label, tile) for label, tile in gemm.NARROW_TILES.items()),
+            _general(name, after, place),
+        ),
+        tolerance=after.tolerance,
+    )
+
+
+IMAGE_OPS = tuple(_op(after) for after in epilogue.EPILOGUES)

@@ -1,0 +1,249 @@
+"""The fast kernels of q8ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators here.
+
+All of them read and write 4C: a pixel's channels lie side by side, which is k of the matrix product.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import Layout, canonical
+from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, LayoutSet, Params, dims
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import gemm, weighted
+
+ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
+PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
+WIDE_CHANNEL = ("multiplier", "offset", "correction")
+LARGEST_UNROLLED = 7
+"""Kernel extent up to which a depthwise strip is unrolled."""
+
+STRIPS = {"dw_4x2": (4, 2), "dw_2x1": (2, 1)}
+LARGE_STRIP = "dw_4x2"
+ENOUGH_STRIPS = 1 << 16
+"""Threads from which the larger strip keeps a large GPU busy."""
+
+
+def _quads(channels: int) -> int:
+    return -(-channels // 4)
+
+
+def _sums(call: Call) -> tuple[int, int, int, int]:
+    return canonical(epilogue.sums(call))
+
+
+def sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, channels, words along k) of the matrix product a convolution is: pixels, outputs, taps x input quads."""
+    n, c, h, w = _sums(call)
+    _, depth, kh, kw = call.inputs[1].shape
+    words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
+    return n * h * w, c, words
+
+
+def _weight_rows(call: Call, weight: Array) -> Array:
+    """(outputs, taps x padded input channels) int8."""
+    channels, depth, kh, kw = weight.shape
+    if _is_thin(call):
+        return np.pad(weight.reshape(channels, -1), ((0, 0), (0, -kh * kw % 4)))
+    taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
+    return np.pad(taps, ((0, 0), (0, 0), (0, -depth % 4))).reshape(channels, -1)
+
+
+def _is_pointwise(call: Call) -> bool:
+    return call.inputs[1].shape[2:] == (1, 1) and not any(call.attrs["padding"])
+
+
+def _is_thin(call: Call) -> bool:
+    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
+
+
+def _product_params(tile: gemm.Tile, call: Call) -> Params:
+    attrs, x = call.attrs, dims(call.inputs[0])
+    fields: dict[str, Any] = {
+        **gemm.params(tile, sizes(call)),
+        **epilogue.params(call),
+        "row_words": np.uint32(_quads(x[1])),
+    }
+    if _is_pointwise(call):
+        h, w = _sums(call)[2:]
+        return {**fields, "row_grid": (h, w, 0, 0), "x_grid": (x[2], x[3], 0, 0), "step_grid": (*attrs["stride"], 0, 0)}
+    return {
+        **fields,
+        "kernel": (*call.inputs[1].shape[2:], 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": tuple(attrs["padding"]),
+        "dilation": (*attrs["dilation"], 0, 0),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+    }
+
+
+def _reading(call: Call) -> str:
+    """Which of READINGS finds the rows of a call's matrix product."""
+    whole = _quads(call.inputs[0].shape[1]) % 4 == 0
+    if _is_pointwise(call):
+        return "pw" if whole else "pw, narrow"
+    return "thin" if _is_thin(call) else "window" if whole else "window, narrow"
+
+
+READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
+    "pw": ("pw", ("gemm_rows", "gemm_pixels", "gemm_wide"), True),
+    "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "gemm_narrow"), False),
+    "window": ("implicit", ("gemm_window", "gemm_window_row", "gemm_pixels"), True),
+    "window, narrow": ("implicit", ("gemm_window_narrow", "gemm_window_row", "gemm_pixels"), False),
+    "thin": ("implicit", ("gemm_window_thin", "gemm_window_row", "gemm_pixels"), False),
+}
+"""Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
+
+NARROW = ("window, narrow", "thin")
+"""Readings that look up each word of a vector, or each byte."""
+
+
+def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool:
+    return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
+
+
+def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Tiled matrix products: every tile with every way to read x."""
+    return tuple(
+        Kernel(
+            f"{op}.{name}_{label}",
+            (tile.body, "gemm_dot", "dot", *readers, *stems),
+            (ONLY_4C,),
+            output,
+            when=functools.partial(_products, reading=reading, tile=tile),
+            suits=functools.partial(gemm.suits, label=label, sizes=sizes, narrow=reading in NARROW),
+            wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+            positions=False,
+            params=functools.partial(_product_params, tile),
+            prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
+            **gemm.kernel_fields(tile, sizes),
+        )
+        for reading, (name, readers, wide) in READINGS.items()
+        for label, tile in (gemm.NARROW_TILES if reading in NARROW else gemm.TILES).items()
+    )
+
+
+def _is_vector(call: Call, target: Target, wide: bool) -> bool:
+    x = dims(call.inputs[0])
+    few = x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
+    return few and (_quads(x[1]) % 4 == 0) == wide
+
+
+def _vector_params(call: Call) -> Params:
+    words = np.uint32(_quads(call.inputs[0].shape[1]))
+    return {**gemm.few_rows_params(sizes(call)), **epilogue.params(call), "row_words": words}
+
+
+def vector_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
+    return tuple(
+        Kernel(
+            f"{op}.gemv",
+            ("gemv", "gemm_dot", "dot", "gemm_wide" if wide else "gemm_narrow", *stems),
+            (ONLY_4C,),
+            output,
+            when=functools.partial(_is_vector, wide=wide),
+            wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+            positions=False,
+            params=_vector_params,
+            constants=lambda call: gemm.few_rows(sizes(call)),
+            prepack={1: _pack_quads, **PER_CHANNEL},
+            threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
+            cost=weighted.cost("shared"),
+        )
+        for wide in (True, False)
+    )
+
+
+def _pack_quads(call: Call, weight: Array) -> Array:
+    return gemm.pack_quads(_weight_rows(call, weight))
+
+
+def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
+    n, c, h, w = _sums(call)
+    return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
+
+
+def _dw_when(call: Call, target: Target) -> bool:
+    return (
+        weighted.is_depthwise(call)
+        and call.attrs["dilation"] == (1, 1)
+        and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
+    )
+
+
+def _dw_suits(call: Call, target: Target, large: bool, dot: bool) -> bool:
+    enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
+    return (enough or target.cpu) == large and dot == (target.packed_dot and not target.cpu)
+
+
+def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
+    (kernel_y, kernel_x), (stride_y, stride_x) = call.inputs[1].shape[2:], call.attrs["stride"]
+    return {
+        "COLUMNS": columns,
+        "ROWS": rows,
+        "KERNEL_Y": kernel_y,
+        "KERNEL_X": kernel_x,
+        "STRIDE_Y": stride_y,
+        "STRIDE_X": stride_x,
+    }
+
+
+def _dw_params(call: Call) -> Params:
+    return {
+        **epilogue.params(call),
+        "padding": tuple(call.attrs["padding"]),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        "quads": np.uint32(_quads(_sums(call)[1])),
+    }
+
+
+def pack_depthwise(call: Call, weight: Array) -> Array:
+    """Words in order (channel quad, tap), a lane a channel."""
+    channels = weight.shape[0]
+    padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
+
+
+def pack_lanes(call: Call, weight: Array) -> Array:
+    """Words in order (channel quad, tap, channel), each with its channel's weight in the channel's lane alone."""
+    lanes = pack_depthwise(call, weight).view(np.int8).reshape(-1, 4)
+    return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
+
+
+def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Depthwise strips, the larger first, by packed dot products or by multiplication."""
+    return tuple(
+        Kernel(
+            f"{op}.{label}{'' if dot else '_unpack'}",
+            ("q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), *stems),
+            (ONLY_4C,),
+            output,
+            when=_dw_when,
+            suits=functools.partial(_dw_suits, large=label == LARGE_STRIP, dot=dot),
+            wide=(*WIDE_CHANNEL, "weight") if dot else WIDE_CHANNEL,
+            positions=False,
+            params=_dw_params,
+            constants=functools.partial(_dw_constants, columns=columns, rows=rows),
+            prepack={1: pack_lanes if dot else pack_depthwise, **PER_CHANNEL},
+            threads=functools.partial(_strips, columns=columns, rows=rows),
+            unrolled=True,
+            cost=weighted.cost("shared"),
+        )
+        for label, (columns, rows) in STRIPS.items()
+        for dot in (True, False)
+    )
+
+
+def fast_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """The kernels to try before the general ones; `place` says where a float32 result lies."""
+    output, stems = FLOAT if after.real else ONLY_4C, (*after.quad, *place)
+    makers = (depthwise_kernels, vector_kernels, product_kernels)
+    return tuple(kernel for maker in makers for kernel in maker(op, output, stems))

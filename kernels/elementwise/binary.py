@@ -1,0 +1,256 @@
+"""add, sub and mul with broadcasting, and their int8 forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import (
+    FLOAT,
+    INT8_RANGE,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Import,
+    Kernel,
+    Lowered,
+    Op,
+    Operand,
+    Params,
+    Site,
+    eight_words,
+    reads_same_place,
+)
+
+RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
+INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    a, b = types[0].shape, types[1].shape
+    try:
+        shape = np.broadcast_shapes(a, b)
+    except ValueError:
+        raise GraphError(f"shapes {a} and {b} do not broadcast") from None
+    if len(shape) > 4 and a[: len(a) - 3] != b[: len(b) - 3]:
+        raise GraphError(f"shapes {a} and {b} broadcast in a dimension left of the last three; expand first")
+    return tuple(shape), FLOAT32
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if "shift" in attrs and not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
+        raise GraphError(
+            f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} with shift {attrs['shift']} pass int32"
+        )
+    return _infer(types, attrs)[0], INT8X4
+
+
+def _float_params(call: Call) -> Params:
+    return {"alpha": np.float32(call.attrs["alpha"])} if "alpha" in call.attrs else {}
+
+
+def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None:
+    """(M_a, M_b, shift) with M = rint(ratio * 2^shift), the largest shift <= 30 whose sum cannot pass int32.
+
+    `a` and `b` are signed scales, `y` the result's. None where fewer than 8 fraction bits would be left.
+    """
+    for shift in range(30, arithmetic.SMALLEST_SHIFT - 1, -1):
+        ma, mb = (int(np.rint(s / y * 2.0**shift)) for s in (a, b))
+        if arithmetic.sum_fits(ma, mb, shift):
+            return ma, mb, shift
+    return None
+
+
+def _lower_sum(sign: float) -> Callable[[Site], Lowered | str]:
+    def lower(site: Site) -> Lowered | str:
+        a, b = site.q
+        if a is None or b is None or site.out is None:
+            return "it needs two quantized operands and a quantized result"
+        found = add_multipliers(a.scale, sign * site.call.attrs["alpha"] * b.scale, site.out.scale)
+        if found is None:
+            return f"its scales {a.scale:.3g}, {b.scale:.3g} and {site.out.scale:.3g} are too far apart for int32"
+        attrs = {"a_multiplier": found[0], "b_multiplier": found[1], "shift": found[2], "lo": site.lo, "hi": site.hi}
+        return Lowered("q8ta_add", (0, 1), attrs)
+
+    return lower
+
+
+def _lower_mul(site: Site) -> Lowered | str:
+    a, b = site.q
+    if a is None or b is None or site.out is None:
+        return "it needs two quantized operands and a quantized result"
+    multiplier = np.float32(a.scale * b.scale / site.out.scale)
+    if not np.isfinite(multiplier):
+        return "the ratio of its scales is not a finite float32"
+    return Lowered("q8ta_mul", (0, 1), {"multiplier": float(multiplier), "lo": site.lo, "hi": site.hi})
+
+
+def _add_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b = (x.astype(np.int64) - zero for x, zero in zip(arrays, call.zeros, strict=True))
+    v = a * call.attrs["a_multiplier"] + b * call.attrs["b_multiplier"]
+    assert call.output.q is not None
+    steps = arithmetic.rte(v, call.attrs["shift"])
+    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def _mul_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b = (x.astype(np.int32) - np.int32(zero) for x, zero in zip(arrays, call.zeros, strict=True))
+    product = np.rint((a * b).astype(np.float32) * np.float32(call.attrs["multiplier"]))
+    steps = np.clip(product, np.float32(-1024), np.float32(1024)).astype(np.int64)
+    assert call.output.q is not None
+    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def _int8_params(call: Call) -> Params:
+    assert call.output.q is not None
+    attrs = call.attrs
+    fields: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(attrs["lo"]),
+        "hi": np.int32(attrs["hi"]),
+    }
+    a_zero, b_zero = call.zeros
+    if "shift" in attrs:
+        fields["a_multiplier"] = np.int32(attrs["a_multiplier"])
+        fields["b_multiplier"] = np.int32(attrs["b_multiplier"])
+        offset = a_zero * attrs["a_multiplier"] + b_zero * attrs["b_multiplier"]
+        fields["offset"] = np.uint32(-offset & 0xFFFFFFFF).view(np.int32)
+        fields["shift"] = np.uint32(attrs["shift"])
+    else:
+        fields["a_zero"] = np.int32(a_zero)
+        fields["b_zero"] = np.int32(b_zero)
+        fields["multiplier"] = np.float32(attrs["multiplier"])
+    return fields
+
+
+def _number(b: Builder, operand: Any, rank: int) -> float | None:
+    """A Python number, or the value of a constant with one element that broadcasts; None for anything else."""
+    if not isinstance(operand, str):
+        return float(operand)
+    array = b.array(operand)
+    one = array is not None and array.size == 1 and array.ndim <= rank
+    return float(array.reshape(())) if array is not None and one else None
+
+
+def _import(op: str) -> Import:
+    """aten's a OP b, where b may be a number and either shape broadcast in any dimension."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        attrs = {} if op == "mul" else {"alpha": float(args.get("alpha", 1))}
+        left, right = args["self"], args["other"]
+        first = _number(b, left, len(b.type(right).shape)) if isinstance(right, str) else None
+        if first is not None and not b.is_constant(right):
+            factor = {"add": 1.0, "sub": -1.0, "mul": first}[op] * attrs.get("alpha", 1.0)
+            return b.emit("affine", (right,), {"factor": factor, "term": 0.0 if op == "mul" else first})
+        number = _number(b, right, len(b.type(left).shape))
+        if number is not None:
+            number *= attrs.get("alpha", 1.0)
+            if op == "mul":
+                return b.emit("affine", (left,), {"factor": number, "term": 0.0})
+            return b.emit("affine", (left,), {"factor": 1.0, "term": number if op == "add" else -number})
+        shapes = [b.type(name).shape for name in (left, right)]
+        shape = np.broadcast_shapes(*shapes)
+        if len(shape) > 4 and shapes[0][:-3] != shapes[1][:-3]:
+            left, right = (
+                name if found == shape else b.emit("expand", (name,), {"shape": shape})
+                for name, found in zip((left, right), shapes, strict=True)
+            )
+        return b.emit(op, (left, right), attrs)
+
+    return rule
+
+
+_SHAPES: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 5, 3, 7), (1, 5, 3, 7)),
+    ((2, 8, 4, 4), (2, 8, 1, 1)),
+    ((2, 6, 3, 5), (1, 6, 1, 1)),
+    ((3, 1, 5), (7, 1)),
+    ((13,), (13,)),
+    ((4, 9), (1,)),
+    ((2, 3, 2, 3, 5), (2, 3, 1, 3, 5)),
+)
+
+
+def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
+    found = [Case(shapes, attrs[i % len(attrs)]) for i, shapes in enumerate(_SHAPES)]
+    return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
+
+
+def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8: Callable[[Site], Lowered | str]) -> Op:
+    summed = name != "mul"
+    overloads = ("Tensor", "Scalar")
+    return Op(
+        name=name,
+        operands=(Operand("a"), Operand("b")),
+        infer=_infer,
+        reference=lambda call, arrays: function(arrays[0], arrays[1], call.attrs).astype(np.float32),
+        schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
+        kernels=(Kernel(name, (name, "map"), (FLOAT,), FLOAT, params=_float_params),),
+        aten={f"aten.{name}{mark}.{o}": _import(name) for mark in ("", "_") for o in overloads},
+        int8=int8,
+        reads=reads_same_place,
+        annotate="elementwise",
+        cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
+        tolerance=1e-6,
+    )
+
+
+add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _lower_sum(1.0))
+sub = _float_op("sub", lambda a, b, attrs: a - np.float32(attrs["alpha"]) * b, _lower_sum(-1.0))
+mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
+
+q8ta_add = Op(
+    name="q8ta_add",
+    operands=INT8_PAIR,
+    infer=_infer_int8,
+    reference=_add_int8,
+    reads=reads_same_place,
+    schema={
+        **RANGE,
+        "a_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
+        "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
+        "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
+    },
+    kernels=(
+        Kernel(
+            "q8ta_add",
+            ("q8ta_add", "elementwise_int8x4", "words"),
+            (ANY_INT8,),
+            ANY_INT8,
+            synced=True,
+            threads=eight_words,
+            when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
+            params=_int8_params,
+        ),
+        Kernel("q8ta_add.broadcast", ("q8ta_add", "broadcast", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
+    ),
+)
+
+q8ta_mul = Op(
+    name="q8ta_mul",
+    operands=INT8_PAIR,
+    infer=_infer_int8,
+    reference=_mul_int8,
+    reads=reads_same_place,
+    schema={**RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
+    kernels=(
+        Kernel(
+            "q8ta_mul",
+            ("q8ta_mul", "elementwise_int8x4", "words"),
+            (ANY_INT8,),
+            ANY_INT8,
+            synced=True,
+            threads=eight_words,
+            when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
+            params=_int8_params,
+        ),
+        Kernel("q8ta_mul.broadcast", ("q8ta_mul", "broadcast", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
+    ),
+)

@@ -1,0 +1,59 @@
+"""prelu: one slope is a leaky_relu, and so a table in int8; a slope per channel runs in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, slope = types[0].shape, types[1].shape
+    if len(x) < 2 or slope != (x[1],):
+        raise GraphError(f"prelu needs one slope for each index of dimension 1 of {x}, found slopes of shape {slope}")
+    return x, FLOAT32
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, slope = arrays
+    per_channel = slope.reshape(-1, *(1 for _ in x.shape[2:]))
+    return np.where(x >= 0, x, x * per_channel).astype(np.float32)
+
+
+def _params(call: Call) -> Params:
+    shape = call.output.shape
+    return {"inner": np.uint32(np.prod(shape[2:], dtype=np.int64)), "channels": np.uint32(shape[1])}
+
+
+def _import(b: Builder, args: Mapping[str, Any]) -> str:
+    slope = b.array(args["weight"])
+    if slope is None:
+        raise b.refuse("its slopes must be a parameter, found a value computed by the program")
+    if slope.size == 1:
+        return b.emit("leaky_relu", (args["self"],), {"slope": float(slope.reshape(()))})
+    return b.emit("prelu", (args["self"], args["weight"]))
+
+
+OPS = (
+    Op(
+        name="prelu",
+        operands=(Operand("x"), Operand("slope", constant=True)),
+        infer=_infer,
+        reference=_reference,
+        kernels=(Kernel("prelu", ("prelu", "map"), (FLOAT,), FLOAT, params=_params),),
+        reads=reads_same_place,
+        aten={"aten.prelu.default": _import},
+        cases=(
+            Case(((2, 5, 3, 7), (5,))),
+            Case(((3, 13), (13,))),
+            Case(((2, 3, 2, 3, 5), (3,))),
+        ),
+        tolerance=1e-6,
+    ),
+)

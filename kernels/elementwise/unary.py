@@ -1,0 +1,301 @@
+"""Every elementwise function of one tensor: one row of a table each.
+
+In int8 each of them is a 256-entry table made from its float64 function; in float32 one WGSL file computes them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import (
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Import,
+    Kernel,
+    Op,
+    Operand,
+    Params,
+    reads_same_place,
+    same_as_first,
+)
+
+Float64 = NDArray[np.float64]
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+"""Stands for an absent bound of a clamp: attributes are finite."""
+
+NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
+POSITIVE = Attr("float", low=1e-30, high=1e30)
+
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+
+
+def _sigmoid(x: Float64) -> Float64:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
+
+
+def _gelu(x: Float64) -> Float64:
+    erfc = np.frompyfunc(math.erfc, 1, 1)(-x * math.sqrt(0.5))
+    return np.asarray(0.5 * x * np.asarray(erfc, np.float64))
+
+
+def _gelu_tanh(x: Float64) -> Float64:
+    return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _elu(x: Float64, attrs: Attrs) -> Float64:
+    negative = attrs["alpha"] * attrs["scale"] * np.expm1(np.minimum(x, 0.0) * attrs["input_scale"])
+    return np.asarray(np.where(x > 0, attrs["scale"] * x, negative))
+
+
+def _softplus(x: Float64, attrs: Attrs) -> Float64:
+    scaled = x * attrs["beta"]
+    smooth = np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(scaled))) / attrs["beta"]
+    return np.where(scaled > attrs["threshold"], x, smooth)
+
+
+def _mish(x: Float64) -> Float64:
+    return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
+
+
+def _hardsigmoid(x: Float64) -> Float64:
+    return np.asarray(np.clip(x + 3.0, 0.0, 6.0) / 6.0)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One function: f(float64 array, attrs), its attributes (at most three), the aten calls it stands for.
+
+    `aten` maps an overload name (`relu.default`) to the attributes it gives from the call's arguments; where the
+    imported operator is not simply this one, `rules` maps the name to an importer function instead.
+    """
+
+    name: str
+    function: Callable[[Float64, Attrs], Array]
+    schema: Mapping[str, Attr] = field(default_factory=dict)
+    aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
+    rules: Mapping[str, Import] = field(default_factory=dict)
+    clamp: Callable[[Attrs], tuple[float, float]] | None = None
+    attrs: tuple[Attrs, ...] = ({},)
+    tolerance: float = 1e-5
+
+
+def _none(args: Mapping[str, Any]) -> Attrs:
+    return {}
+
+
+def _bounds(low: Any, high: Any) -> Attrs:
+    """Attributes of a clamp whose bounds may be None or infinite; torch gives the upper bound when they cross."""
+    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
+    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
+    return {"min": min(low, high), "max": high}
+
+
+def _import_gelu(b: Builder, args: Mapping[str, Any]) -> str:
+    return b.emit("gelu_tanh" if args["approximate"] == "tanh" else "gelu", (args["self"],))
+
+
+def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
+    exponent = float(args.get("exponent", 2))
+    named = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+    if exponent == 1.0:
+        return str(args["self"])
+    if exponent in named:
+        return b.emit(named[exponent], (args["self"],))
+    return b.emit("pow", (args["self"],), {"exponent": exponent})
+
+
+def _scalar(b: Builder, operand: Any, x: str) -> float | None:
+    """A Python number, or the value of a one-element constant that does not add dimensions to `x`; else None."""
+    if not isinstance(operand, str):
+        return float(operand)
+    array = b.array(operand)
+    fits = array is not None and array.size == 1 and array.ndim <= len(b.type(x).shape)
+    return float(array.reshape(())) if array is not None and fits else None
+
+
+def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
+    number = _scalar(b, args["other"], args["self"])
+    if number is None:
+        return b.emit("mul", (args["self"], b.emit("reciprocal", (args["other"],))))
+    if number == 0:
+        raise b.refuse("it divides by zero")
+    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+
+
+def _import_rsub(b: Builder, args: Mapping[str, Any]) -> str:
+    number, alpha = _scalar(b, args["other"], args["self"]), float(args["alpha"])
+    if number is None:
+        return b.emit("sub", (args["other"], args["self"]), {"alpha": alpha})
+    return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})
+
+
+ROWS = (
+    _Row(
+        "relu",
+        lambda x, _: np.maximum(x, 0.0),
+        aten={"relu.default": _none},
+        clamp=lambda _: (0.0, FLOAT_MAX),
+        tolerance=0,
+    ),
+    _Row(
+        "clamp",
+        lambda x, a: np.clip(x, a["min"], a["max"]),
+        schema={"min": NUMBER, "max": NUMBER},
+        aten={
+            "relu6.default": lambda _: _bounds(0, 6),
+            "hardtanh.default": lambda a: _bounds(a["min_val"], a["max_val"]),
+            "clamp.default": lambda a: _bounds(a["min"], a["max"]),
+            "clip.default": lambda a: _bounds(a["min"], a["max"]),
+            "clamp_min.default": lambda a: _bounds(a["min"], None),
+            "clamp_max.default": lambda a: _bounds(None, a["max"]),
+        },
+        clamp=lambda a: (a["min"], a["max"]),
+        attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
+        tolerance=1e-7,  # the bounds are rounded to float32 on the way to the device
+    ),
+    _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}),
+    _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}),
+    _Row("silu", lambda x, _: x * _sigmoid(x), aten={"silu.default": _none}),
+    _Row("gelu", lambda x, _: _gelu(x), rules={"gelu.default": _import_gelu}),
+    _Row("gelu_tanh", lambda x, _: _gelu_tanh(x)),
+    _Row("hardswish", lambda x, _: x * _hardsigmoid(x), aten={"hardswish.default": _none}),
+    _Row("hardsigmoid", lambda x, _: _hardsigmoid(x), aten={"hardsigmoid.default": _none}),
+    _Row(
+        "leaky_relu",
+        lambda x, a: np.where(x >= 0, x, x * a["slope"]),
+        schema={"slope": NUMBER},
+        aten={"leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])}},
+        attrs=({"slope": 0.1}, {"slope": -0.25}),
+    ),
+    _Row(
+        "elu",
+        _elu,
+        schema={"alpha": NUMBER, "scale": NUMBER, "input_scale": NUMBER},
+        aten={
+            "elu.default": lambda a: {k: float(a[k]) for k in ("alpha", "scale", "input_scale")},
+            "celu.default": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
+            "selu.default": lambda _: {"alpha": SELU_ALPHA, "scale": SELU_SCALE, "input_scale": 1.0},
+        },
+        attrs=({"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, {"alpha": 1.67, "scale": 1.05, "input_scale": 0.5}),
+    ),
+    _Row(
+        "softplus",
+        _softplus,
+        schema={"beta": POSITIVE, "threshold": NUMBER},
+        aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
+        attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
+    ),
+    _Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}),
+    _Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}),
+    _Row("log", lambda x, _: np.log(x), aten={"log.default": _none}),
+    _Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}),
+    _Row("rsqrt", lambda x, _: 1.0 / np.sqrt(x), aten={"rsqrt.default": _none}),
+    _Row("reciprocal", lambda x, _: 1.0 / x, aten={"reciprocal.default": _none}),
+    _Row("abs", lambda x, _: np.abs(x), aten={"abs.default": _none}, tolerance=0),
+    _Row(
+        "pow",
+        lambda x, a: np.power(x, a["exponent"]),
+        schema={"exponent": NUMBER},
+        rules={"pow.Tensor_Scalar": _import_pow, "square.default": _import_pow},
+        attrs=({"exponent": 2.0}, {"exponent": 3.0}),
+    ),
+    _Row(
+        "affine",
+        lambda x, a: a["factor"] * x + a["term"],
+        schema={"factor": NUMBER, "term": NUMBER},
+        aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
+        rules={
+            "div.Tensor": _import_div,
+            "div.Scalar": _import_div,
+            "rsub.Scalar": _import_rsub,
+            "rsub.Tensor": _import_rsub,
+        },
+        attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
+    ),
+)
+"""The functions, in the order of the numbers that select them in unary.wgsl."""
+
+_NUMBERS = {row.name.upper(): i for i, row in enumerate(ROWS)}
+
+_SHAPES: tuple[Shape, ...] = ((1, 5, 3, 7), (2, 8, 4, 4), (67,), (3, 1, 5), (2, 3, 2, 3, 5), (7, 13), (3, 11, 1, 1))
+
+
+def _import(op: str, attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
+    return lambda b, args: b.emit(op, (args["self"],), attrs(args))
+
+
+def _aten(row: _Row) -> dict[str, Import]:
+    """Importer functions of a row, for the in-place spelling too (`relu_.default`), which QAT graphs keep."""
+    rules = dict(row.rules) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
+    spelled = {name.replace(".", f"{mark}.", 1): rule for name, rule in rules.items() for mark in ("", "_")}
+    return {f"aten.{name}": rule for name, rule in spelled.items()}
+
+
+def _params(row: _Row) -> Callable[[Call], Params]:
+    def params(call: Call) -> Params:
+        values = [call.attrs[name] for name in row.schema]
+        return {name: np.float32(v) for name, v in zip("abc", values, strict=False)} | {
+            name: np.float32(0) for name in "abc"[len(values) :]
+        }
+
+    return params
+
+
+def _reference(row: _Row) -> Callable[[Call, Sequence[Array]], Array]:
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(row.function(arrays[0].astype(np.float64), call.attrs)).astype(np.float32)
+
+    return reference
+
+
+def _unary(row: _Row) -> Callable[[Array, Attrs], Array]:
+    def unary(x: Array, attrs: Attrs) -> Array:
+        with np.errstate(all="ignore"):
+            return np.clip(row.function(np.asarray(x, np.float64), attrs), -FLOAT_MAX, FLOAT_MAX)
+
+    return unary
+
+
+def _op(index: int, row: _Row) -> Op:
+    return Op(
+        name=row.name,
+        operands=(Operand("x"),),
+        infer=same_as_first,
+        reference=_reference(row),
+        schema=row.schema,
+        kernels=(
+            Kernel(
+                row.name,
+                ("unary", "map"),
+                (FLOAT,),
+                FLOAT,
+                params=_params(row),
+                constants=lambda call: {"FUNCTION": index, **_NUMBERS},
+            ),
+        ),
+        aten=_aten(row),
+        unary=_unary(row),
+        clamp=row.clamp,
+        annotate="elementwise",
+        reads=reads_same_place,
+        cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
+        tolerance=row.tolerance,
+    )
+
+
+OPS = tuple(_op(index, row) for index, row in enumerate(ROWS))

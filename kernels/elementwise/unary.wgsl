@@ -1,0 +1,86 @@
+// Elementwise functions of one tensor: FUNCTION is one of the names linked by kernels/elementwise/unary.py, and params.a, .b, .c are
+// the operator's attributes in the order of its schema. No function makes an intermediate infinity or NaN of its own.
+
+fn logistic(x: f32) -> f32 {
+  let e = exp(-abs(x));
+  return select(e, 1.0, x >= 0.0) / (1.0 + e);
+}
+
+// The power series below 0.1, where the quotient would cancel; at 20 the result is 1 in float32.
+fn tanh_of(x: f32) -> f32 {
+  let m = min(abs(x), 20.0);
+  let e = exp(-2.0 * m);
+  let s = m * m;
+  let series = m * (1.0 - s * (0.33333333 - s * 0.13333333));
+  return sign(x) * select((1.0 - e) / (1.0 + e), series, m < 0.1);
+}
+
+// Abramowitz and Stegun 7.1.26, for z >= 0; absolute error 1.5e-7.
+fn erfc(z: f32) -> f32 {
+  let bounded = min(z, 10.0);
+  let t = 1.0 / (1.0 + 0.3275911 * bounded);
+  let polynomial = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+  return polynomial * exp(-bounded * bounded);
+}
+
+fn gelu_of(x: f32) -> f32 {
+  let tail = 0.5 * x * erfc(abs(x) * 0.70710678);
+  return select(tail, x - tail, x >= 0.0);
+}
+
+fn gelu_tanh_of(x: f32) -> f32 {
+  let inner = clamp(x, -16.0, 16.0);
+  return x * logistic(1.59576912 * (inner + 0.044715 * inner * inner * inner));
+}
+
+fn softplus_of(x: f32, beta: f32, threshold: f32) -> f32 {
+  let scaled = x * beta;
+  return select(max(x, 0.0) + log(1.0 + exp(-abs(scaled))) / beta, x, scaled > threshold);
+}
+
+// x * tanh(softplus(x)), with tanh(log(1 + e^x)) written in e^-|x|.
+fn mish_of(x: f32) -> f32 {
+  let e = exp(-abs(x));
+  let numerator = select(e * e + 2.0 * e, 1.0 + 2.0 * e, x >= 0.0);
+  return x * (numerator / (numerator + 2.0 * select(1.0, e * e, x >= 0.0)));
+}
+
+// Whole exponents by multiplication, which keeps the sign and the last bits; others need x >= 0.
+fn pow_of(x: f32, exponent: f32) -> f32 {
+  let size = abs(exponent);
+  if (size <= 8.0 && floor(size) == size) {
+    var product = 1.0;
+    for (var i = 0u; i < 8u; i++) { product *= select(1.0, x, i < u32(size)); }
+    return select(product, 1.0 / product, exponent < 0.0);
+  }
+  let magnitude = pow(abs(x), exponent);
+  let odd = floor(exponent) == exponent && floor(exponent * 0.5) != exponent * 0.5;
+  return select(magnitude, -magnitude, odd && x < 0.0);
+}
+
+fn compute(p: vec4<u32>) -> f32 {
+  let x = x_at(p);
+  switch FUNCTION {
+    case RELU: { return max(x, 0.0); }
+    case CLAMP: { return min(max(x, params.a), params.b); }
+    case SIGMOID: { return logistic(x); }
+    case TANH: { return tanh_of(x); }
+    case SILU: { return x * logistic(x); }
+    case GELU: { return gelu_of(x); }
+    case GELU_TANH: { return gelu_tanh_of(x); }
+    case HARDSWISH: { return x * (clamp(x + 3.0, 0.0, 6.0) / 6.0); }
+    case HARDSIGMOID: { return clamp(x + 3.0, 0.0, 6.0) / 6.0; }
+    case LEAKY_RELU: { return select(x * params.a, x, x >= 0.0); }
+    case ELU: { return select(params.a * params.b * (exp(min(x, 0.0) * params.c) - 1.0), params.b * x, x > 0.0); }
+    case SOFTPLUS: { return softplus_of(x, params.a, params.b); }
+    case MISH: { return mish_of(x); }
+    case EXP: { return exp(x); }
+    case LOG: { return log(x); }
+    case SQRT: { return sqrt(x); }
+    case RSQRT: { return inverseSqrt(x); }
+    case RECIPROCAL: { return 1.0 / x; }
+    case ABS: { return abs(x); }
+    case POW: { return pow_of(x, params.a); }
+    default: { return params.a * x + params.b; }
+  }
+}

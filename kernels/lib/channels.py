@@ -1,0 +1,83 @@
+"""Kernels that walk 4C, pixel by pixel, in whole words of channels: kernels/lib/channels.wgsl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import Call, Kernel, Params, dims
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
+
+
+def whole_vectors(call: Call) -> bool:
+    """Whether the channels of a pixel come in whole vectors of four words."""
+    return -(-dims(call.inputs[0])[1] // 4) % 4 == 0
+
+
+def groups(call: Call) -> int:
+    """Words of a pixel, or vectors of them where they come in whole ones."""
+    words = -(-dims(call.inputs[0])[1] // 4)
+    return words // 4 if whole_vectors(call) else words
+
+
+def _items(call: Call) -> int:
+    n, _, h, w = dims(call.output)
+    return n * h * w * groups(call)
+
+
+def two_items(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a kernel that makes two Words each, as what only moves them should; windows make one."""
+    return -(-_items(call) // 2), 1, 1
+
+
+def _one_item(call: Call, layout: Layout) -> tuple[int, int, int]:
+    return _items(call), 1, 1
+
+
+def _stem(wide: bool) -> str:
+    return "channels_wide" if wide else "channels_narrow"
+
+
+def kernels(
+    name: str,
+    source: tuple[str, ...],
+    params: Callable[[Call], Params],
+    when: Callable[[Call, Target], bool] = lambda call, target: True,
+    **more: Any,
+) -> tuple[Kernel, Kernel]:
+    """Kernels `name` for int8 values in 4C, by vectors of four words where a pixel has whole ones, else by words.
+
+    Without `source`'s own main, as given by `more`, channels.wgsl's calls words_of(p).
+    """
+
+    def suited(wide: bool) -> Callable[[Call, Target], bool]:
+        def fits(call: Call, target: Target) -> bool:
+            int8 = call.inputs[0].dtype == call.output.dtype == INT8X4
+            return int8 and whole_vectors(call) == wide and when(call, target)
+
+        return fits
+
+    fields: dict[str, Any] = {"threads": _one_item, "output": ONLY_4C, **more}
+    first, second = (
+        Kernel(
+            name,
+            (*source, _stem(wide)),
+            (ONLY_4C,),
+            when=suited(wide),
+            wide=("x", "y") if wide else (),
+            positions=False,
+            params=lambda call: {
+                **params(call),
+                "groups": np.uint32(groups(call)),
+                "items": np.uint32(_items(call)),
+            },
+            **fields,
+        )
+        for wide in (True, False)
+    )
+    return first, second

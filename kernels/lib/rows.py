@@ -1,0 +1,113 @@
+"""What softmax and the norms share: rows of float32 reduced by teams of threads, see kernels/lib/rows.wgsl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
+from q8ta_wgpu.ir.target import Target
+
+THREADS = 256
+"""Threads of a workgroup."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a tensor.
+
+    Attributes:
+        rows: how many there are.
+        length: elements of each.
+        inner: distance between neighbouring elements of a row.
+        vectors: what must be a multiple of 4 for a row to be read as vectors of four: adjacent elements of one channel.
+    """
+
+    rows: int
+    length: int
+    inner: int
+    vectors: int
+
+
+RowsOf = Callable[[Call], Rows]
+
+
+ITEMS = {1: 16, 4: 8}
+"""Most items a thread takes where rows are many, by elements of an item."""
+
+BUSY = 1 << 16
+"""Threads that keep a large GPU busy; with fewer, more of them share a row. Both were measured on an H200."""
+
+
+def lanes(rows: Rows, size: int) -> int:
+    """Threads of a team, a power of two, for rows of items of `size` elements."""
+    items = rows.length // size
+    if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size]:
+        return 1  # neighbouring threads have neighbouring rows, and read neighbouring elements
+    found = 1 << (-(-items // ITEMS[size]) - 1).bit_length()
+    while rows.rows * found < BUSY and 2 * found <= items:
+        found *= 2
+    return min(found, THREADS)
+
+
+def kernels(
+    op: str,
+    stems: tuple[str, ...],
+    wide: tuple[str, ...],
+    rows: RowsOf,
+    params: Callable[[Call, int], Params],
+    constants: Mapping[str, int] | None = None,
+) -> tuple[Kernel, ...]:
+    """The kernels of an operator on rows: by vectors of four elements, and by elements.
+
+    Args:
+        op: the operator's name.
+        stems: its WGSL files.
+        wide: operands bound as vectors.
+        rows: from a call to its rows.
+        params: more uniform fields, from a call and the elements of an item.
+        constants: more linked constants.
+    """
+    return tuple(_kernel(op, stems, names, rows, params, constants or {}, size) for names, size in ((wide, 4), ((), 1)))
+
+
+def _kernel(
+    op: str,
+    stems: tuple[str, ...],
+    wide: tuple[str, ...],
+    rows: RowsOf,
+    params: Callable[[Call, int], Params],
+    constants: Mapping[str, int],
+    size: int,
+) -> Kernel:
+    def when(call: Call, target: Target) -> bool:
+        return rows(call).vectors % size == 0
+
+    def all_params(call: Call) -> Params:
+        found = rows(call)
+        return {"rows": np.uint32(found.rows), "items": np.uint32(found.length // size), **params(call, size)}
+
+    def all_constants(call: Call) -> dict[str, int]:
+        return {"THREADS": THREADS, "LANES": lanes(rows(call), size), **constants}
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        return rows(call).rows * lanes(rows(call), size), 1, 1
+
+    more: dict[str, Any] = {"wide": wide} if size > 1 else {}
+    return Kernel(
+        f"{op}.rows" if size > 1 else op,
+        (*stems, "rows", "rows_wide" if size > 1 else "rows_narrow"),
+        (FLOAT,),
+        FLOAT,
+        when=when,
+        positions=False,
+        params=all_params,
+        constants=all_constants,
+        threads=threads,
+        workgroup=(THREADS, 1, 1),
+        **more,
+    )

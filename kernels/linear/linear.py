@@ -1,0 +1,282 @@
+"""linear (torch's: x @ weight.T + bias over the last dimension) and its int8 form; mm and addmm are imported as it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape
+from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, dims
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import gemm, sgemm, weighted
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, weight = types[0].shape, types[1].shape
+    if len(weight) != 2 or not x or x[-1] != weight[1]:
+        raise GraphError(f"linear: the last dimension of {x} must be the weight's second, found weight {weight}")
+    for t in types[2:5]:
+        if t.shape != (weight[0],):
+            raise GraphError(f"linear with {weight[0]} outputs: a per-output operand has shape {t.shape}")
+    return (*x[:-1], weight[0]), FLOAT32
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if (factor := attrs.get("factor", 1)) != 1:
+        raise GraphError(f"a linear's result is stored without a pixel_shuffle, found the factor {factor}")
+    return epilogue.check(types, attrs, _infer(types, attrs)[0])
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, bias = (a.astype(np.float64) for a in arrays)
+    return np.asarray(x @ weight.T + bias).astype(np.float32)
+
+
+def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, multiplier, offset, _, *more = arrays
+    # float64 is exact here: every partial sum is an integer below 2^53.
+    acc = (x.astype(np.float64) - call.zeros[0]) @ weight.astype(np.float64).T
+    return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
+
+
+def _lower(site: Site) -> Lowered | str:
+    return weighted.lower(site, "q8ta_linear", {})
+
+
+def _params(call: Call) -> Params:
+    n, c, h, w = dims(call.output)
+    return {
+        **epilogue.params(call),
+        "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4)),
+        "tiles": np.uint32(n * c * h * -(-w // 4)),
+    }
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    return weighted.pack_rows(weight[:, None, :])
+
+
+def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
+    n, c, h, w = dims(call.output)
+    return n * c * h * -(-w // 4), 1, 1
+
+
+ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
+WIDE_CHANNEL = ("multiplier", "offset", "correction")
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, outputs, words along k) of the matrix product."""
+    n, c, h, w = dims(call.output)
+    return n * c * h, w, -(-call.inputs[1].shape[1] // 4)
+
+
+def _rows(call: Call, weight: Array) -> Array:
+    return np.pad(weight, ((0, 0), (0, -weight.shape[1] % 4)))
+
+
+def _pack_quads(call: Call, weight: Array) -> Array:
+    return gemm.pack_quads(_rows(call, weight))
+
+
+def _tiled_params(tile: gemm.Tile, call: Call) -> Params:
+    rows, one = np.uint32(_sizes(call)[2]), (1, 1, 0, 0)
+    grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
+    return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **grids}
+
+
+def _gemv_params(call: Call) -> Params:
+    words = {"row_words": np.uint32(_sizes(call)[2])}
+    return {**gemm.few_rows_params(_sizes(call)), **epilogue.params(call), **words}
+
+
+def _when(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Tile) -> bool:
+    rows, _, words = _sizes(call)
+    return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
+
+
+def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) -> tuple[Kernel, ...]:
+    """Matrix-vector products for few rows, tiled products for more; whole vectors of x first."""
+    found = []
+    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
+    for wide in (True, False):
+        stems = ("gemm_wide" if wide else "gemm_narrow", *after)
+        bound = (*WIDE_CHANNEL, "weight", *(("x",) if wide else ()))
+        found.append(
+            Kernel(
+                f"{op}.gemv",
+                ("gemv", "gemm_dot", "dot", *stems),
+                when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
+                wide=bound,
+                positions=False,
+                params=_gemv_params,
+                constants=lambda call: gemm.few_rows(_sizes(call)),
+                prepack={1: _pack_quads, **per_channel},
+                threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
+                cost=weighted.cost("shared"),
+                **common,
+            )
+        )
+        for label, tile in gemm.TILES.items():
+            found.append(
+                Kernel(
+                    f"{op}.tiled_{label}",
+                    (tile.body, "gemm_dot", "dot", "gemm_rows", "gemm_pixels", *stems),
+                    when=functools.partial(_when, wide=wide, most_rows=1 << 31, tile=tile),
+                    suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
+                    wide=bound,
+                    positions=False,
+                    params=functools.partial(_tiled_params, tile),
+                    prepack={1: gemm.pack_with(tile, _rows), **per_channel},
+                    **common,
+                    **gemm.kernel_fields(tile, _sizes),
+                )
+            )
+    return tuple(found)
+
+
+def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
+    place = ("place_rows",) if after.real else ()
+    floats: dict[str, Any] = {"threads": _tiles} if after.real else {}
+    common = {"inputs": (ONLY_4W,), "output": FLOAT if after.real else ONLY_4W}
+    return (
+        *_fast_kernels(op, (*after.quad, *place), common),
+        Kernel(
+            f"{op}.direct",
+            ("q8ta_linear", "dot", *after.element, *place),
+            (WIDTH_PACKED_INT8,),
+            FLOAT if after.real else WIDTH_PACKED_INT8,
+            params=_params,
+            prepack={1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}},
+            cost=weighted.cost("direct"),
+            **floats,
+        ),
+    )
+
+
+def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
+    return b.emit("linear", (x, weight, bias or b.constant(np.zeros(b.type(weight).shape[0], np.float32), "bias")))
+
+
+def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
+    return _emit(b, args["input"], args["weight"], args["bias"])
+
+
+def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
+    """x @ matrix + bias: `linear` where the matrix is a constant, else `matmul`."""
+    rank, outputs = len(b.type(matrix).shape), b.type(matrix).shape[-1:]
+    joins = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
+    if rank == 2 and b.is_constant(matrix) and not b.is_constant(x):
+        y = _emit(b, x, b.emit("permute", (matrix,), {"dims": (1, 0)}), bias if joins else None)
+    else:
+        joins = False
+        y = b.emit("matmul", (x, matrix))
+    return y if bias is None or joins else b.emit("add", (y, bias), {"alpha": 1.0})
+
+
+def _import_mm(b: Builder, args: Mapping[str, Any]) -> str:
+    return _product(b, args["self"], args["mat2"])
+
+
+def _import_addmm(b: Builder, args: Mapping[str, Any]) -> str:
+    if args["beta"] != 1 or args["alpha"] != 1:
+        raise b.refuse(f"addmm takes beta = alpha = 1, found {args['beta']} and {args['alpha']}")
+    return _product(b, args["mat1"], args["mat2"], args["self"])
+
+
+def _import_matmul(b: Builder, args: Mapping[str, Any]) -> str:
+    """torch.matmul: batch dimensions broadcast; a vector becomes a row (first) or a column (second)."""
+    left, right = args["self"], args["other"]
+    row, column = len(b.type(left).shape) == 1, len(b.type(right).shape) == 1
+    if row:
+        left = b.emit("view", (left,), {"shape": (1, -1)})
+    if column:
+        right = b.emit("view", (right,), {"shape": (-1, 1)})
+    batch = np.broadcast_shapes(*(b.type(name).shape[:-2] for name in (left, right)))
+    if len(batch) > 2:
+        # Beyond four dimensions the leading ones are folded into one, which does not broadcast.
+        left, right = (_expand_batch(b, name, batch) for name in (left, right))
+    y = _product(b, left, right)
+    kept = [0 if i < len(batch) else -1 for i in range(len(batch) + 2 - row - column)]
+    return b.emit("view", (y,), {"shape": kept}) if row or column else y
+
+
+def _expand_batch(b: Builder, name: str, batch: tuple[int, ...]) -> str:
+    shape = b.type(name).shape
+    lead = (1,) * (len(batch) + 2 - len(shape)) + shape[:-2]
+    if lead[:-1] == batch[:-1] or math.prod(lead[:-1]) == 1:
+        return name
+    return b.emit("expand", (name,), {"shape": (*batch, *shape[-2:])})
+
+
+def _float_sizes(call: Call) -> sgemm.Sizes:
+    n, c, h, w = dims(call.output)
+    return sgemm.Sizes(1, n * c * h, w, call.inputs[1].shape[1])
+
+
+def _turned(call: Call, weight: Array) -> Array:
+    return np.ascontiguousarray(weight.T)
+
+
+def _case(m: Shape, k: int, n: int, values: str = "random") -> Case:
+    return Case(((*m, k), (n, k), (n,)), {}, values)
+
+
+linear = Op(
+    name="linear",
+    operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
+    infer=_infer,
+    reference=_reference,
+    kernels=(
+        *sgemm.kernels(
+            sgemm.Product("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}
+        ),
+        Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),
+    ),
+    aten={
+        "aten.linear.default": _import_linear,
+        "aten.mm.default": _import_mm,
+        "aten.addmm.default": _import_addmm,
+        "aten.matmul.default": _import_matmul,
+    },
+    int8=_lower,
+    annotate="weighted",
+    cases=(
+        _case((1,), 16, 8),
+        _case((5,), 13, 7),
+        _case((2, 3), 33, 10),
+        _case((2, 2, 3), 4, 5),
+        _case((), 9, 6),
+        _case((2, 2, 2, 3), 5, 3),
+        _case((4,), 300, 12, "saturate"),
+        _case((4,), 8, 4, "ties"),
+        _case((1,), 1, 1),
+        _case((70,), 336, 37),
+        _case((2, 19), 1040, 66, "saturate"),
+    ),
+    tolerance=1e-5,
+)
+
+
+def _int8_op(after: Epilogue) -> Op:
+    name = f"q8ta_linear{after.suffix}"
+    return Op(
+        name=name,
+        operands=(*weighted.OPERANDS, *after.operands),
+        infer=_infer_int8,
+        reference=_reference_int8,
+        schema=after.schema,
+        kernels=_kernels(name, after),
+        tolerance=after.tolerance,
+    )
+
+
+INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)

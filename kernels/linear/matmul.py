@@ -1,0 +1,118 @@
+"""matmul of two activations in float32, and scaled_dot_product_attention, which is imported as a chain around it.
+
+A product with a constant matrix is imported as `linear` (kernels/linear/linear.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import Shape, canonical
+from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand, dims
+from q8ta_wgpu.kernels.product import sgemm
+
+MASKED = -3e38
+"""What stands for -inf in a mask: its exponential is 0 as well, and no sum with a score leaves the range of float32."""
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    a, b = types[0].shape, types[1].shape
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+        raise GraphError(f"matmul of {a} and {b}: the columns of the first must be the rows of the second")
+    try:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise GraphError(f"matmul of {a} and {b}: their batch dimensions do not broadcast") from None
+    shape = (*batch, a[-2], b[-1])
+    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, b)):
+        raise GraphError(f"matmul of {a} and {b} broadcasts in a dimension left of the last three; expand first")
+    return shape, FLOAT32
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b = (x.astype(np.float64) for x in arrays)
+    return np.asarray(a @ b).astype(np.float32)
+
+
+def _work(call: Call) -> int:
+    return call.output.numel * call.inputs[0].shape[-1]
+
+
+def _sizes(call: Call) -> sgemm.Sizes:
+    n, c, rows, columns = dims(call.output)
+    return sgemm.Sizes(n * c, rows, columns, call.inputs[0].shape[-1])
+
+
+def _import_bmm(b: Builder, args: Mapping[str, Any]) -> str:
+    return b.emit("matmul", (args["self"], args["mat2"]))
+
+
+def _mask(b: Builder, args: Mapping[str, Any], queries: int, keys: int) -> str | None:
+    """The mask to add to the scores: aten's float or bool mask, or the causal one."""
+    given = args["attn_mask"]
+    if args["is_causal"]:
+        if given is not None:
+            raise b.refuse("it has a mask and is_causal: give one of them")
+        return b.constant(np.where(np.tri(queries, keys, dtype=bool), 0.0, MASKED).astype(np.float32), "mask")
+    if given is None:
+        return None
+    array = b.array(given)
+    if array is None:
+        return str(given)
+    floats = np.where(array, 0.0, MASKED) if array.dtype == bool else np.maximum(array, MASKED)
+    return b.constant(floats.astype(np.float32), "mask")
+
+
+def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
+    """softmax(q k^T * scale + mask) v."""
+    if args["dropout_p"] or args["enable_gqa"]:
+        raise b.refuse("dropout_p and enable_gqa are not supported: export in eval mode, repeat the heads")
+    query, key, value = args["query"], args["key"], args["value"]
+    q, k = b.type(query).shape, b.type(key).shape
+    mask = _mask(b, args, q[-2], k[-2])
+    scale = args["scale"] if args["scale"] is not None else 1.0 / math.sqrt(q[-1])
+    order = (*range(len(k) - 2), len(k) - 1, len(k) - 2)
+    scaled = b.emit("affine", (query,), {"factor": float(scale), "term": 0.0})
+    scores = b.emit("matmul", (scaled, b.emit("permute", (key,), {"dims": order})))
+    if mask is not None:
+        scores = b.emit("add", (scores, mask), {"alpha": 1.0})
+    weights = b.emit("softmax", (scores,), {"dim": len(b.type(scores).shape) - 1})
+    return b.emit("matmul", (weights, value))
+
+
+OPS = (
+    Op(
+        name="matmul",
+        operands=(Operand("a"), Operand("b")),
+        infer=_infer,
+        reference=_reference,
+        kernels=(
+            *sgemm.kernels(sgemm.Product("matmul", "matmul_tiled", ("a", "b", "y"), _sizes)),
+            Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT),
+        ),
+        aten={
+            "aten.bmm.default": _import_bmm,
+            "aten.scaled_dot_product_attention.default": _import_attention,
+        },
+        cases=(
+            Case(((5, 7), (7, 3))),
+            Case(((2, 3, 17, 8), (2, 3, 8, 17))),
+            Case(((3, 4, 5), (5, 6))),
+            Case(((2, 1, 5, 4), (3, 4, 7))),
+            Case(((1, 6), (2, 3, 6, 2))),
+            Case(((2, 2, 3, 4, 5), (2, 2, 1, 5, 3))),
+            Case(((11, 300), (300, 2))),
+            Case(((2, 1, 69, 36), (3, 36, 132))),
+            Case(((2, 66, 131), (131, 65))),
+            Case(((1, 1), (1, 1))),
+        ),
+        tolerance=1e-5,
+        work=_work,
+    ),
+)

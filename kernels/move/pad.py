@@ -1,0 +1,131 @@
+"""pad: a constant around a tensor. In int8 the constant is quantized as the tensor is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, Attrs, QParams, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import ANY, EITHER, MAX_EXTENT, Attr, Builder, Call, Case, Kernel, Op, Operand, Params
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.move.strided import eight
+
+MAX_RANK = 8
+FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+def _pairs(attrs: Attrs) -> list[tuple[int, int]]:
+    padding = attrs["padding"]
+    return list(zip(padding[::2], padding[1::2], strict=True))
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, padding = types[0].shape, list(attrs["padding"])
+    if len(padding) != 2 * len(x) or len(x) > MAX_RANK:
+        raise GraphError(f"pad of {x} needs two numbers for each of at most {MAX_RANK} dimensions, found {padding}")
+    shape = tuple(d + before + after for d, (before, after) in zip(x, _pairs(attrs), strict=True))
+    if any(d < 1 for d in shape):
+        raise GraphError(f"pad of {x} by {padding} leaves nothing: {shape}")
+    return shape, types[0].dtype
+
+
+def _fill(q: QParams | None, value: float) -> np.float32 | np.int32:
+    if q is None:
+        return np.float32(value)
+    return np.int32(arithmetic.quantize(np.array([value], np.float32), q)[0])
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    fill = _fill(call.inputs[0].q, call.attrs["value"])
+    result = np.full(call.output.shape, fill, arrays[0].dtype)
+    source, target = [], []
+    for extent, (before, after) in zip(arrays[0].shape, _pairs(call.attrs), strict=True):
+        source.append(slice(max(-before, 0), extent - max(-after, 0)))
+        target.append(slice(max(before, 0), max(before, 0) + source[-1].stop - source[-1].start))
+    result[tuple(target)] = arrays[0][tuple(source)]
+    return result
+
+
+def _params(call: Call) -> Params:
+    before = [pair[0] for pair in _pairs(call.attrs)]
+    return {
+        **eight("size", call.output.shape[::-1]),
+        **eight("extent", call.inputs[0].shape[::-1]),
+        **eight("before", before[::-1]),
+        "digits": np.uint32(len(before)),
+        "fill": _fill(call.inputs[0].q, call.attrs["value"]),
+    }
+
+
+def _around_images(call: Call, target: Target) -> bool:
+    """Whether only rows and columns are added or cut."""
+    return len(call.output.shape) <= 4 and not any(n for pair in _pairs(call.attrs)[:-2] for n in pair)
+
+
+def _around_params(call: Call) -> Params:
+    rows, columns = [0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
+    return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0].q, call.attrs["value"])}
+
+
+def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
+    if len(call.output.shape) != 4:
+        return None
+    before = _pairs(call.attrs)[axis][0]
+    return first - before, last - before
+
+
+def _import(b: Builder, args: Mapping[str, Any]) -> str:
+    if args.get("mode", "constant") != "constant":
+        raise b.refuse(f"padding mode {args['mode']!r} is not supported, only 'constant' is")
+    rank, pad = len(b.type(args["self"]).shape), list(args["pad"])
+    # torch counts dimensions from the last one.
+    pairs = [(pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
+    padding = [n for pair in [(0, 0)] * (rank - len(pairs)) + pairs[::-1] for n in pair]
+    if not any(padding):
+        return str(args["self"])
+    # Attributes are finite; -inf, as torch pads before a max_pool, is the lowest float.
+    value = min(max(float(args["value"] or 0), -FLOAT_MAX), FLOAT_MAX)
+    return b.emit("pad", (args["self"],), {"padding": padding, "value": value})
+
+
+OPS = (
+    Op(
+        name="pad",
+        operands=(Operand("x", dtypes=EITHER),),
+        infer=_infer,
+        reference=_reference,
+        schema={
+            "padding": Attr("ints", low=-MAX_EXTENT, high=MAX_EXTENT),
+            "value": Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX),
+        },
+        kernels=(
+            *channels.kernels(
+                "pad.channels",
+                ("pad_channels", "channels", "channel_lanes"),
+                _around_params,
+                _around_images,
+                threads=channels.two_items,
+            ),
+            Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),
+        ),
+        aten={"aten.pad.default": _import, "aten.constant_pad_nd.default": _import},
+        moves_bytes=True,
+        fill=lambda attrs: float(attrs["value"]),
+        annotate="shared",
+        reads=_reads,
+        cases=(
+            Case(((2, 5, 3, 7),), {"padding": (0, 0, 0, 0, 1, 2, 3, 1), "value": 0.0}),
+            Case(((2, 5, 3, 7),), {"padding": (0, 1, 2, 1, 0, 0, 0, 0), "value": 0.7}),
+            Case(((1, 5, 6, 7),), {"padding": (0, 0, -1, 2, 1, -2, -3, 4), "value": -100.0}),
+            Case(((13,),), {"padding": (3, 2), "value": 0.25}),
+            Case(((2, 16, 3, 5),), {"padding": (0, 0, 0, 0, 1, 2, -1, 3), "value": 0.6}),
+            Case(((2, 3, 2, 3, 5),), {"padding": (1, 0, 0, 1, 2, 0, 0, 0, 0, 3), "value": 0.0}),
+        ),
+    ),
+)

@@ -1,0 +1,139 @@
+"""permute: the dimensions in another order; transpose, t and movedim are imported as it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs
+from q8ta_wgpu.ir.layout import Layout, Shape
+from q8ta_wgpu.ir.op import Attr, Builder, Call, Import, Kernel, Params, dims
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.move.strided import Digit, move, permuted
+
+
+def _shape(x: Shape, attrs: Attrs) -> Shape:
+    dims = list(attrs["dims"])
+    if sorted(dims) != list(range(len(x))):
+        raise GraphError(f"permute of {x} needs every dimension once, found {dims}")
+    return tuple(x[d] for d in dims)
+
+
+def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
+    return permuted(x, attrs["dims"]), 0
+
+
+def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
+    return x.transpose(attrs["dims"])
+
+
+def _permute(b: Builder, x: str, dims: Sequence[int]) -> str:
+    rank = len(b.type(x).shape)
+    order = [d % rank for d in dims]
+    return x if order == list(range(rank)) else b.emit("permute", (x,), {"dims": order})
+
+
+def _import_permute(b: Builder, args: Mapping[str, Any]) -> str:
+    return _permute(b, args["self"], args["dims"])
+
+
+def _swap(b: Builder, x: str, first: int, second: int) -> str:
+    order = list(range(len(b.type(x).shape)))
+    if order:
+        order[first], order[second] = order[second], order[first]
+    return _permute(b, x, order)
+
+
+def _import_transpose(b: Builder, args: Mapping[str, Any]) -> str:
+    first, second = (args[k] for k in (("dim0", "dim1") if "dim0" in args else ("axis0", "axis1")))
+    return _swap(b, args["self"], first, second)
+
+
+def _import_t(b: Builder, args: Mapping[str, Any]) -> str:
+    return _swap(b, args["self"], 0, -1) if len(b.type(args["self"]).shape) == 2 else str(args["self"])
+
+
+def _import_mt(b: Builder, args: Mapping[str, Any]) -> str:
+    return _swap(b, args["self"], -1, -2)
+
+
+def _import_reversed(b: Builder, args: Mapping[str, Any]) -> str:
+    return _permute(b, args["self"], range(len(b.type(args["self"]).shape))[::-1])
+
+
+def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
+    rank = len(b.type(args["self"]).shape)
+    pairs = [[args[k]] if isinstance(args[k], int) else args[k] for k in ("source", "destination")]
+    source, destination = ([d % rank for d in dims] for dims in pairs)
+    placed = dict(zip(destination, source, strict=True))
+    rest = iter(d for d in range(rank) if d not in source)
+    return _permute(b, args["self"], [placed[i] if i in placed else next(rest) for i in range(rank)])
+
+
+def _turns(call: Call, target: Target) -> bool:
+    """Whether matrices of int8 are turned: the last two dimensions swapped, the others in place."""
+    dims, rank = list(call.attrs["dims"]), len(call.output.shape)
+    return call.output.dtype == INT8X4 and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _turn_params(call: Call) -> Params:
+    _, _, columns, rows = dims(call.output)
+    return {
+        "matrices": np.uint32(call.output.numel // (rows * columns)),
+        "rows": np.uint32(rows),
+        "columns": np.uint32(columns),
+        "x_words": np.uint32(-(-columns // 4)),
+        "y_words": np.uint32(-(-rows // 4)),
+    }
+
+
+def _turn_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+    _, _, columns, rows = dims(call.output)
+    return call.output.numel // (rows * columns) * -(-rows // 32) * -(-columns // 32) * 64, 1, 1
+
+
+TURNED = Kernel(
+    "permute.turned",
+    ("permute_turned",),
+    (frozenset({Layout.PACKED_INT8_4W}),),
+    frozenset({Layout.PACKED_INT8_4W}),
+    when=_turns,
+    positions=False,
+    params=_turn_params,
+    threads=_turn_threads,
+)
+
+_IMPORTS: Mapping[str, Import] = {
+    "permute.default": _import_permute,
+    "transpose.int": _import_transpose,
+    "swapaxes.default": _import_transpose,
+    "swapdims.default": _import_transpose,
+    "t.default": _import_t,
+    "mT.default": _import_mt,
+    "numpy_T.default": _import_reversed,
+    "movedim.int": _import_movedim,
+    "movedim.intlist": _import_movedim,
+}
+
+permute = move(
+    "permute",
+    shape=_shape,
+    digits=_digits,
+    reference=_reference,
+    schema={"dims": Attr("ints", low=0, high=63)},
+    aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
+    cases=(
+        ((2, 5, 3, 7), {"dims": (0, 2, 3, 1)}),
+        ((2, 8, 4, 4), {"dims": (3, 1, 0, 2)}),
+        ((13, 6), {"dims": (1, 0)}),
+        ((3, 6, 2, 5), {"dims": (3, 1, 0, 2)}),
+        ((3, 6, 2, 5), {"dims": (1, 2, 0, 3)}),
+        ((2, 3, 2, 3, 5), {"dims": (4, 0, 3, 1, 2)}),
+        ((2, 5, 3, 16), {"dims": (0, 2, 1, 3)}),
+        ((2, 3, 41, 38), {"dims": (0, 1, 3, 2)}),
+    ),
+    kernels=(TURNED,),
+)

@@ -1,0 +1,81 @@
+"""Joining and cutting along a dimension as copies of runs of whole words."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.layout import Layout, Shape, packing_of, word_count, word_grid
+from q8ta_wgpu.ir.op import Call, Kernel, Params
+from q8ta_wgpu.ir.target import Target
+
+LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
+
+Runs = Callable[[Call, Layout], "Sequence[int] | None"]
+"""Words of all runs and offsets a kernel counts in, None where it would cut words."""
+
+
+def axis_of(shape: Shape, dim: int) -> int | None:
+    """The canonical axis a dimension is, None for one that is folded into N with others."""
+    axis = dim - len(shape) + 4
+    return None if axis < 0 or (axis == 0 and len(shape) > 4) else axis
+
+
+def run_words(shape: Shape, layout: Layout, axis: int) -> int:
+    """Words that lie together from canonical `axis` inwards: a run."""
+    order = packing_of(layout).order
+    grid = word_grid(shape, layout)
+    return math.prod(grid["NCHW".index(letter)] for letter in order[order.index("NCHW"[axis]) :])
+
+
+def kernels(
+    name: str,
+    stem: str,
+    runs: Runs,
+    params: Callable[[Call, Sequence[int]], Params],
+    wide: Sequence[str],
+    constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
+) -> tuple[Kernel, ...]:
+    """Kernels `name` in every layout of LAYOUTS, by vectors of four words where all of `runs` are whole ones.
+
+    Args:
+        name, stem: of the kernel, and of its WGSL, which gives load and result in items.
+        runs: see `Runs`.
+        params: uniform fields from the call and `runs` in items.
+        wide: the operands and the result.
+        constants: as for Kernel.
+    """
+
+    def fits(call: Call, target: Target, layout: Layout, size: int) -> bool:
+        found = runs(call, layout) if call.output.dtype == INT8X4 else None
+        return found is not None and (4 if not any(n % 4 for n in found) else 1) == size
+
+    def fields(call: Call, layout: Layout, size: int) -> Params:
+        found = runs(call, layout)
+        assert found is not None
+        items = word_count(call.output.shape, layout) // size
+        return {**params(call, [n // size for n in found]), "words": np.uint32(items)}
+
+    def threads(call: Call, layout: Layout, size: int) -> tuple[int, int, int]:
+        return -(-word_count(call.output.shape, layout) // (4 * size)), 1, 1
+
+    return tuple(
+        Kernel(
+            name,
+            (stem, "items_wide" if size == 4 else "items_narrow", "words"),
+            (frozenset({layout}),),
+            frozenset({layout}),
+            when=functools.partial(fits, layout=layout, size=size),
+            wide=tuple(wide) if size == 4 else (),
+            positions=False,
+            params=functools.partial(fields, layout=layout, size=size),
+            constants=constants,
+            threads=functools.partial(threads, size=size),
+        )
+        for layout in LAYOUTS
+        for size in (4, 1)
+    )

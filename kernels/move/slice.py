@@ -1,0 +1,156 @@
+"""slice: part of one dimension; select, narrow, split, chunk and unbind are imported as slices."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
+from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Call, Import, Params, extent, reads_same_place
+from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
+from q8ta_wgpu.kernels.move.strided import Digit, move, strides
+
+
+def _range(x: Shape, attrs: Attrs) -> range:
+    """The indices taken, by Python's rules: negative bounds count from the end, large ones are cut."""
+    return range(x[attrs["dim"]])[attrs["start"] : attrs["end"] : attrs["step"]]
+
+
+def _shape(x: Shape, attrs: Attrs) -> Shape:
+    dim = attrs["dim"]
+    if dim >= len(x):
+        raise GraphError(f"slice of {x} along dimension {dim}: there is no such dimension")
+    count = len(_range(x, attrs))
+    if not count:
+        raise GraphError(f"slice {attrs['start']}:{attrs['end']} of dimension {dim} of {x} is empty")
+    return (*x[:dim], count, *x[dim + 1 :])
+
+
+def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
+    dim, taken, steps = attrs["dim"], _range(x, attrs), strides(x)
+    offset = taken.start * steps[dim]
+    steps[dim] *= taken.step
+    return list(zip(y, steps, strict=True)), offset
+
+
+def _runs(call: Call, layout: Layout) -> list[int] | None:
+    """Words of a run of the result, of a run of the input, and before the first one taken; None if words are cut."""
+    dim, x = call.attrs["dim"], call.inputs[0].shape
+    taken, axis = _range(x, call.attrs), axis_of(x, dim)
+    if axis is None or taken.step != 1:
+        return None
+    first, block = taken.start, 4 if axis == packed_axis(layout) else 1
+    run = run_words(x, layout, axis)
+    step = run // -(-x[dim] // block)
+    return None if first % block else [run_words(call.output.shape, layout, axis), run, first // block * step]
+
+
+def _runs_params(call: Call, runs: Sequence[int]) -> Params:
+    run, x_run, first = map(np.uint32, runs)
+    return {"run": run, "x_run": x_run, "first": first}
+
+
+def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
+    index = [slice(None)] * attrs["dim"]
+    return x[(*index, slice(attrs["start"], attrs["end"], attrs["step"]))]
+
+
+def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1) -> str:
+    """A slice, or `x` itself where everything is taken. Negative bounds stay: they fit other input sizes too."""
+    shape = b.type(x).shape
+    dim %= max(len(shape), 1)
+    attrs = {"dim": dim, "start": max(start, -MAX_EXTENT), "end": min(max(end, -MAX_EXTENT), MAX_EXTENT), "step": step}
+    if end >= shape[dim]:
+        attrs["end"] = MAX_EXTENT
+    whole = attrs["start"] == 0 and attrs["end"] == MAX_EXTENT and step == 1
+    return x if whole else b.emit("slice", (x,), attrs)
+
+
+def _import_slice(b: Builder, args: Mapping[str, Any]) -> str:
+    start, end = args["start"], args["end"]
+    end = MAX_EXTENT if end is None else end
+    return _slice(b, args["self"], args["dim"], 0 if start is None else start, end, args["step"])
+
+
+def _import_narrow(b: Builder, args: Mapping[str, Any]) -> str:
+    start = args["start"]
+    if start < 0:
+        start += b.type(args["self"]).shape[args["dim"]]
+    return _slice(b, args["self"], args["dim"], start, start + args["length"])
+
+
+def _select(b: Builder, x: str, dim: int, index: int) -> str:
+    shape = b.type(x).shape
+    dim %= len(shape)
+    part = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT)
+    # A view keeps dimensions counted from the left as 0, from the right as -2.
+    return b.emit("view", (part,), {"shape": [0] * dim + [-2] * (len(shape) - 1 - dim)})
+
+
+def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
+    return _select(b, args["self"], args["dim"], args["index"])
+
+
+def _import_unbind(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    count = b.type(args["self"]).shape[args["dim"]]
+    return [_select(b, args["self"], args["dim"], i) for i in range(count)]
+
+
+def _parts(b: Builder, x: str, dim: int, sizes: Sequence[int]) -> list[str]:
+    ends = list(itertools.accumulate(sizes))
+    return [_slice(b, x, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _import_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    x, dim = args["self"], args["dim"]
+    count = b.type(x).shape[dim]
+    if isinstance(args.get("split_sizes", args.get("split_size")), list):
+        return _parts(b, x, dim, args.get("split_sizes", args.get("split_size")) or ())
+    size = args["split_size"] if "split_size" in args else -(-count // args["chunks"])
+    return _parts(b, x, dim, [min(size, count - start) for start in range(0, count, size)])
+
+
+_IMPORTS: Mapping[str, Import] = {
+    "slice.Tensor": _import_slice,
+    "narrow.default": _import_narrow,
+    "select.int": _import_select,
+    "unbind.int": _import_unbind,
+    "split.Tensor": _import_split,
+    "split.sizes": _import_split,
+    "split_with_sizes.default": _import_split,
+    "chunk.default": _import_split,
+}
+
+
+def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
+    return None if call.attrs["dim"] == axis else reads_same_place(call, axis, first, last)
+
+
+_BOUND = Attr("int", low=-MAX_EXTENT, high=MAX_EXTENT)
+
+slices = move(
+    "slice",
+    shape=_shape,
+    digits=_digits,
+    reference=_reference,
+    schema={"dim": Attr("int", low=0, high=63), "start": _BOUND, "end": _BOUND, "step": extent()},
+    aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
+    reads=_reads,
+    kernels=kernels("slice.runs", "slice_runs", _runs, _runs_params, wide=("x", "y")),
+    cases=(
+        ((2, 11, 3, 7), {"dim": 1, "start": 3, "end": 10, "step": 1}),
+        ((2, 8, 4, 9), {"dim": 3, "start": -8, "end": MAX_EXTENT, "step": 3}),
+        ((2, 11, 3, 7), {"dim": 2, "start": 0, "end": -1, "step": 1}),
+        ((13,), {"dim": 0, "start": 5, "end": 12, "step": 2}),
+        ((2, 48, 2, 5), {"dim": 1, "start": 16, "end": 32, "step": 1}),
+        ((2, 5, 3, 13), {"dim": 3, "start": 4, "end": 11, "step": 1}),
+        ((3, 5, 6, 7), {"dim": 0, "start": 1, "end": 3, "step": 1}),
+        ((2, 5, 7, 32), {"dim": 2, "start": 1, "end": 7, "step": 3}),
+        ((3, 3, 2, 3, 5), {"dim": 1, "start": 1, "end": 3, "step": 1}),
+    ),
+)

@@ -1,0 +1,248 @@
+"""What view, permute, expand, slice, flip, repeat and the shuffles share: each is a strided move, run by one kernel.
+
+A move is a list of digits: the linear index of a result element in mixed radix, and for each digit the step it makes in
+the input's linear index.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
+from q8ta_wgpu.ir.op import ANY, EITHER, FLOAT, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads, four_words
+from q8ta_wgpu.ir.target import Target
+
+Digit = tuple[int, int]
+Digits = Callable[[Shape, Shape, Attrs], "tuple[list[Digit], int]"]
+"""(input shape, result shape, attributes) -> (size, stride) digits, slowest first, and the input's linear index of the
+first result element."""
+
+ShapeRule = Callable[[Shape, Attrs], Shape]
+"""(input shape, attributes) -> result shape; raises GraphError."""
+
+MAX_DIGITS = 8
+
+
+def strides(shape: Shape) -> list[int]:
+    """Step in the linear index for each dimension of a row-major tensor."""
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def permuted(shape: Shape, dims: Sequence[int]) -> list[Digit]:
+    """The digits of a permutation: dimension i of the result is dimension dims[i] of `shape`."""
+    steps = strides(shape)
+    return [(shape[d], steps[d]) for d in dims]
+
+
+def merged(digits: Sequence[Digit]) -> list[Digit]:
+    """The same walk with the fewest digits: those of size 1 dropped, neighbours that step as one joined."""
+    found: list[Digit] = []
+    for size, stride in digits:
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * stride:
+            found[-1] = found[-1][0] * size, stride
+        else:
+            found.append((size, stride))
+    return found
+
+
+def _pieces(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, int]] | None:
+    """The digits cut at places `bounds` of the linear index, as (place, end, stride); None if one is cut unevenly."""
+    found, place = [], 1
+    for size, stride in reversed(walk):
+        end = place * size
+        cuts = sorted({place, end, *(b for b in bounds if place < b < end)})
+        for first, last in itertools.pairwise(cuts):
+            if last % first:
+                return None
+            found.append((first, last, stride * (first // place)))
+        place = end
+    return found
+
+
+def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: int) -> bool:
+    """Whether the words of a result packed along canonical `axis` are whole words of the input, packed along it too.
+
+    Args:
+        walk, offset: digits and start of the move.
+        x, y: canonical extents of input and result.
+    """
+    step, extent = math.prod(x[axis + 1 :]), x[axis]
+    first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
+    pieces = _pieces(walk, (first, last))
+    if pieces is None:
+        return False
+    moves: list[Digit] = []
+    lanes = 1
+    for place, end, stride in pieces:
+        if place == first and end <= last and end > place:
+            # The digit that counts lanes, and then words: they must be the input's, and end with the axis or a word.
+            lanes = end // place
+            if stride != step or (end != last and lanes % 4):
+                return False
+        else:
+            moves.append((end // place, stride))
+    offset += sum((size - 1) * stride for size, stride in moves if stride < 0)
+    within, along = offset % step, offset // step % extent + lanes - 1
+    starts = [offset // step % extent]
+    for size, stride in ((size, abs(stride)) for size, stride in moves):
+        if stride % (step * extent):
+            within += (size - 1) * (stride % step)
+            along += (size - 1) * (stride // step)
+            starts.append(stride // step)
+    carries = along < extent or extent % 4 == 0
+    return within < step and carries and not any(start % 4 for start in starts)
+
+
+def _keeps(digits: Digits, axis: int) -> Callable[[Call, Target], bool]:
+    def keeps(call: Call, target: Target) -> bool:
+        x, y = call.inputs[0], call.output
+        walk, offset = digits(x.shape, y.shape, call.attrs)
+        return y.dtype == INT8X4 and keeps_words(merged(walk), offset, canonical(x.shape), canonical(y.shape), axis)
+
+    return keeps
+
+
+def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
+    return tuple(
+        Kernel(
+            f"{name}.words",
+            ("move_words", "move_walk", "words"),
+            (layouts,),
+            layouts,
+            when=_keeps(digits, axis),
+            params=_params(digits),
+            threads=four_words,
+            cost=lambda call: 3.0 * call.output.numel,
+        )
+        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
+    )
+
+
+def _item_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
+    """Moves of whole vectors, then of whole words, where both buffers hold the elements in order."""
+
+    def walk_of(call: Call, item: int) -> tuple[list[Digit], int] | None:
+        """Digits and start counted in items, None if the move takes items apart."""
+        walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
+        walk = merged(walk) or [(1, 1)]
+        if item > 1:
+            (size, stride), slower = walk[-1], walk[:-1]
+            if stride != 1 or any(n % item for n in (size, offset, *(step for _, step in slower))):
+                return None
+            walk = [*((n, step // item) for n, step in slower), (size // item, 1)]
+        return walk, offset // item
+
+    def item_of(call: Call, words: int) -> int:
+        return words * (4 if call.output.dtype == INT8X4 else 1)
+
+    def kernel(suffix: str, words: int) -> Kernel:
+        def when(call: Call, target: Target) -> bool:
+            ends = (canonical(t.shape)[3] for t in (call.inputs[0], call.output))
+            in_order = call.output.dtype != INT8X4 or all(end % 4 == 0 for end in ends)
+            return in_order and walk_of(call, item_of(call, words)) is not None
+
+        def params(call: Call) -> Params:
+            found = walk_of(call, item_of(call, words))
+            assert found is not None  # `when` said so
+            return {**_walk_params(*found), "items": np.uint32(call.output.numel // item_of(call, words))}
+
+        return Kernel(
+            f"{name}.{suffix}",
+            ("move_items",),
+            (IN_ORDER,),
+            IN_ORDER,
+            when=when,
+            wide=("x", "y") if words > 1 else (),
+            positions=False,
+            params=params,
+            threads=lambda call, layout: (-(-call.output.numel // (4 * item_of(call, words))), 1, 1),
+        )
+
+    return kernel("vectors", 4), kernel("items", 1)
+
+
+IN_ORDER = FLOAT | {Layout.PACKED_INT8_4W}
+"""Layouts that hold the elements in order, 4W where rows are whole words."""
+
+
+def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, int]]:
+    """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high; the last one fills up."""
+    last = numbers[-1] if numbers else 1
+    a, b, c, d, e, f, g, h = (n & 0xFFFFFFFF for n in (*numbers, *[last] * (8 - len(numbers))))
+    return {f"{name}_low": (a, b, c, d), f"{name}_high": (e, f, g, h)}
+
+
+def _params(digits: Digits) -> Callable[[Call], Params]:
+    def params(call: Call) -> Params:
+        walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
+        return _walk_params(merged(walk), offset)
+
+    return params
+
+
+def _walk_params(walk: Sequence[Digit], offset: int) -> Params:
+    found = walk[::-1]
+    return {
+        **eight("size", [size for size, _ in found]),
+        **eight("stride", [stride for _, stride in found]),
+        "offset": np.uint32(offset),
+        "digits": np.uint32(len(found)),
+    }
+
+
+def move(
+    name: str,
+    *,
+    shape: ShapeRule,
+    digits: Digits,
+    reference: Callable[[Array, Shape, Attrs], Array],
+    schema: Mapping[str, Attr],
+    aten: Mapping[str, Import],
+    cases: Sequence[tuple[Shape, Attrs]],
+    reads: Reads | None = None,
+    kernels: Sequence[Kernel] = (),
+) -> Op:
+    """The operator of a strided move on float32 or int8x4.
+
+    Args:
+        name: of the operator.
+        shape, digits: the shape rule and the walk the kernel takes.
+        reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
+        schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
+        kernels: faster ones for some calls and layouts, preferred first.
+    """
+
+    def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+        x = types[0]
+        result = shape(x.shape, attrs)
+        count = len(merged(digits(x.shape, result, attrs)[0]))
+        if count > MAX_DIGITS:
+            raise GraphError(f"{name} of {x.shape} takes {count} nested steps; at most {MAX_DIGITS} are supported")
+        return result, x.dtype
+
+    return Op(
+        name=name,
+        operands=(Operand("x", dtypes=EITHER),),
+        infer=infer,
+        reference=lambda call, arrays: np.array(reference(arrays[0], call.output.shape, call.attrs), order="C"),
+        schema=schema,
+        kernels=(
+            *kernels,
+            *_item_kernels(name, digits),
+            *_word_kernels(name, digits),
+            Kernel(name, ("move", "move_walk", "map"), (ANY,), ANY, params=_params(digits)),
+        ),
+        aten=aten,
+        moves_bytes=True,
+        annotate="shared",
+        reads=reads,
+        cases=tuple(Case((x,), attrs) for x, attrs in cases),
+    )

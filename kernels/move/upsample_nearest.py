@@ -1,0 +1,143 @@
+"""upsample_nearest: rows and columns copied by torch's index rule, nearest and nearest-exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import ANY, EITHER, MAX_EXTENT, Attr, Builder, Call, Case, Import, Kernel, Op, Operand, Params
+from q8ta_wgpu.kernels.lib import channels
+
+LARGEST_SCALE = 1024.0
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x = types[0].shape
+    if len(x) < 3:
+        raise GraphError(f"upsample_nearest needs (..., H, W) with at least three dimensions, found {x}")
+    found = [s or math.floor(d * f) for d, s, f in zip(x[-2:], attrs["size"], attrs["scale"], strict=True)]
+    if any(not 1 <= d <= MAX_EXTENT for d in found):
+        raise GraphError(f"upsample_nearest of {x} by {list(attrs['scale'])} gives {found}")
+    return (*x[:-2], *found), types[0].dtype
+
+
+def _step(attrs: Attrs, axis: int, extent: int, size: int) -> np.float32:
+    """Input elements for one result element, as torch's CPU kernels compute it: in float32, with its two exceptions."""
+    if not attrs["exact"] and size in (extent, 2 * extent):
+        return np.float32(extent / size)
+    if attrs["size"][axis]:
+        return np.float32(extent) / np.float32(size)
+    return np.float32(1.0 / attrs["scale"][axis])
+
+
+def _sources(call: Call, axis: int) -> NDArray[np.int64]:
+    """The input index of every result index: floor(i * step), or floor((i + 0.5) * step) for nearest-exact."""
+    extent, size = call.inputs[0].shape[axis - 2], call.output.shape[axis - 2]
+    step, place = _step(call.attrs, axis, extent, size), np.arange(size)
+    if call.attrs["exact"]:
+        place, step = 2 * place + 1, step * np.float32(0.5)
+    return np.asarray(np.minimum(np.floor(place.astype(np.float32) * step).astype(np.int64), extent - 1))
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    return np.ascontiguousarray(arrays[0][..., _sources(call, 0)[:, None], _sources(call, 1)])
+
+
+def _params(call: Call) -> Params:
+    exact = call.attrs["exact"]
+    half = np.float32(0.5 if exact else 1.0)
+    (h, w), (rows, columns) = call.inputs[0].shape[-2:], call.output.shape[-2:]
+    return {
+        "factor": np.uint32(2 if exact else 1),
+        "term": np.uint32(1 if exact else 0),
+        "step_h": np.float32(_step(call.attrs, 0, h, rows) * half),
+        "step_w": np.float32(_step(call.attrs, 1, w, columns) * half),
+    }
+
+
+def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
+    """Whole factors alone look the same from every tile."""
+    factor = call.attrs["scale"][axis - 2]
+    sources = _sources(call, axis - 2)
+    whole = factor == int(factor) and np.array_equal(sources, np.arange(len(sources)) // int(factor))
+    return (first // int(factor), last // int(factor)) if whole and len(call.output.shape) == 4 else None
+
+
+def _import(exact: bool, spatial: int) -> Import:
+    """The .vec overloads hold lists, the others a number for each dimension.
+
+    A size that is a whole multiple of the input is imported as a factor: most networks compute it from the size of
+    another value, and then it follows when the model is reshaped.
+    """
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x = args.get("input", args.get("self"))
+        extents = b.type(x).shape[-spatial:]
+        sizes = list(args["output_size"] or [0] * spatial)
+        names = ("scales",) if spatial == 1 else ("scales_h", "scales_w")
+        factors = args["scale_factors"] if "scale_factors" in args else [args[name] for name in names]
+        factors = [float(f or 0) for f in factors or [0] * spatial]
+        for i, (extent, size, factor) in enumerate(zip(extents, sizes, factors, strict=True)):
+            if size and not factor and size % extent == 0 and size <= extent * LARGEST_SCALE:
+                factors[i] = size / extent
+            if factors[i] and math.floor(extent * factors[i]) == (size or math.floor(extent * factors[i])):
+                sizes[i] = 0
+            elif factor:
+                raise b.refuse(f"its size {size} and its scale {factor} for {extent} elements contradict each other")
+        lead = [1.0] * (2 - spatial)
+        attrs = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], "exact": exact}
+        return b.emit("upsample_nearest", (x,), attrs)
+
+    return rule
+
+
+_ATEN = {
+    f"aten.{name}{spatial}d.{overload}": _import(exact, spatial)
+    for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
+    for spatial in (1, 2)
+    for overload in ("vec", "default")
+}
+
+OPS = (
+    Op(
+        name="upsample_nearest",
+        operands=(Operand("x", dtypes=EITHER),),
+        infer=_infer,
+        reference=_reference,
+        schema={
+            "scale": Attr("floats", low=1 / LARGEST_SCALE, high=LARGEST_SCALE, length=2),
+            "size": Attr("ints", low=0, high=MAX_EXTENT, length=2),
+            "exact": Attr("bool"),
+        },
+        kernels=(
+            *channels.kernels(
+                "upsample_nearest.channels",
+                ("upsample_nearest_channels", "upsample_nearest_source", "channels", "channel_lanes"),
+                _params,
+                threads=channels.two_items,
+            ),
+            Kernel(
+                "upsample_nearest", ("upsample_nearest", "upsample_nearest_source", "map"), (ANY,), ANY, params=_params
+            ),
+        ),
+        aten=_ATEN,
+        moves_bytes=True,
+        annotate="shared",
+        reads=_reads,
+        cases=(
+            Case(((2, 5, 3, 7),), {"scale": (2.0, 2.0), "size": (0, 0), "exact": False}),
+            Case(((1, 6, 4, 5),), {"scale": (1.0, 1.0), "size": (7, 13), "exact": False}),
+            Case(((1, 6, 9, 5),), {"scale": (0.7, 2.3), "size": (0, 0), "exact": True}),
+            Case(((2, 30, 5, 3),), {"scale": (2.0, 3.0), "size": (0, 0), "exact": False}),
+            Case(((2, 5, 7),), {"scale": (1.0, 1.5), "size": (0, 0), "exact": False}),
+            Case(((2, 5, 8, 8),), {"scale": (1.0, 1.0), "size": (3, 11), "exact": True}),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Batch, layer and group norm, and softmax."""

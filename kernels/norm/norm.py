@@ -1,0 +1,321 @@
+"""layer_norm and group_norm in float32, and inference batch_norm with its int8 form.
+
+instance_norm is group_norm with as many groups as channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import (
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Kernel,
+    Lowered,
+    Op,
+    Operand,
+    Params,
+    Site,
+    extent,
+    reads_same_place,
+)
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.lib import rows
+
+EPS = Attr("float", low=0, high=1e6)
+AFFINE = (Operand("gamma", constant=True), Operand("beta", constant=True))
+
+
+def _scale_and_shift(b: Builder, args: Mapping[str, Any], shape: Shape) -> tuple[str, str]:
+    """gamma and beta, ones and zeros where the module has none."""
+    gamma = args["weight"] or b.constant(np.ones(shape, np.float32), "gamma")
+    return gamma, args["bias"] or b.constant(np.zeros(shape, np.float32), "beta")
+
+
+# --- layer_norm and group_norm ---
+
+
+def _infer_layer_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, gamma, beta = (t.shape for t in types)
+    if not gamma or len(gamma) > len(shape) or gamma != beta or shape[len(shape) - len(gamma) :] != gamma:
+        raise GraphError(f"layer_norm's gamma {gamma} and beta {beta} must have the last dimensions of {shape}")
+    return shape, FLOAT32
+
+
+def _infer_group_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, gamma, beta = (t.shape for t in types)
+    if len(shape) < 2 or shape[1] % attrs["groups"] or gamma != (shape[1],) or beta != gamma:
+        raise GraphError(
+            f"group_norm of {shape} in {attrs['groups']} groups with gamma {gamma} and beta {beta}: "
+            "dimension 1 holds the channels, a multiple of the groups"
+        )
+    return shape, FLOAT32
+
+
+def _normalized(x: Array, eps: float) -> Array:
+    x = x.astype(np.float64)
+    distance = x - x.mean(1, keepdims=True)
+    return np.asarray(distance / np.sqrt((distance**2).mean(1, keepdims=True) + eps))
+
+
+def _layer_norm(call: Call, arrays: Sequence[Array]) -> Array:
+    x, gamma, beta = arrays
+    normal = _normalized(x.reshape(-1, gamma.size), call.attrs["eps"]).reshape(x.shape)
+    return np.asarray(normal * gamma + beta).astype(np.float32)
+
+
+def _group_norm(call: Call, arrays: Sequence[Array]) -> Array:
+    x, gamma, beta = arrays
+    normal = _normalized(x.reshape(x.shape[0] * call.attrs["groups"], -1), call.attrs["eps"]).reshape(x.shape)
+    per_channel = (-1,) + (1,) * (x.ndim - 2)
+    return np.asarray(normal * gamma.reshape(per_channel) + beta.reshape(per_channel)).astype(np.float32)
+
+
+def _layer_rows(call: Call) -> rows.Rows:
+    length = call.inputs[1].numel
+    return rows.Rows(call.output.numel // length, length, inner=1, vectors=length)
+
+
+def _group_rows(call: Call) -> rows.Rows:
+    shape = call.output.shape
+    found = shape[0] * call.attrs["groups"]
+    return rows.Rows(found, call.output.numel // found, inner=1, vectors=math.prod(shape[2:]))
+
+
+def _layer_params(call: Call, item: int) -> Params:
+    return {"length": np.float32(call.inputs[1].numel), "eps": np.float32(call.attrs["eps"])}
+
+
+def _group_params(call: Call, item: int) -> Params:
+    """Item k of a row has channel `row % groups * per_group + k / inner`."""
+    shape, groups = call.output.shape, call.attrs["groups"]
+    return {
+        "groups": np.uint32(groups),
+        "per_group": np.uint32(shape[1] // groups),
+        "inner": np.uint32(math.prod(shape[2:]) // item),
+        "length": np.float32(_group_rows(call).length),
+        "eps": np.float32(call.attrs["eps"]),
+    }
+
+
+def _import_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    return b.emit(
+        "layer_norm",
+        (args["input"], *_scale_and_shift(b, args, tuple(args["normalized_shape"]))),
+        {"eps": float(args["eps"])},
+    )
+
+
+def _import_native_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    return [_import_layer_norm(b, args)]
+
+
+def _import_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    affine = _scale_and_shift(b, args, b.type(args["input"]).shape[1:2])
+    return b.emit("group_norm", (args["input"], *affine), {"groups": args["num_groups"], "eps": float(args["eps"])})
+
+
+def _import_instance_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    if not args["use_input_stats"]:
+        return _import_batch_norm(b, {**args, "training": False})
+    return _import_group_norm(b, {**args, "num_groups": b.type(args["input"]).shape[1]})
+
+
+# --- batch_norm ---
+
+
+def _infer_batch_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape = types[0].shape
+    if len(shape) < 2 or any(t.shape != (shape[1],) for t in types[1:]):
+        found = ", ".join(str(t.shape) for t in types[1:])
+        raise GraphError(f"batch_norm of {shape}: dimension 1 holds the channels, found per-channel operands {found}")
+    return shape, FLOAT32
+
+
+def _infer_batch_norm_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return _infer_batch_norm(types, attrs)[0], INT8X4
+
+
+def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
+    per_channel = (-1,) + (1,) * (arrays[0].ndim - 2)
+    x, gamma, beta, mean, variance = (a.astype(np.float64) for a in arrays)
+    factor = gamma / np.sqrt(variance + call.attrs["eps"])
+    return np.asarray((x - mean.reshape(per_channel)) * factor.reshape(per_channel) + beta.reshape(per_channel)).astype(
+        np.float32
+    )
+
+
+def _batch_norm_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, multiplier, offset = arrays
+    return epilogue.apply(call, x.astype(np.int64) - call.zeros[0], 1, (multiplier, offset))
+
+
+def _channel_params(call: Call) -> dict[str, Any]:
+    shape = call.output.shape
+    return {"channels": np.uint32(shape[1]), "inner": np.uint32(math.prod(shape[2:]))}
+
+
+def _batch_norm_params(call: Call) -> Params:
+    return {**_channel_params(call), "eps": np.float32(call.attrs["eps"])}
+
+
+def _batch_norm_params_int8(call: Call) -> Params:
+    return {**_channel_params(call), **epilogue.params(call), "x_zero": np.int32(call.zeros[0])}
+
+
+def _lower_batch_norm(site: Site) -> Lowered | str:
+    """A convolution's contract with the weight 1: the channel's factor is part of the multiplier."""
+    arrays = [site.constants.get(i) for i in range(1, 5)]
+    if site.q[0] is None or site.out is None:
+        return "it needs a quantized input and a quantized result"
+    gamma, beta, mean, variance = (a.astype(np.float64) if isinstance(a, np.ndarray) else None for a in arrays)
+    if gamma is None or beta is None or mean is None or variance is None:
+        return "its parameters are not float constants"
+    unit = 2.0**arithmetic.FRACTION / site.out.scale
+    with np.errstate(all="ignore"):
+        factor = gamma / np.sqrt(variance + site.call.attrs["eps"])
+        multiplier = np.asarray(factor * site.q[0].scale * unit, np.float32)
+        offset = np.rint((beta - mean * factor) * unit)
+    if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
+        return "the ratio of its scales is not a finite float32"
+    limit = arithmetic.OFFSET_LIMIT
+    operands = (0, multiplier, np.clip(offset, -limit, limit).astype(np.int32))
+    return Lowered("q8ta_batch_norm", operands, {"lo": site.lo, "hi": site.hi})
+
+
+def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[4] is not None
+    bad = arrays[4][~(arrays[4] >= 0)]
+    return f"must not be negative, found {bad[0]}" if bad.size else ""
+
+
+VARIANCE = Operand("variance", constant=True, valid=_valid_variance)
+
+
+def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[1] is not None
+    return "" if np.isfinite(arrays[1]).all() else "must be finite"
+
+
+def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[2] is not None
+    limit = int(arithmetic.OFFSET_LIMIT)
+    bad = arrays[2][(arrays[2] < -limit) | (arrays[2] > limit)]
+    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
+
+
+def _import_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    if args.get("training"):
+        raise b.refuse("it uses the batch's own statistics: export the module in eval mode")
+    if args["running_mean"] is None or args["running_var"] is None:
+        raise b.refuse("it has no running statistics")
+    affine = _scale_and_shift(b, args, b.type(args["running_mean"]).shape)
+    operands = (args["input"], *affine, args["running_mean"], args["running_var"])
+    return b.emit("batch_norm", operands, {"eps": float(args["eps"])})
+
+
+def _batch_norm_case(shape: Shape, values: str = "random") -> Case:
+    return Case((shape, *((shape[1],),) * 4), {"eps": 1e-5}, values)
+
+
+layer_norm = Op(
+    name="layer_norm",
+    operands=(Operand("x"), *AFFINE),
+    infer=_infer_layer_norm,
+    reference=_layer_norm,
+    schema={"eps": EPS},
+    kernels=rows.kernels(
+        "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params
+    ),
+    aten={
+        "aten.layer_norm.default": _import_layer_norm,
+        "aten.native_layer_norm.default": _import_native_layer_norm,
+    },
+    cases=(
+        Case(((2, 7, 192), (192,), (192,)), {"eps": 1e-5}),
+        Case(((3, 5), (5,), (5,)), {"eps": 1e-6}),
+        Case(((2, 5, 3, 7), (5, 3, 7), (5, 3, 7)), {"eps": 1e-5}),
+        Case(((2, 2, 2, 3, 13), (3, 13), (3, 13)), {"eps": 1e-5}),
+    ),
+    tolerance=2e-5,
+    work=lambda call: 3 * call.output.numel,
+)
+
+group_norm = Op(
+    name="group_norm",
+    operands=(Operand("x"), *AFFINE),
+    infer=_infer_group_norm,
+    reference=_group_norm,
+    schema={"eps": EPS, "groups": extent()},
+    kernels=rows.kernels("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params),
+    aten={
+        "aten.group_norm.default": _import_group_norm,
+        "aten.instance_norm.default": _import_instance_norm,
+    },
+    cases=(
+        Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),
+        Case(((1, 5, 11), (5,), (5,)), {"eps": 1e-5, "groups": 5}),
+        Case(((2, 6, 10, 10), (6,), (6,)), {"eps": 1e-5, "groups": 2}),
+        Case(((3, 8), (8,), (8,)), {"eps": 1e-5, "groups": 1}),
+        Case(((2, 4, 2, 3, 5), (4,), (4,)), {"eps": 1e-5, "groups": 2}),
+    ),
+    tolerance=2e-5,
+    work=lambda call: 3 * call.output.numel,
+)
+
+batch_norm = Op(
+    name="batch_norm",
+    operands=(Operand("x"), *AFFINE, Operand("mean", constant=True), VARIANCE),
+    infer=_infer_batch_norm,
+    reference=_batch_norm,
+    schema={"eps": EPS},
+    kernels=(Kernel("batch_norm", ("batch_norm", "map"), (FLOAT,), FLOAT, params=_batch_norm_params),),
+    aten={
+        "aten.batch_norm.default": _import_batch_norm,
+        "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
+    },
+    int8=_lower_batch_norm,
+    reads=reads_same_place,
+    annotate="normalized",
+    cases=(
+        _batch_norm_case((2, 5, 3, 7)),
+        _batch_norm_case((3, 8)),
+        _batch_norm_case((2, 6, 11), "saturate"),
+        _batch_norm_case((2, 3, 2, 3, 5)),
+        _batch_norm_case((1, 17, 4, 4), "ties"),
+    ),
+    tolerance=1e-5,
+)
+
+q8ta_batch_norm = Op(
+    name="q8ta_batch_norm",
+    operands=(
+        Operand("x", dtypes=(INT8X4,)),
+        Operand("multiplier", constant=True, valid=_valid_multiplier),
+        Operand("offset", constant=True, dtypes=(INT32,), valid=_valid_offset),
+    ),
+    infer=_infer_batch_norm_int8,
+    reference=_batch_norm_int8,
+    schema=epilogue.RANGE,
+    reads=reads_same_place,
+    kernels=(
+        Kernel(
+            "q8ta_batch_norm",
+            ("q8ta_batch_norm", "map"),
+            (ANY_INT8,),
+            ANY_INT8,
+            params=_batch_norm_params_int8,
+        ),
+    ),
+)

@@ -1,0 +1,145 @@
+"""adaptive_avg_pool2d and its int8 form; adaptive_avg_pool1d goes through it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import FLOAT, Attr, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, pair
+from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
+from q8ta_wgpu.kernels.pool import average, pooling
+
+SCHEMA: Mapping[str, Attr] = {"output_size": pair()}
+
+
+def _infer_adaptive(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, size = types[0].shape, attrs["output_size"]
+    pooling.require_image("adaptive_avg_pool2d", shape)
+    if any((s + 1) * (d + 1) > 2**31 for s, d in zip(size, shape[-2:], strict=True)):
+        raise GraphError(f"adaptive_avg_pool2d from {shape[-2:]} to {size} is too large for 32-bit positions")
+    return (*shape[:-2], *size), FLOAT32
+
+
+def _infer_adaptive_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, _ = _infer_adaptive(types, attrs)
+    if text := average.too_many(_largest_window(types[0].shape, attrs)):
+        raise GraphError(text)
+    return shape, INT8X4
+
+
+def _adaptive_spans(size: int, out: int) -> list[tuple[int, int]]:
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def _largest_window(shape: Shape, attrs: Attrs) -> int:
+    (height, width), (oh, ow) = shape[-2:], attrs["output_size"]
+    return int((height // oh + 2) * (width // ow + 2))
+
+
+def _adaptive_work(call: Call) -> int:
+    return call.output.numel * _largest_window(call.inputs[0].shape, call.attrs)
+
+
+def _adaptive_sums(call: Call, x: Array) -> tuple[Array, Array]:
+    rows, columns = (
+        _adaptive_spans(size, out) for size, out in zip(x.shape[-2:], call.attrs["output_size"], strict=True)
+    )
+    counts = np.outer([b - a for a, b in rows], [b - a for a, b in columns])
+    return pooling.window_sums(x, rows, columns), counts
+
+
+def _adaptive(call: Call, arrays: Sequence[Array]) -> Array:
+    sums, counts = _adaptive_sums(call, arrays[0].astype(np.float64))
+    return np.asarray(sums / counts).astype(np.float32)
+
+
+def _adaptive_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    sums, counts = _adaptive_sums(call, arrays[0].astype(np.int64) - call.zeros[0])
+    return average.requantize(call, sums, average.multiplier(call.attrs["ratio"], counts))
+
+
+def _adaptive_params(call: Call) -> Params:
+    """Window heights and widths are floor(input/output) and the next two: multipliers_i holds those of height i."""
+    fields = dict(average.params(call))
+    smallest = [d // o for d, o in zip(call.inputs[0].shape[-2:], call.attrs["output_size"], strict=True)]
+    for i in range(3):
+        counts = [max(smallest[0] + i, 1) * max(smallest[1] + j, 1) for j in range(4)]
+        bits = average.multiplier(call.attrs["ratio"], counts).view(np.uint32)
+        fields[f"multipliers_{i}"] = (int(bits[0]), int(bits[1]), int(bits[2]), int(bits[3]))
+    return fields
+
+
+def _lower_adaptive(site: Site) -> Lowered | str:
+    attrs = site.call.attrs
+    return average.lower(site, "q8ta_adaptive_avg_pool2d", attrs, _largest_window(site.call.inputs[0].shape, attrs))
+
+
+def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
+    return b.emit("adaptive_avg_pool2d", (args["self"],), {"output_size": tuple(args["output_size"])})
+
+
+adaptive_avg_pool2d = Op(
+    name="adaptive_avg_pool2d",
+    operands=(Operand("x"),),
+    infer=_infer_adaptive,
+    reference=_adaptive,
+    schema=SCHEMA,
+    kernels=(
+        Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "window", "map"), (FLOAT,), FLOAT),
+    ),
+    aten={
+        "aten.adaptive_avg_pool2d.default": _import_adaptive,
+        "aten._adaptive_avg_pool2d.default": _import_adaptive,
+        "aten.adaptive_avg_pool1d.default": pooling.one_dimensional(_import_adaptive),
+    },
+    int8=_lower_adaptive,
+    annotate="elementwise",
+    work=_adaptive_work,
+    cases=(
+        Case(((2, 5, 7, 9),), {"output_size": (1, 1)}),
+        Case(((2, 94, 23, 9),), {"output_size": (1, 1)}),
+        Case(((1, 8, 7, 7),), {"output_size": (5, 3)}),
+        Case(((1, 3, 13, 11),), {"output_size": (7, 4)}),
+        Case(((2, 3, 3, 5),), {"output_size": (5, 11)}),
+        Case(((7, 6, 4),), {"output_size": (3, 2)}, "ties"),
+        Case(((1, 4, 16, 16),), {"output_size": (2, 6)}, "saturate"),
+    ),
+    tolerance=1e-5,
+)
+
+q8ta_adaptive_avg_pool2d = Op(
+    name="q8ta_adaptive_avg_pool2d",
+    operands=(Operand("x", dtypes=(INT8X4,)),),
+    infer=_infer_adaptive_int8,
+    reference=_adaptive_int8,
+    schema={**SCHEMA, **average.RATIO},
+    work=_adaptive_work,
+    kernels=(
+        *average.image_kernels(
+            "q8ta_adaptive_avg_pool2d",
+            average.params,
+            lambda call: average.multiplier(call.attrs["ratio"], math.prod(call.inputs[0].shape[-2:])),
+            lambda call, target: call.attrs["output_size"] == (1, 1),
+            ONLY_4C,
+        ),
+        *channels.kernels(
+            "q8ta_adaptive_avg_pool2d.channels",
+            ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", *average.CHANNELS, "window"),
+            _adaptive_params,
+        ),
+        Kernel(
+            "q8ta_adaptive_avg_pool2d",
+            ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", "average_int8x4", "window", "map"),
+            (ANY_INT8,),
+            ANY_INT8,
+            params=_adaptive_params,
+        ),
+    ),
+)

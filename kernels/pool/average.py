@@ -1,0 +1,130 @@
+"""What average pooling and reductions share: int8 lowering of a windowed sum, its reference, its uniform fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Call, Kernel, LayoutSet, Lowered, Params, Site, dims
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib import channels
+
+CHANNELS = ("average_channels", "averaged", "channels", "channel_lanes")
+"""The WGSL of averages over windows of 4C, for `channels.kernels`."""
+
+WORKGROUP = 128
+ENOUGH_WORKGROUPS = 512
+"""Threads of a workgroup that averages whole images, and how many such workgroups keep a large GPU busy."""
+
+LIMIT = 1024.0
+"""Steps beyond which every zero point saturates: the range of the float-to-integer conversion."""
+
+RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
+RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
+"""Attributes where the divisor follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
+
+
+def valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    """What is wrong with the multipliers of operand 1: each must be finite and not negative."""
+    found = arrays[1]
+    assert found is not None
+    bad = found[~(np.isfinite(found) & (found >= 0))]
+    return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
+
+
+def ratio_of(site: Site, count: int) -> float | str:
+    """s_x/s_y in float64, or why a sum of `count` elements has no int8 form."""
+    x, y = site.q[0], site.out
+    if x is None or y is None:
+        return "it needs a quantized input and a quantized result"
+    if text := too_many(count):
+        return text
+    ratio = x.scale / y.scale
+    return ratio if ratio <= 3e38 else f"the ratio {ratio:.3g} of its scales is not a finite float32"
+
+
+def too_many(count: int) -> str:
+    """Why a sum of `count` differences of int8 could pass int32, or an empty string."""
+    return f"a sum of {count} elements could pass int32" if count * 255 > arithmetic.INT32_MAX else ""
+
+
+def lower(site: Site, op: str, attrs: Attrs, count: int) -> Lowered | str:
+    """The int8 form whose multiplier follows from `ratio` and the input size."""
+    ratio = ratio_of(site, count)
+    if isinstance(ratio, str):
+        return ratio
+    return Lowered(op, (0,), {**attrs, "lo": site.lo, "hi": site.hi, "ratio": ratio})
+
+
+def multiplier(ratio: float, divisor: Any) -> Any:
+    """f32(ratio/divisor), divided in float64: the same on every host."""
+    return np.asarray(ratio / np.asarray(divisor, np.float64), np.float32)
+
+
+def requantize(call: Call, sums: Array, factor: Array) -> Array:
+    """Sums of (q - z_x) times a float32 multiplier, as an int8 of the output."""
+    assert call.output.q is not None
+    product = np.rint(sums.astype(np.int32).astype(np.float32) * factor)
+    steps = np.clip(product, np.float32(-LIMIT), np.float32(LIMIT)).astype(np.int64)
+    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def params(call: Call) -> Params:
+    """Uniform fields of kernels/pool/average_int8x4.wgsl; none for a float32 result."""
+    if call.output.q is None:
+        return {}
+    return {
+        "x_zero": np.int32(call.zeros[0]),
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+    }
+
+
+def _run_bits(call: Call) -> int:
+    """log2 of the Words side by side that a workgroup averages: runs of 128 bytes, shorter where images are few."""
+    count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else 5
+    least = bits - 2
+    while bits > 0 and (1 << bits) > count:
+        bits -= 1
+    while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < ENOUGH_WORKGROUPS:
+        bits -= 1
+    return bits
+
+
+def _shares_work(call: Call, target: Target) -> bool:
+    """Threads of a CPU gain nothing from sharing an image, and barriers cost them much."""
+    return not target.cpu
+
+
+def image_kernels(
+    name: str,
+    params_of: Callable[[Call], Params],
+    multiplier_of: Callable[[Call], Array],
+    when: Callable[[Call, Target], bool],
+    output: LayoutSet,
+) -> tuple[Kernel, Kernel]:
+    """Averages of whole images in 4C, many threads an image; 4C of 1x1 and 4W of (N, C) are the same bytes."""
+
+    def fields(call: Call) -> Params:
+        n, _, h, w = dims(call.inputs[0])
+        return {
+            **params_of(call),
+            "images": np.uint32(n),
+            "pixels": np.uint32(h * w),
+            "run_bits": np.uint32(_run_bits(call)),
+            "image_multiplier": np.float32(multiplier_of(call)),
+        }
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        bits = _run_bits(call)
+        return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
+
+    source = ("average_image", "averaged", "channel_lanes")
+    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1), "suits": _shares_work}
+    return channels.kernels(f"{name}.image", source, fields, when, **more)

@@ -1,0 +1,165 @@
+"""avg_pool2d and its int8 form; avg_pool1d goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import FLOAT, Attr, Builder, Call, Kernel, Lowered, Op, Operand, Params, Site
+from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.pool import average, pooling
+
+SCHEMA: Mapping[str, Attr] = {
+    **pooling.SCHEMA,
+    "count_include_pad": Attr("bool"),
+    "divisor_override": Attr("int", low=0),  # 0: none
+}
+MOST_MULTIPLIERS = 1 << 16
+
+
+def _fixed_divisor(attrs: Attrs) -> int:
+    """The divisor if it is the same for every window, else 0: it counts what a window covers."""
+    covers_all = not attrs["ceil_mode"] and (attrs["count_include_pad"] or not any(attrs["padding"]))
+    height, width = attrs["kernel"]
+    return int(attrs["divisor_override"] or (height * width if covers_all else 0))
+
+
+def _averaged(call: Call, x: Array) -> tuple[Array, Array]:
+    """Sums over the windows of avg_pool2d, and the divisor of each."""
+    shape, attrs = call.inputs[0].shape, call.attrs
+    spans = [pooling.spans(shape, attrs, axis) for axis in (0, 1)]
+    if fixed := _fixed_divisor(attrs):
+        return pooling.window_sums(x, *spans), np.array(fixed)
+    counts = []
+    for axis, windows in enumerate(spans):
+        before, after = (attrs["padding"][axis], attrs["padding"][axis + 2]) if attrs["count_include_pad"] else (0, 0)
+        limit = shape[-2 + axis] + after
+        counts.append(np.array([min(end, limit) - max(begin, -before) for begin, end in windows]))
+    return pooling.window_sums(x, *spans), np.outer(*counts)
+
+
+def _avg_pool(call: Call, arrays: Sequence[Array]) -> Array:
+    sums, divisors = _averaged(call, arrays[0].astype(np.float64))
+    return np.asarray(sums / divisors).astype(np.float32)
+
+
+def _avg_pool_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    sums, divisors = _averaged(call, arrays[0].astype(np.int64) - call.zeros[0])
+    index = np.zeros((), np.int64) if _fixed_divisor(call.attrs) else divisors - 1
+    return average.requantize(call, sums, arrays[1][index])
+
+
+def _avg_pool_params(call: Call) -> Params:
+    return {
+        **pooling.window_params(call),
+        **average.params(call),
+        "divisor": np.uint32(_fixed_divisor(call.attrs)),
+        "counts_padding": np.uint32(call.attrs["count_include_pad"]),
+    }
+
+
+def _multipliers(attrs: Attrs) -> int:
+    """How many multipliers the int8 form has: one for each divisor a window may have."""
+    height, width = attrs["kernel"]
+    return 1 if _fixed_divisor(attrs) else height * width
+
+
+def _infer_avg_pool_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, _ = pooling.infer_pool(types, attrs)
+    if types[1].shape != (_multipliers(attrs),):
+        raise GraphError(f"this average has {_multipliers(attrs)} divisors, found multipliers {types[1].shape}")
+    height, width = attrs["kernel"]
+    if text := average.too_many(min(height, types[0].shape[-2]) * min(width, types[0].shape[-1])):
+        raise GraphError(text)
+    return shape, INT8X4
+
+
+def _lower_avg_pool(site: Site) -> Lowered | str:
+    attrs = site.call.attrs
+    height, width = attrs["kernel"]
+    ratio = average.ratio_of(site, height * width)
+    if isinstance(ratio, str):
+        return ratio
+    if _multipliers(attrs) > MOST_MULTIPLIERS:
+        return f"its windows of {height}x{width} have more than {MOST_MULTIPLIERS} divisors"
+    divisors = np.array([fixed]) if (fixed := _fixed_divisor(attrs)) else np.arange(1, height * width + 1)
+    table = average.multiplier(ratio, divisors)
+    return Lowered("q8ta_avg_pool2d", (0, table), {**attrs, "lo": site.lo, "hi": site.hi})
+
+
+def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
+    attrs = {
+        **pooling.pool_attrs(args),
+        "count_include_pad": args["count_include_pad"],
+        "divisor_override": args.get("divisor_override") or 0,
+    }
+    return b.emit("avg_pool2d", (args["self"],), attrs)
+
+
+_COUNT_ALL: dict[str, Any] = {"count_include_pad": True, "divisor_override": 0}
+_COUNT_IMAGE: dict[str, Any] = {"count_include_pad": False, "divisor_override": 0}
+
+avg_pool2d = Op(
+    name="avg_pool2d",
+    operands=(Operand("x"),),
+    infer=pooling.infer_pool,
+    reference=_avg_pool,
+    schema=SCHEMA,
+    kernels=(
+        Kernel(
+            "avg_pool2d",
+            ("avg_pool2d", "average_float32", "window", "map"),
+            (FLOAT,),
+            FLOAT,
+            params=_avg_pool_params,
+        ),
+    ),
+    aten={
+        "aten.avg_pool2d.default": _import_avg_pool,
+        "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
+    },
+    int8=_lower_avg_pool,
+    annotate="elementwise",
+    reads=pooling.reads,
+    work=pooling.work,
+    cases=(
+        pooling.pool_case((1, 5, 7, 9), 3, 2, 1, **_COUNT_ALL),
+        pooling.pool_case((2, 8, 8, 8), 2, 2, values="ties", **_COUNT_ALL),
+        pooling.pool_case((2, 3, 7, 5), 3, 2, 1, **_COUNT_IMAGE),
+        pooling.pool_case((2, 3, 8, 6), 3, 2, 1, ceil_mode=True, **_COUNT_ALL),
+        pooling.pool_case((1, 7, 8, 6), (3, 2), (2, 3), (1, 0, 1, 1), ceil_mode=True, **_COUNT_IMAGE),
+        pooling.pool_case((1, 6, 9, 11), (2, 5), (3, 1), (1, 2, 0, 4), **_COUNT_IMAGE),
+        pooling.pool_case((13, 6, 5), 3, 1, 1, count_include_pad=True, divisor_override=7),
+        pooling.pool_case((1, 9, 5, 4), (5, 4), values="saturate", **_COUNT_ALL),
+        pooling.pool_case((2, 4, 1, 1), 3, 1, 1, **_COUNT_IMAGE),
+        pooling.pool_case((2, 30, 5, 7), 3, 2, 1, **_COUNT_IMAGE),
+    ),
+    tolerance=1e-5,
+)
+
+q8ta_avg_pool2d = Op(
+    name="q8ta_avg_pool2d",
+    operands=(Operand("x", dtypes=(INT8X4,)), Operand("multiplier", constant=True, valid=average.valid_multiplier)),
+    infer=_infer_avg_pool_int8,
+    reference=_avg_pool_int8,
+    schema={**SCHEMA, **average.RANGE},
+    reads=pooling.reads,
+    work=pooling.work,
+    kernels=(
+        *channels.kernels(
+            "q8ta_avg_pool2d.channels", ("q8ta_avg_pool2d", "avg_pool2d", *average.CHANNELS, "window"), _avg_pool_params
+        ),
+        Kernel(
+            "q8ta_avg_pool2d",
+            ("q8ta_avg_pool2d", "avg_pool2d", "average_int8x4", "window", "map"),
+            (ANY_INT8,),
+            ANY_INT8,
+            params=_avg_pool_params,
+        ),
+    ),
+)

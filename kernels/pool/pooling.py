@@ -1,0 +1,141 @@
+"""What the pooling operators share: windows along height and width, their sums, and 1-D pooling as images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Attr, Builder, Call, Case, Import, pair
+
+SCHEMA: Mapping[str, Attr] = {
+    "kernel": pair(),
+    "stride": pair(),
+    "padding": Attr("ints", low=0, length=4),  # top, left, bottom, right
+    "ceil_mode": Attr("bool"),
+}
+
+
+def require_image(op: str, shape: Shape) -> None:
+    """Raises GraphError unless `shape` is one image or a batch of them."""
+    if len(shape) not in (3, 4):
+        raise GraphError(f"{op} takes a (C, H, W) or (N, C, H, W) input, found shape {shape}")
+
+
+def reach(attrs: Attrs, axis: int) -> int:
+    """Elements from the first tap of a window along height (0) or width (1) to its last."""
+    return int(attrs.get("dilation", (1, 1))[axis] * (attrs["kernel"][axis] - 1) + 1)
+
+
+def _windows(shape: Shape, attrs: Attrs, axis: int) -> int:
+    """Number of windows along an axis; with ceil_mode none starts beyond the image and the padding before it."""
+    size, stride, span = shape[-2 + axis], attrs["stride"][axis], reach(attrs, axis)
+    before, after = attrs["padding"][axis], attrs["padding"][axis + 2]
+    free = size + before + after - span
+    if free < 0 or max(before, after) >= span:
+        raise GraphError(
+            f"a pooling window that spans {span} must fit the {size} elements padded by {before} and {after}, "
+            "and be larger than the padding"
+        )
+    if not attrs["ceil_mode"]:
+        return int(free // stride + 1)
+    count = -(-free // stride) + 1
+    return int(count - ((count - 1) * stride >= size + before))
+
+
+def spans(shape: Shape, attrs: Attrs, axis: int) -> list[tuple[int, int]]:
+    """(begin, end) of every window along height (0) or width (1), the image starting at 0.
+
+    Windows may reach past the image, and with ceil_mode past the padding.
+    """
+    starts = (i * attrs["stride"][axis] - attrs["padding"][axis] for i in range(_windows(shape, attrs, axis)))
+    return [(start, start + reach(attrs, axis)) for start in starts]
+
+
+def infer_pool(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of pooling with a window: any dtype. Raises GraphError where the window does not fit."""
+    shape = types[0].shape
+    require_image("pooling", shape)
+    return (*shape[:-2], *(_windows(shape, attrs, axis) for axis in (0, 1))), types[0].dtype
+
+
+def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
+    """What windows first..last cover: `Op.reads` of pooling with a window."""
+    i = axis - 2
+    stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
+    return first * stride - before, last * stride - before + reach(call.attrs, i) - 1
+
+
+def work(call: Call) -> int:
+    """`Op.work` of pooling with a window: taps outside the image are skipped."""
+    height, width = (min(k, d) for k, d in zip(call.attrs["kernel"], call.inputs[0].shape[-2:], strict=True))
+    return int(call.output.numel * height * width)
+
+
+def window_params(call: Call) -> dict[str, Any]:
+    """Uniform fields of a window; `padding` is top, left, bottom, right."""
+    attrs = call.attrs
+    return {
+        "kernel": (*attrs["kernel"], 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": tuple(attrs["padding"]),
+    }
+
+
+def window_sums(x: Array, rows: Sequence[tuple[int, int]], columns: Sequence[tuple[int, int]]) -> Array:
+    """Sums over every window, elements outside the image adding 0; in float64 or int64."""
+    x = np.stack([x[..., max(a, 0) : b, :].sum(-2) for a, b in rows], -2)
+    return np.stack([x[..., max(a, 0) : b].sum(-1) for a, b in columns], -1)
+
+
+def two(values: Sequence[int]) -> tuple[int, int]:
+    """aten's one or two numbers for height and width."""
+    return (values[0], values[-1])
+
+
+def pool_attrs(args: Mapping[str, Any]) -> dict[str, Any]:
+    """aten's kernel_size, stride (empty: the kernel's) and padding."""
+    kernel, padding = two(args["kernel_size"]), two(args["padding"])
+    return {
+        "kernel": kernel,
+        "stride": two(args["stride"] or kernel),
+        "padding": (*padding, *padding),
+        "ceil_mode": args["ceil_mode"],
+    }
+
+
+_HEIGHT_ONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
+
+
+def one_dimensional(rule: Import) -> Import:
+    """The same rule for (..., length) inputs, seen as images of height 1."""
+
+    def wide(b: Builder, args: Mapping[str, Any]) -> str:
+        shape = b.type(args["self"]).shape
+        if not 2 <= len(shape) <= 3:
+            raise b.refuse(f"1-D pooling takes a 2-D or 3-D input, found shape {shape}")
+        keep = (0,) * (len(shape) - 1)
+        lists = {key: [one, *args[key]] for key, one in _HEIGHT_ONE.items() if args.get(key)}
+        image = b.emit("view", (args["self"],), {"shape": (*keep, 1, -1)})
+        y = rule(b, {**args, **lists, "self": image})
+        assert isinstance(y, str)
+        return b.emit("view", (y,), {"shape": (*keep, -1)})
+
+    return wide
+
+
+def pool_case(
+    shape: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, values: str = "random", **more: Any
+) -> Case:
+    """A test case; single numbers stand for both axes, and for all four sides."""
+
+    def both(value: Any) -> Any:
+        return value if isinstance(value, tuple) else (value, value)
+
+    four = padding if isinstance(padding, tuple) else (padding,) * 4
+    attrs = {"kernel": both(kernel), "stride": both(stride), "padding": four, "ceil_mode": False, **more}
+    return Case((shape,), attrs, values)

@@ -1,0 +1,239 @@
+"""The tiled int8 matrix product behind linear and convolution: tile shapes, packed weights, uniforms and choice.
+
+y[m, c] = sum over k of x[m, k] * w[c, k]. Rows m are pixels or the leading dimensions, k counts vectors of 16 int8.
+kernels/product/gemm.wgsl says how a workgroup shares the work; kernels/gemm_*.wgsl say how x is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import Call, Params
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.product import weighted
+
+REGISTERS = "gemm_registers"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a workgroup shares a matrix product.
+
+    Attributes:
+        threads_m, threads_n: threads along rows and along channels.
+        rows: rows of the result a thread makes.
+        quads: channel quads a thread makes.
+        step: vectors of 16 int8 along k brought to workgroup memory at a time, at most 8.
+        split: groups of threads that share k; their sums meet in workgroup memory.
+        body: the WGSL; 'gemm_registers' uses no workgroup memory and takes threads_n, step and split as 1.
+    """
+
+    threads_m: int
+    threads_n: int
+    rows: int
+    quads: int
+    step: int = 4
+    split: int = 1
+    body: str = "gemm"
+
+    @property
+    def m(self) -> int:
+        """Rows of the result a workgroup makes."""
+        return self.threads_m * self.rows
+
+    @property
+    def n(self) -> int:
+        """Channels a workgroup makes."""
+        return self.threads_n * self.quads * 4
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup."""
+        return self.threads_m * self.threads_n * self.split
+
+    @property
+    def memory(self) -> int:
+        """Bytes of workgroup memory."""
+        if self.body == REGISTERS:
+            return 0
+        depth = max(self.step, self.n // 4) if self.split > 1 else self.step
+        return 16 * self.split * (depth * self.m + self.step * self.n)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants kernels/product/gemm.wgsl is linked with."""
+        names = ("threads_m", "threads_n", "rows", "quads", "step", "split")
+        return {name.upper(): getattr(self, name) for name in names}
+
+    def fits(self, target: Target) -> bool:
+        """Whether a target's workgroups are large enough; a tile in registers is for CPUs alone."""
+        return (
+            (target.cpu or self.body != REGISTERS)
+            and self.threads <= target.invocations
+            and self.memory <= target.workgroup_memory
+        )
+
+    def at_depth(self, vectors: int) -> Tile:
+        """The tile with a step no longer than `vectors` vectors of k need."""
+        shortest = next((step for step in (1, 2) if vectors <= step * self.split and step < self.step), self.step)
+        enough = shortest * self.m % (self.threads // self.split) == 0
+        return replace(self, step=shortest) if enough else self
+
+    def steps(self, vectors: int) -> int:
+        """Steps each group of threads takes along `vectors` vectors of k."""
+        return -(-vectors // (self.step * self.split))
+
+    def groups(self, rows: int, channels: int) -> int:
+        """Workgroups of a result."""
+        return -(-rows // self.m) * -(-channels // self.n)
+
+    def padded(self, rows: int, channels: int) -> int:
+        """Elements of a result with what its last tiles hold beyond it."""
+        return self.groups(rows, channels) * self.m * self.n
+
+    def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
+        """(channels, bytes along k) int8 -> words in order (column tile, k, column in tile), zero padded.
+
+        Column (4q + j) * threads_n + t of a tile is its channel (q * threads_n + t) * 4 + j, so that neighbouring
+        threads read neighbouring columns and write neighbouring words.
+        """
+        channels, depth = weight.shape
+        shortest = self.at_depth(-(-depth // 16))
+        vectors = shortest.steps(-(-depth // 16)) * shortest.step * self.split
+        padded = np.pad(weight, ((0, -channels % self.n), (0, vectors * 16 - depth)))
+        split = padded.reshape(-1, self.quads, self.threads_n, 4, vectors, 16)  # tile, q, t, j, k, byte
+        return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2, 5)).reshape(-1).view("<u4")
+
+
+TILES: Mapping[str, Tile] = {
+    "128x64": Tile(threads_m=16, threads_n=8, rows=8, quads=2),
+    "64x64": Tile(threads_m=16, threads_n=8, rows=4, quads=2),
+    "128x32": Tile(threads_m=16, threads_n=8, rows=8, quads=1),
+    "64x16": Tile(threads_m=32, threads_n=4, rows=2, quads=1),
+    "32x32": Tile(threads_m=8, threads_n=8, rows=4, quads=1),
+    "32x16": Tile(threads_m=8, threads_n=4, rows=4, quads=1, split=4),
+    "16x16": Tile(threads_m=8, threads_n=4, rows=2, quads=1, split=4),
+    "registers_8x16": Tile(threads_m=8, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
+    "registers_8x12": Tile(threads_m=8, threads_n=1, rows=8, quads=3, step=1, body=REGISTERS),
+}
+"""The tiles there are, by the size of a workgroup's result; those for CPUs by that of a thread's. Eight threads are one
+vector of lavapipe's, and neither more rows nor more quads a thread are faster there."""
+
+NARROW_TILES: Mapping[str, Tile] = {
+    **TILES,
+    "registers_8x32": Tile(threads_m=8, threads_n=1, rows=8, quads=8, step=1, body=REGISTERS),
+}
+"""The tiles for readers that put vectors of x together from words or bytes, which takes as long as multiplying."""
+
+Sizes = Callable[[Call], tuple[int, int, int]]
+"""From a call to (rows, channels, words along k)."""
+
+
+def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
+    """The uniform fields kernels/product/gemm.wgsl reads."""
+    rows, channels, words = sizes
+    vectors = -(-words // 4)
+    return {
+        "rows": np.uint32(rows),
+        "quads": np.uint32(-(-channels // 4)),
+        "steps": np.uint32(tile.at_depth(vectors).steps(vectors)),
+    }
+
+
+MANY_GROUPS, SOME_GROUPS = 300, 200
+"""Workgroups that keep a large GPU's processors busy with tiles that do not, and that do, share k."""
+
+PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 0.98, "64x16": 1.6}
+"""Time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
+
+PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
+"""The same on a CPU (measured on lavapipe, as multiples of 8x16's)."""
+
+PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
+"""The same for readers that put vectors of x together."""
+
+
+def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) -> str:
+    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader.
+
+    Large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
+    ones, in the end ones whose threads share k. A CPU's few cores are always full.
+    """
+    rows, channels, _ = sizes
+
+    def padded(weights: Mapping[str, float]) -> str:
+        return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
+
+    if target.cpu:
+        return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
+    large = padded(PADDED)
+    for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
+        if TILES[name].groups(rows, channels) >= enough:
+            return name
+    return "16x16"
+
+
+def suits(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
+    """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
+    found = sizes(call)
+    return found[0] > FEW_ROWS and label == choose(found, target, narrow)
+
+
+FEW_ROWS = 8
+"""Rows up to which threads do better to share k than to share rows."""
+
+
+def few_rows(sizes: tuple[int, int, int]) -> dict[str, int]:
+    """The constants kernels/product/gemv.wgsl is linked with: rows of a workgroup."""
+    return {"ROWS": next(rows for rows in (1, 4, FEW_ROWS) if sizes[0] <= rows)}
+
+
+def few_rows_params(sizes: tuple[int, int, int]) -> Params:
+    """The uniform fields kernels/product/gemv.wgsl reads."""
+    rows, channels, words = sizes
+    return {"rows": np.uint32(rows), "quads": np.uint32(-(-channels // 4)), "vectors": np.uint32(-(-words // 4))}
+
+
+def few_rows_threads(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The grid: a workgroup of 64 for each channel quad."""
+    return -(-sizes[1] // 4) * 64, 1, 1
+
+
+def pack_quads(weight: NDArray[np.int8]) -> NDArray[np.uint32]:
+    """(channels, bytes along k) int8 -> words in order (channel quad, vector of k, channel in quad), zero padded."""
+    channels, depth = weight.shape
+    padded = np.pad(weight, ((0, -channels % 4), (0, -depth % 16)))
+    split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
+
+
+def pack_with(tile: Tile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
+    """A prepack function: `rows` gives the weight as (channels, bytes along k)."""
+
+    def pack(call: Call, weight: Array) -> Array:
+        return tile.pack(rows(call, weight))
+
+    return pack
+
+
+def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
+    """The parts of a Kernel that follow from its tile."""
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        rows, channels, _ = sizes(call)
+        return tile.groups(rows, channels) * tile.threads, 1, 1
+
+    return {
+        "constants": lambda call: tile.at_depth(-(-sizes(call)[2] // 4)).constants,
+        "threads": threads,
+        "workgroup": (tile.threads, 1, 1),
+        "cost": weighted.cost("tiled"),
+        "unrolled": tile.body == REGISTERS,
+    }

@@ -1,0 +1,55 @@
+// The matrix product of gemm.wgsl for software adapters, where workgroup memory is no faster than a buffer: each thread
+// makes ROWS neighbouring rows x QUADS channel quads in registers and reads x and the weights itself. The threads of a
+// workgroup lie along the rows, so that they read the same weights. For q8ta_wgpu/program/unroll.py all loops but that over k
+// have constant bounds. Linked: as for gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
+
+// A CPU does best to read anything where a tap is outside the image, and not use it: bounds are checked.
+const BRANCHES = false;
+const TILE_M = THREADS_M * ROWS;
+
+@compute @workgroup_size(THREADS_M)
+fn main(@builtin(local_invocation_index) local: u32,
+        @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(num_workgroups) groups: vec3<u32>) {
+  let column_tiles = (params.quads + QUADS - 1u) / QUADS;
+  let index = group.y * groups.x + group.x;
+  let tile_m = index / column_tiles * TILE_M;
+  let first_m = tile_m + local * ROWS;
+  if (first_m >= params.rows) { return; }
+  let first_quad = index % column_tiles * QUADS;
+  let phase = phase_of(tile_m);
+
+  var rows: array<Row, ROWS>;
+  for (var i = 0u; i < ROWS; i++) { rows[i] = row_of(min(first_m + i, params.rows - 1u)); }
+  var acc: array<vec4<i32>, ROWS * QUADS>;
+  for (var q = 0u; q < QUADS; q++) {
+    let start = start_quad(phase * params.quads + first_quad + q);
+    for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = start; }
+  }
+  let steps = steps_of(phase);
+  let first_k = phase * params.steps;
+  var w_at = (first_k * column_tiles + index % column_tiles * params.steps) * QUADS * 4u;
+  for (var step = 0u; step < steps; step++) {
+    let place = place_of(first_k + step);
+    var a: array<vec4<u32>, ROWS>;
+    for (var i = 0u; i < ROWS; i++) { a[i] = load_x(rows[i], place); }
+    for (var q = 0u; q < QUADS; q++) {
+      let b0 = weight[w_at];
+      let b1 = weight[w_at + 1u];
+      let b2 = weight[w_at + 2u];
+      let b3 = weight[w_at + 3u];
+      for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = dot_quad(acc[i * QUADS + q], a[i], b0, b1, b2, b3); }
+      w_at += 4u;
+    }
+  }
+  for (var q = 0u; q < QUADS; q++) {
+    let quad = first_quad + q;
+    if (quad < params.quads) {
+      let channel = channel_quad(quad);
+      for (var i = 0u; i < ROWS; i++) {
+        let m = pixel_of(first_m + i);
+        if (m < params.rows) { store_quad(acc[i * QUADS + q], channel, m, quad); }
+      }
+    }
+  }
+}

@@ -1,0 +1,159 @@
+"""The tiled float32 matrix product behind matmul, linear and conv2d: tile shapes, kernels and the choice among them.
+
+y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch. sgemm.wgsl says how a workgroup
+shares the work; it is the register tiling that gemm.wgsl has for int8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
+from q8ta_wgpu.ir.target import Target
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A batched product: batches of (rows x depth) times (depth x columns)."""
+
+    batches: int
+    rows: int
+    columns: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a workgroup shares a matrix product.
+
+    Attributes:
+        threads_m, threads_n: threads along rows and along columns.
+        rows, quads: quads of rows and of columns a thread makes; all threads must share the loads of a step evenly.
+    """
+
+    threads_m: int
+    threads_n: int
+    rows: int
+    quads: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup."""
+        return self.threads_m * self.threads_n
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants kernels/product/sgemm.wgsl is linked with."""
+        return {
+            "THREADS_M": self.threads_m,
+            "THREADS_N": self.threads_n,
+            "ROWS": self.rows,
+            "QUADS": self.quads,
+        }
+
+    def groups(self, sizes: Sizes) -> int:
+        """Workgroups of a result."""
+        m, n = 4 * self.threads_m * self.rows, 4 * self.threads_n * self.quads
+        return sizes.batches * -(-sizes.rows // m) * -(-sizes.columns // n)
+
+
+TILES: Mapping[str, Tile] = {
+    "64x64": Tile(threads_m=16, threads_n=8, rows=1, quads=2),
+    "32x32": Tile(threads_m=8, threads_n=8, rows=1, quads=1),
+}
+"""The tiles there are, by the size of a workgroup's result."""
+
+
+MANY_GROUPS = 300
+"""Workgroups from which on the large tile keeps a large GPU busy (measured on an H200)."""
+
+FEW_ROWS = 8
+"""Rows below which a tile would be empty for the most part."""
+
+
+def choose(sizes: Sizes, target: Target) -> str:
+    """The name of the tile for a product: the large one where it fills the GPU. A CPU has few cores to fill."""
+    return "64x64" if target.cpu or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
+
+
+def _no_params(call: Call) -> Params:
+    return {}
+
+
+def _always(call: Call) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Product:
+    """An operator as a batched product.
+
+    Attributes:
+        op: the operator's name.
+        stem: the WGSL file that names the product's sides.
+        wide: operands bound as vectors where all rows are whole vectors.
+        sizes: from a call to the product's sizes.
+        matrix: whether the right side of a call lies in memory as a matrix.
+        gather: the WGSL file that reads the right side otherwise, and where rows are no whole vectors.
+        params: more uniform fields.
+    """
+
+    op: str
+    stem: str
+    wide: tuple[str, ...]
+    sizes: Callable[[Call], Sizes]
+    matrix: Callable[[Call], bool] = _always
+    gather: str = "sgemm_matrix"
+    params: Callable[[Call], Params] = _no_params
+
+    def whole(self, call: Call) -> bool:
+        """Whether both sides can be read as vectors."""
+        found = self.sizes(call)
+        return found.columns % 4 == found.depth % 4 == 0 and self.matrix(call)
+
+    def all_params(self, call: Call) -> Params:
+        """The uniform fields kernels/product/sgemm.wgsl and the operator's own file read."""
+        return {**{name: np.uint32(value) for name, value in vars(self.sizes(call)).items()}, **self.params(call)}
+
+
+def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
+    """The tiled kernels of an operator; those of one tile, by vectors and by elements, never run the same call.
+
+    `fields` are more of Kernel's.
+    """
+    return tuple(_kernel(product, label, wide, fields) for label in TILES for wide in (True, False))
+
+
+def _kernel(product: Product, label: str, wide: bool, fields: Mapping[str, Any]) -> Kernel:
+    tile = TILES[label]
+
+    def when(call: Call, target: Target) -> bool:
+        return product.whole(call) == wide and tile.threads <= target.invocations
+
+    def suits(call: Call, target: Target) -> bool:
+        found = product.sizes(call)
+        return found.rows >= FEW_ROWS and label == choose(found, target)
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        return tile.groups(product.sizes(call)) * tile.threads, 1, 1
+
+    return Kernel(
+        f"{product.op}.tiled_{label}",
+        (product.stem, "sgemm", *(("sgemm_wide",) if wide else ("sgemm_narrow", product.gather))),
+        (FLOAT,),
+        FLOAT,
+        when=when,
+        suits=suits,
+        wide=product.wide if wide else (),
+        positions=False,
+        params=product.all_params,
+        constants=lambda call: tile.constants,
+        threads=threads,
+        workgroup=(tile.threads, 1, 1),
+        **fields,
+    )

@@ -1,0 +1,158 @@
+"""What convolution and linear share: int8 lowering of a weighted sum, its first operands, packed weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs
+from q8ta_wgpu.ir.layout import Layout, canonical
+from q8ta_wgpu.ir.op import RESIDUAL, Call, Lowered, Operand, Site, Weight
+from q8ta_wgpu.kernels.epilogue import curve as curves
+from q8ta_wgpu.kernels.epilogue import epilogue
+
+FLOAT_OFFSET_LIMIT = 2**30
+
+
+def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    multiplier = arrays[2]
+    assert multiplier is not None
+    bad = multiplier[~(np.isfinite(multiplier) & (multiplier >= 0))]
+    return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
+
+
+def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
+    limit = FLOAT_OFFSET_LIMIT if epilogue.keeps_accumulator(call) else int(arithmetic.OFFSET_LIMIT)
+    offset = arrays[3]
+    assert offset is not None
+    bad = offset[(offset < -limit) | (offset > limit)]
+    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
+
+
+def input_zero(call: Call) -> int:
+    """The zero point of a weighted sum's input: of the int8 operand, or the one a float32 operand is quantized with."""
+    zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
+    return zero
+
+
+def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
+    weight, correction = arrays[1], arrays[4]
+    assert weight is not None and correction is not None
+    rows, zero = weight.reshape(weight.shape[0], -1), input_zero(call)
+    sums = rows.sum(1, dtype=np.int64)
+    if np.any(correction != zero * sums):
+        return f"must be the zero point {zero} times the sums of the weights"
+    if rows.shape[1] < 1 << 16:  # 2 * 128 * 128 for each tap cannot pass int32
+        return ""
+    largest = _largest_accumulator(rows, zero, sums)
+    return (
+        f"belongs to weights whose accumulator could reach {largest}, past int32"
+        if largest > arithmetic.INT32_MAX
+        else ""
+    )
+
+
+def _largest_accumulator(rows: Array, zero: int, sums: NDArray[np.int64]) -> int:
+    """The largest |sum of x*w| + |zero * sum of w| any int8 x can give, over the rows (outputs, taps) of a weight."""
+    return int((np.abs(rows.astype(np.int64)).sum(1) * 128 + np.abs(zero * sums)).max())
+
+
+OPERANDS = (
+    Operand("x", dtypes=(INT8X4,)),
+    Operand("weight", constant=True, dtypes=(INT8,)),
+    Operand("multiplier", constant=True, valid=_valid_multiplier),
+    Operand("offset", constant=True, dtypes=(INT32,), valid=_valid_offset),
+    Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
+)
+"""Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
+output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
+
+
+def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
+    """The int8 form of a weighted sum: `op`, `op`_add with a residual, `op`_act with an
+    activation before rounding, `op`_float with a float32 result.
+
+    The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
+    """
+    weight, bias, x = site.constants.get(1), site.constants.get(2), site.q[0]
+    if x is None:
+        return "its input is a constant"
+    if not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
+        return "its weight is not a quantized constant, or its bias is not a constant"
+    if np.any(weight.zero != 0) or (weight.axis != 0 and np.any(weight.scale != weight.scale.flat[0])):
+        return "its weight needs zero point 0 and scales along the output channels"
+    channels = weight.values.shape[0]
+    w = weight.values.reshape(channels, -1).astype(np.int64)
+    scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
+    sums = w.sum(1)
+    largest = _largest_accumulator(w, x.zero, sums)
+    if largest > arithmetic.INT32_MAX:
+        return f"its accumulator could reach {largest}, past int32"
+    correction = (x.zero * sums).astype(np.int32)
+    if site.out is None:
+        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(
+            np.int32
+        )
+        return Lowered(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
+    curve = curves.fit(site.activation, site.out, site.lo, site.hi) if site.activation else None
+    if site.activation and (curve is None or site.residual):
+        return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
+    unit = 2.0**arithmetic.FRACTION / (curve.step if curve else site.out.scale)
+    multiplier = (scale * unit).astype(np.float32)
+    if not np.isfinite(multiplier).all():
+        return "the ratio of its scales is not a finite float32"
+    limit = arithmetic.OFFSET_LIMIT
+    shifted = bias.astype(np.float64) - (curve.low if curve else 0.0)
+    offset = np.clip(np.rint(shifted * unit), -limit, limit).astype(np.int32)
+    operands = (0, weight.values, multiplier, offset, correction)
+    bounded = {**attrs, "lo": site.lo, "hi": site.hi}
+    if curve:
+        return Lowered(f"{op}_act", (*operands, curve.knots), bounded)
+    if site.residual is None:
+        return Lowered(op, operands, bounded)
+    factor = round(site.residual.scale * unit)
+    if factor > epilogue.LARGEST_RESIDUAL:
+        return f"its residual's scale is {site.residual.scale / site.out.scale:.3g} times the output's, past int32"
+    return Lowered(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
+
+
+MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
+"""Multiply-accumulates a kernel does in the time a large GPU moves a byte: measured orders of magnitude on an H200."""
+
+
+def macs(call: Call) -> int:
+    """Multiply-accumulates of a weighted sum."""
+    return call.output.numel * math.prod(call.inputs[1].shape[1:])
+
+
+def cost(kind: str) -> Callable[[Call], float]:
+    """`Kernel.cost` of a kernel of a kind of MACS_A_BYTE."""
+    return lambda call: macs(call) / MACS_A_BYTE[kind]
+
+
+def is_depthwise(call: Call) -> bool:
+    """Whether every input channel has one output channel of its own."""
+    return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
+
+
+def channel_tiles(call: Call, layout: Layout = Layout.DEFAULT) -> tuple[int, int, int]:
+    """The threads of a general convolution with a float32 result: one for four channels of a pixel."""
+    n, c, h, w = canonical(epilogue.sums(call))
+    return n * -(-c // 4) * h * w, 1, 1
+
+
+def pad4(call: Call, array: Array) -> Array:
+    """Per-channel numbers padded with zeros to a whole number of words' lanes."""
+    return np.pad(array, (0, -len(array) % 4))
+
+
+def pack_rows(rows: NDArray[np.int8]) -> NDArray[np.uint32]:
+    """(outputs, taps, depth) int8 -> words in order (outputs/4, taps, depth/4, output in quad), zero padded."""
+    padded = np.pad(rows, ((0, -rows.shape[0] % 4), (0, 0), (0, -rows.shape[2] % 4)))
+    o, taps, depth = padded.shape
+    quads = padded.reshape(o // 4, 4, taps, depth // 4, 4).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(quads).reshape(-1).view("<u4")

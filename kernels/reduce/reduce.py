@@ -1,0 +1,240 @@
+"""mean, sum, amax and amin over any set of dimensions, with the int8 forms of mean and sum."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
+from q8ta_wgpu.ir.op import (
+    ANY,
+    EITHER,
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Import,
+    Kernel,
+    Lowered,
+    Op,
+    Operand,
+    Params,
+    Site,
+)
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
+from q8ta_wgpu.kernels.pool import average
+
+SCHEMA: Mapping[str, Attr] = {"dims": Attr("ints", low=0, high=7), "keepdim": Attr("bool")}
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, reduced = types[0].shape, attrs["dims"]
+    if len(set(reduced)) != len(reduced) or any(d >= len(shape) for d in reduced):
+        raise GraphError(f"the dimensions to reduce must be different ones of {shape}, found {tuple(reduced)}")
+    lead = set(range(len(shape) - 3))
+    if len(shape) > 4 and lead & set(reduced) and not lead <= set(reduced):
+        raise GraphError(f"dimensions left of the last three of {shape} are reduced together, found {tuple(reduced)}")
+    kept = _kept(shape, attrs)
+    return kept if attrs["keepdim"] else tuple(d for i, d in enumerate(kept) if i not in reduced), types[0].dtype
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, _ = _infer(types, attrs)
+    if text := average.too_many(_count(types[0].shape, attrs)):
+        raise GraphError(text)
+    return shape, INT8X4
+
+
+def _kept(shape: Shape, attrs: Attrs) -> Shape:
+    return tuple(1 if i in attrs["dims"] else d for i, d in enumerate(shape))
+
+
+def _count(shape: Shape, attrs: Attrs) -> int:
+    return math.prod(shape[d] for d in attrs["dims"])
+
+
+def _work(call: Call) -> int:
+    return call.inputs[0].numel
+
+
+def _sums(call: Call, x: Array) -> Array:
+    return np.asarray(x.sum(tuple(call.attrs["dims"]), keepdims=call.attrs["keepdim"]))
+
+
+def _divisor(name: str, call: Call) -> int:
+    return _count(call.inputs[0].shape, call.attrs) if name.endswith("mean") else 1
+
+
+def _reduces_images(call: Call, target: Target, keepdim: bool) -> bool:
+    rank = len(call.inputs[0].shape)
+    whole = rank in (3, 4) and tuple(sorted(call.attrs["dims"])) == (rank - 2, rank - 1)
+    return whole and bool(call.attrs["keepdim"]) == keepdim
+
+
+def _params(name: str) -> Callable[[Call], Params]:
+    def params(call: Call) -> Params:
+        divisor = _divisor(name, call)
+        fields = {
+            "kept_dims": canonical(_kept(call.inputs[0].shape, call.attrs)),
+            "divisor": np.uint32(divisor),
+            **average.params(call),
+        }
+        if "ratio" in call.attrs:
+            fields["multiplier"] = np.float32(average.multiplier(call.attrs["ratio"], divisor))
+        return fields
+
+    return params
+
+
+def _extreme_params(call: Call) -> Params:
+    return {"kept_dims": canonical(_kept(call.inputs[0].shape, call.attrs)), "divisor": np.uint32(1)}
+
+
+def _import(op: str) -> Import:
+    """aten's dim (missing or empty: all of them) and keepdim."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        if str(args.get("dtype") or "torch.float32") != "torch.float32":
+            raise b.refuse(f"its result must be float32, found {args['dtype']}")
+        x = args["self"]
+        shape = b.type(x).shape
+        found = args.get("dim")
+        found = [found] if isinstance(found, int) else found
+        reduced = {d % len(shape) for d in found} if found and shape else set(range(len(shape)))
+        keepdim = bool(args.get("keepdim", False))
+        lead = set(range(len(shape) - 3))
+        if len(shape) <= 4 or not lead & reduced or lead <= reduced:
+            return b.emit(op, (x,), {"dims": tuple(sorted(reduced)), "keepdim": keepdim})
+        # Leading dimensions are one to the kernel: the reduced ones go last.
+        kept = [d for d in range(len(shape)) if d not in reduced]
+        x = b.emit("permute", (x,), {"dims": (*kept, *sorted(reduced))})
+        x = b.emit("view", (x,), {"shape": (*(0 for _ in kept), -1)})
+        y = b.emit(op, (x,), {"dims": (len(kept),), "keepdim": False})
+        if not keepdim:
+            return y
+        return b.emit("view", (y,), {"shape": (-1, *(1 if d in reduced else shape[d] for d in range(1, len(shape))))})
+
+    return rule
+
+
+def _case(shape: Shape, dims: Shape, keepdim: bool = False, values: str = "random") -> Case:
+    return Case((shape,), {"dims": dims, "keepdim": keepdim}, values)
+
+
+CASES = (
+    _case((2, 5, 7, 9), (2, 3), True),
+    _case((2, 8, 4, 4), (2, 3), values="ties"),
+    _case((3, 5, 6, 7), (1,)),
+    _case((3, 5, 6, 7), (0, 2), True),
+    _case((5, 4, 3), (2,)),
+    _case((13, 7), (0,)),
+    _case((2, 3, 5, 7), (0, 1, 2, 3)),
+    _case((2, 3, 2, 3, 5), (3, 4)),
+    _case((2, 3, 4, 3, 5), (0, 1, 3)),
+    _case((1, 6, 11, 3), (2,), values="saturate"),
+    _case((257,), (0,)),
+)
+
+
+def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
+    """The float operator and its int8 form."""
+    params = _params(name)
+
+    def lower(site: Site) -> Lowered | str:
+        count = _count(site.call.inputs[0].shape, site.call.attrs)
+        return average.lower(site, f"q8ta_{name}", site.call.attrs, count)
+
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        return np.asarray(_sums(call, arrays[0].astype(np.float64)) / _divisor(name, call)).astype(np.float32)
+
+    def reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+        sums = _sums(call, arrays[0].astype(np.int64) - call.zeros[0])
+        return average.requantize(call, sums, average.multiplier(call.attrs["ratio"], _divisor(name, call)))
+
+    images = tuple(
+        kernel
+        for keepdim, layouts in ((True, ONLY_4C), (False, ONLY_4W))
+        for kernel in average.image_kernels(
+            f"q8ta_{name}",
+            average.params,
+            lambda call: average.multiplier(call.attrs["ratio"], _divisor(name, call)),
+            functools.partial(_reduces_images, keepdim=keepdim),
+            layouts,
+        )
+    )
+    kernel = Kernel(name, ("reduce", "average_float32", "window", "map"), (FLOAT,), FLOAT, params=params)
+    kernel_int8 = Kernel(
+        f"q8ta_{name}",
+        ("q8ta_reduce", "reduce", "average_int8x4", "window", "map"),
+        (ANY_INT8,),
+        ANY_INT8,
+        params=params,
+    )
+    return (
+        Op(
+            name=name,
+            operands=(Operand("x"),),
+            infer=lambda types, attrs: (_infer(types, attrs)[0], FLOAT32),
+            reference=reference,
+            schema=SCHEMA,
+            kernels=(kernel,),
+            aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
+            int8=lower,
+            annotate="elementwise",
+            cases=CASES,
+            tolerance=1e-5,
+            work=_work,
+        ),
+        Op(
+            name=f"q8ta_{name}",
+            operands=(Operand("x", dtypes=(INT8X4,)),),
+            infer=_infer_int8,
+            reference=reference_int8,
+            schema={**SCHEMA, **average.RATIO},
+            kernels=(*images, kernel_int8),
+            work=_work,
+        ),
+    )
+
+
+def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
+    return Op(
+        name=name,
+        operands=(Operand("x", dtypes=EITHER),),
+        infer=_infer,
+        reference=lambda call, arrays: np.asarray(
+            function(arrays[0], axis=tuple(call.attrs["dims"]), keepdims=call.attrs["keepdim"])
+        ),
+        schema=SCHEMA,
+        kernels=(
+            Kernel(
+                name,
+                ("extreme", "reduce", "window", "map"),
+                (ANY,),
+                ANY,
+                params=_extreme_params,
+                constants=lambda call: {"LARGEST": largest},
+            ),
+        ),
+        aten={f"aten.{name}.default": _import(name)},
+        monotonic=True,
+        annotate="shared",
+        cases=CASES,
+        work=_work,
+    )
+
+
+OPS = (
+    *_sum_like("mean", "dim"),
+    *_sum_like("sum", "dim_IntList"),
+    _extreme("amax", np.max, 1),
+    _extreme("amin", np.min, 0),
+)

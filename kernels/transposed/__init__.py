@@ -1,0 +1,1 @@
+"""Transposed convolution: a product for each phase of the stride, and the general kernel."""

@@ -1,0 +1,331 @@
+"""conv_transpose2d and its int8 form: any kernel size, stride, padding, output padding, dilation, groups.
+
+The weight is held as a convolution's, (outputs, inputs / groups, kernel height, kernel width), so that an output
+channel is a row of it everywhere. conv_transpose1d goes through here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
+from q8ta_wgpu.ir.op import (
+    FLOAT,
+    Attr,
+    Builder,
+    Call,
+    Case,
+    Kernel,
+    Lowered,
+    Op,
+    Operand,
+    Params,
+    Site,
+    check_padded,
+    extent,
+    pair,
+)
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
+
+MAX_STRIDE = (1 << 16) - 1
+"""Kernels find the taps of a phase by a product of two numbers below the stride, in 32 bits."""
+
+SCHEMA: Mapping[str, Attr] = {
+    "stride": Attr("ints", low=1, high=MAX_STRIDE, length=2),
+    "padding": pair(0),
+    "output_padding": pair(0),
+    "dilation": pair(),
+    "groups": extent(),
+}
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, weight, groups = types[0].shape, types[1].shape, attrs["groups"]
+    if len(x) != 4 or len(weight) != 4:
+        raise GraphError(f"conv_transpose2d takes a 4-D input and a 4-D weight, found {x} and {weight}")
+    if x[1] != weight[1] * groups or weight[0] % groups:
+        raise GraphError(f"conv_transpose2d with {groups} groups: input channels {x[1]} do not fit the weight {weight}")
+    size = tuple(
+        (x[2 + i] - 1) * attrs["stride"][i]
+        - 2 * attrs["padding"][i]
+        + attrs["dilation"][i] * (weight[2 + i] - 1)
+        + attrs["output_padding"][i]
+        + 1
+        for i in range(2)
+    )
+    if min(size) < 1:
+        raise GraphError(f"conv_transpose2d's padding {attrs['padding']} leaves nothing of the result of input {x}")
+    whole = [
+        size[i] + 2 * attrs["padding"][i] + attrs["dilation"][i] * weight[2 + i] + attrs["stride"][i] * x[2 + i]
+        for i in range(2)
+    ]
+    check_padded(x[0], weight[0], *whole)
+    phases = attrs["stride"][0] * attrs["stride"][1]
+    for t, shape in zip(types[2:5], ((weight[0],), (weight[0],), (phases, weight[0])), strict=False):
+        if t.shape != shape:
+            raise GraphError(f"conv_transpose2d takes a per-channel operand of shape {shape}, found {t.shape}")
+    return (x[0], weight[0], *size), FLOAT32
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return epilogue.check(types, attrs, _infer(types, attrs)[0])
+
+
+def _sums(call: Call, x: Array, weight: Array) -> Array:
+    """Every input element times the weight, added where it falls; float64, exact for integers below 2^53."""
+    attrs, (n, depth, h, w) = call.attrs, x.shape
+    (sy, sx), (dy, dx), (top, left), groups = attrs["stride"], attrs["dilation"], attrs["padding"], attrs["groups"]
+    outputs, _, kh, kw = weight.shape
+    height, width = epilogue.sums(call)[2:]
+    full = np.zeros((n, outputs, height + 2 * top + dy * kh + sy * h, width + 2 * left + dx * kw + sx * w))
+    split = x.astype(np.float64).reshape(n, groups, depth // groups, h * w)
+    taps = weight.astype(np.float64).reshape(groups, outputs // groups, depth // groups, kh, kw)
+    for ky in range(kh):
+        for kx in range(kw):
+            product = (taps[..., ky, kx] @ split).reshape(n, outputs, h, w)
+            full[:, :, ky * dy : ky * dy + sy * h : sy, kx * dx : kx * dx + sx * w : sx] += product
+    return full[:, :, top : top + height, left : left + width]
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, bias = arrays
+    return (_sums(call, x, weight) + bias.reshape(-1, 1, 1)).astype(np.float32)
+
+
+def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, weight, multiplier, offset, _, *more = arrays
+    acc = _sums(call, x.astype(np.int64) - call.zeros[0], weight).astype(np.int64)
+    return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
+
+
+def _corrections(weight: Array, zero: int, attrs: Attrs) -> tuple[NDArray[np.int64], int]:
+    """z_x * sum of w for each phase and output channel, and the largest accumulator any int8 x can give."""
+    (sy, sx), (dy, dx), (outputs, _, height, width) = attrs["stride"], attrs["dilation"], weight.shape
+    phase = (np.arange(height) * dy % sy)[:, None] * sx + np.arange(width) * dx % sx
+    rows, sizes = np.zeros((2, sy * sx, outputs), np.int64)
+    np.add.at(rows, phase.reshape(-1), zero * weight.sum(1, dtype=np.int64).reshape(outputs, -1).T)
+    np.add.at(sizes, phase.reshape(-1), 128 * np.abs(weight.astype(np.int64)).sum(1).reshape(outputs, -1).T)
+    return rows, int((sizes + np.abs(rows)).max())
+
+
+def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
+    weight, correction = arrays[1], arrays[4]
+    assert weight is not None and correction is not None
+    expected, largest = _corrections(weight, call.zeros[0], call.attrs)
+    if np.any(correction != expected):
+        return f"must be the zero point {call.zeros[0]} times the sums of each phase's weights"
+    limit = arithmetic.INT32_MAX
+    return f"belongs to weights whose accumulator could reach {largest}, past int32" if largest > limit else ""
+
+
+OPERANDS = (*weighted.OPERANDS[:4], replace(weighted.OPERANDS[4], valid=_valid_correction))
+"""As a convolution's, but `correction` is (phases, output channels): see conv_transpose2d_tiled.phases. A tap outside
+the image still meets an input of z_x, a tap that falls between two input pixels meets none."""
+
+
+def _lower(site: Site) -> Lowered | str:
+    lowered = weighted.lower(site, "q8ta_conv_transpose2d", site.call.attrs)
+    if isinstance(lowered, str):
+        return lowered
+    weight, x = lowered.operands[1], site.q[0]
+    assert isinstance(weight, np.ndarray) and x is not None
+    correction, largest = _corrections(weight, x.zero, site.call.attrs)
+    if largest > arithmetic.INT32_MAX:
+        return f"its accumulator could reach {largest}, past int32"
+    operands = (*lowered.operands[:4], correction.astype(np.int32), *lowered.operands[5:])
+    return replace(lowered, operands=operands)
+
+
+def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
+    i, factor = axis - 2, call.attrs.get("factor", 1)
+    first, last = first // factor, last // factor
+    stride, padding = call.attrs["stride"][i], call.attrs["padding"][i]
+    span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)
+    # A window must be long enough for its result to have the row at all, even one that no tap reaches.
+    exists = -((span + call.attrs["output_padding"][i] - 2 * padding - last) // stride)
+    return -((span - first - padding) // stride), max((last + padding) // stride, exists)
+
+
+def _params_float(call: Call) -> Params:
+    attrs, weight = call.attrs, call.inputs[1].shape
+    return {
+        "kernel": (weight[2], weight[3], 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": (*attrs["padding"], 0, 0),
+        "dilation": (*attrs["dilation"], 0, 0),
+        "channels_per_group": np.uint32(weight[0] // attrs["groups"]),
+        "depth_per_group": np.uint32(weight[1]),
+    }
+
+
+def _group(call: Call) -> tuple[int, int]:
+    """Outputs and inputs of a group. Four depthwise channels count as one, whose weights lie on a diagonal."""
+    channels, depth = call.inputs[1].shape[:2]
+    return (4, 4) if weighted.is_depthwise(call) else (channels // call.attrs["groups"], depth)
+
+
+def _params(call: Call) -> Params:
+    channels, depth = _group(call)
+    return {
+        **tiled.phase_params(call),
+        **epilogue.params(call),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        "channels_per_group": np.uint32(channels),
+        "depth_per_group": np.uint32(depth),
+        "depth_quads": np.uint32(-(-depth // 4)),
+        "tiles": np.uint32(weighted.channel_tiles(call)[0]),
+    }
+
+
+def _aligned(call: Call) -> bool:
+    """Whether four neighbouring outputs read whole words of one group."""
+    channels, depth = _group(call)
+    return bool(call.attrs["groups"] == 1 or (channels % 4 == 0 and depth % 4 == 0))
+
+
+def _pack(call: Call, weight: Array) -> Array:
+    channels, depth, kh, kw = weight.shape
+    rows = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
+    if weighted.is_depthwise(call):
+        rows = rows * np.eye(4, dtype=np.int8)[np.arange(channels) % 4, None]
+    return weighted.pack_rows(rows)
+
+
+def _each_phase(call: Call, array: Array) -> Array:
+    """Per-channel numbers for every phase, each padded to a whole number of words' lanes."""
+    phases = call.attrs["stride"][0] * call.attrs["stride"][1]
+    return tiled.pad_phases(call, np.broadcast_to(array, (phases, array.shape[-1])))
+
+
+def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
+    place = ("place_planes",) if after.real else ()
+    floats: dict[str, Any] = {"threads": weighted.channel_tiles} if after.real else {}
+    return (
+        *tiled.product_kernels(op, after, place),
+        Kernel(
+            f"{op}.direct",
+            ("q8ta_conv_transpose2d", "stride_phases", "dot", *after.element, *place),
+            (CHANNELS_PACKED_INT8,),
+            FLOAT if after.real else CHANNELS_PACKED_INT8,
+            params=_params,
+            constants=lambda call: {"ALIGNED": int(_aligned(call))},
+            prepack={1: _pack, **dict.fromkeys((2, 3, 4), _each_phase)},
+            cost=tiled.cost("direct"),
+            **floats,
+        ),
+    )
+
+
+def _two(value: Sequence[int]) -> tuple[int, ...]:
+    return tuple(value) * (2 // len(value))
+
+
+def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
+    """torch's weight is (inputs, outputs / groups, ...): the group moves from the inputs to the outputs."""
+    groups, (inputs, outputs, *kernel) = args["groups"], b.type(args["weight"]).shape
+    if inputs % groups:
+        raise b.refuse(f"its weight's {inputs} inputs do not split into {groups} groups")
+    weight = b.emit("view", (args["weight"],), {"shape": (groups, inputs // groups, outputs, *kernel)})
+    weight = b.emit("permute", (weight,), {"dims": (0, 2, 1, 3, 4)})
+    weight = b.emit("view", (weight,), {"shape": (groups * outputs, inputs // groups, *kernel)})
+    bias = args["bias"] or b.constant(np.zeros(groups * outputs, np.float32), "bias")
+    attrs = {name: _two(args[name]) for name in ("stride", "padding", "output_padding", "dilation")}
+    return b.emit("conv_transpose2d", (args["input"], weight, bias), {**attrs, "groups": groups})
+
+
+def _import_conv_transpose1d(b: Builder, args: Mapping[str, Any]) -> str:
+    x, weight = b.type(args["input"]).shape, b.type(args["weight"]).shape
+    if len(x) != 3:
+        raise b.refuse(f"conv_transpose1d takes a 3-D input, found shape {x}")
+    wide = {
+        **args,
+        "input": b.emit("view", (args["input"],), {"shape": (x[0], x[1], 1, x[2])}),
+        "weight": b.emit("view", (args["weight"],), {"shape": (weight[0], weight[1], 1, weight[2])}),
+        **{name: (1, args[name][0]) for name in ("stride", "dilation")},
+        **{name: (0, args[name][0]) for name in ("padding", "output_padding")},
+    }
+    n, c, _, w = b.type(y := _conv_transpose(b, wide)).shape
+    return b.emit("view", (y,), {"shape": (n, c, w)})
+
+
+def _case(
+    x: Shape,
+    weight: Shape,
+    stride: Any = 2,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    values: str = "random",
+) -> Case:
+    pairs = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+    attrs = {name: v if isinstance(v, tuple) else (v, v) for name, v in pairs.items()}
+    return Case((x, weight, (weight[0],)), {**attrs, "groups": groups}, values)
+
+
+CASES = (
+    _case((1, 5, 4, 7), (6, 5, 3, 3), padding=1, output_padding=1),
+    _case((2, 16, 5, 3), (9, 16, 2, 2)),
+    _case((1, 12, 7, 5), (8, 12, 4, 4), padding=1),
+    _case((3, 16, 3, 5), (5, 16, 3, 3), stride=1, padding=1),
+    _case((1, 20, 5, 4), (7, 20, 5, 4), stride=(3, 2), padding=(2, 0), output_padding=(1, 0)),
+    _case((2, 7, 4, 5), (11, 7, 3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 2), dilation=(3, 2)),
+    _case((1, 6, 5, 3), (4, 6, 3, 3), dilation=2, output_padding=1),
+    _case((1, 16, 3, 4), (6, 16, 1, 1), stride=(2, 3), output_padding=(1, 2)),
+    _case((2, 6, 3, 5), (6, 1, 4, 4), padding=1, groups=6),
+    _case((1, 5, 4, 4), (15, 1, 3, 3), stride=(2, 1), padding=1, groups=5),
+    _case((1, 9, 3, 4), (6, 3, 3, 3), padding=(0, 1), groups=3),
+    _case((1, 16, 3, 3), (8, 8, 2, 3), groups=2),
+    _case((1, 17, 3, 3), (4, 17, 3, 3), stride=1, values="saturate"),
+    _case((1, 16, 3, 3), (4, 16, 2, 2), values="ties"),
+    _case((1, 1, 1, 1), (1, 1, 1, 1)),
+    _case((2, 32, 9, 7), (37, 32, 4, 4), padding=1),
+    _case((1, 3, 4, 5), (4, 3, 3, 3), stride=1, padding=2),
+    _case((1, 5, 1, 4), (3, 5, 1, 130), stride=(1, 65), padding=(0, 30)),
+    _case((1, 6, 4, 3), (6, 3, 4, 3), stride=(4, 2), dilation=(2, 4), padding=(1, 2), groups=2),
+    _case((1, 9, 4, 3), (10, 9, 4, 3), stride=(4, 2), dilation=(6, 4), padding=(1, 2)),
+)
+
+conv_transpose2d = Op(
+    name="conv_transpose2d",
+    operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
+    infer=_infer,
+    reference=_reference,
+    reads=_reads,
+    schema=SCHEMA,
+    kernels=(Kernel("conv_transpose2d", ("conv_transpose2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
+    aten={"aten.conv_transpose2d.input": _conv_transpose, "aten.conv_transpose1d.default": _import_conv_transpose1d},
+    int8=_lower,
+    annotate="weighted",
+    cases=CASES,
+    tolerance=1e-5,
+)
+
+
+def _int8_op(after: Epilogue) -> Op:
+    name = f"q8ta_conv_transpose2d{after.suffix}"
+    return Op(
+        name=name,
+        operands=(*OPERANDS, *after.operands),
+        infer=_infer_int8,
+        reference=_reference_int8,
+        reads=_reads,
+        work=tiled.work,
+        schema={**SCHEMA, **after.schema},
+        kernels=_kernels(name, after),
+        tolerance=after.tolerance,
+    )
+
+
+INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)

@@ -1,0 +1,181 @@
+"""The fast kernels of q8ta_conv_transpose2d: one implicit matrix product for each phase. No operators here.
+
+Rows and columns of the result whose place, padding counted, leaves the same remainders by the stride are a phase. Only
+every few taps reach a phase, so that it is an ordinary convolution of stride 1 with them (sub-pixel convolution, Shi et
+al. 2016, arXiv:1609.07009), and no multiplication meets the gaps between input pixels. All read and write 4C.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.layout import Layout, Shape, canonical
+from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params, dims
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.product import gemm, weighted
+
+ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
+PER_CHANNEL = {position: weighted.pad4 for position in (2, 3)}
+MOST_PHASES = 64
+"""Phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and their weights are padded the more."""
+
+
+def _taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
+    """The taps along an axis that reach a phase."""
+    return [k for k in range(kernel) if k * dilation % stride == remainder]
+
+
+def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[int]]]:
+    """(phase, its taps along y, along x) of a weight (outputs, depth, height, width); phase = y rest * sx + x rest."""
+    axes = [
+        [_taps(rest, weight[2 + i], attrs["stride"][i], attrs["dilation"][i]) for rest in range(attrs["stride"][i])]
+        for i in range(2)
+    ]
+    return ((phase, ys, xs) for phase, (ys, xs) in enumerate((ys, xs) for ys in axes[0] for xs in axes[1]))
+
+
+def macs(call: Call) -> int:
+    """Multiply-accumulates: each pixel of the input meets every tap."""
+    x, weight = call.inputs[:2]
+    return x.numel // x.shape[1] * weight.numel
+
+
+def cost(kind: str) -> Callable[[Call], float]:
+    """`Kernel.cost` of a kernel of a kind of weighted.MACS_A_BYTE."""
+    return lambda call: macs(call) / weighted.MACS_A_BYTE[kind]
+
+
+def _sums(call: Call) -> tuple[int, int, int, int]:
+    return canonical(epilogue.sums(call))
+
+
+def _grid(call: Call) -> tuple[int, int]:
+    """Rows and columns of a phase, those past the result's end included."""
+    _, _, h, w = _sums(call)
+    return -(-h // call.attrs["stride"][0]), -(-w // call.attrs["stride"][1])
+
+
+def _vectors(call: Call) -> int:
+    """Vectors along k of the phase that has most taps."""
+    return _most_taps(call) * -(-call.inputs[1].shape[1] // 16)
+
+
+def _most_taps(call: Call) -> int:
+    """Taps of the phase that has most."""
+    return math.prod(-(-k // step) for k, step in zip(call.inputs[1].shape[2:], _steps(call), strict=True))
+
+
+def work(call: Call) -> int:
+    """`Op.work`: each result meets at most so many taps."""
+    return call.output.numel * call.inputs[1].shape[1] * _most_taps(call)
+
+
+def _steps(call: Call) -> list[int]:
+    """How far the taps of a phase lie apart along y and x."""
+    return [s // math.gcd(s, d) for s, d in zip(call.attrs["stride"], call.attrs["dilation"], strict=True)]
+
+
+def sizes(call: Call, tile: gemm.Tile | None = None) -> tuple[int, int, int]:
+    """(rows, channels, words along k) of all phases' products one below the other, each padded to whole tiles."""
+    m = tile.m if tile else 1
+    phase_rows = -(-_sums(call)[0] * math.prod(_grid(call)) // m) * m
+    return math.prod(call.attrs["stride"]) * phase_rows, _sums(call)[1], 4 * _vectors(call)
+
+
+def pad_phases(call: Call, array: Array) -> Array:
+    """(phases, channels) numbers, each phase padded with zeros to a whole number of words' lanes."""
+    return np.pad(array, ((0, 0), (0, -array.shape[1] % 4)))
+
+
+def _pack(call: Call, weight: Array, tile: gemm.Tile) -> Array:
+    """The packed weights of all phases in order, k running over (tap, vector of 16 channels)."""
+    channels, depth, *_ = weight.shape
+    found = []
+    for _, ys, xs in phases(weight.shape, call.attrs):
+        reached = weight[:, :, ys][..., xs].transpose(0, 2, 3, 1)
+        rows = np.pad(reached, ((0, 0), (0, 0), (0, 0), (0, -depth % 16))).reshape(channels, -1)
+        found.append(tile.pack(np.pad(rows, ((0, 0), (0, 16 * _vectors(call) - rows.shape[1])))))
+    return np.concatenate(found)
+
+
+def phase_params(call: Call) -> Params:
+    """The uniform fields that kernels/transposed/stride_phases.wgsl reads."""
+    attrs, steps = call.attrs, _steps(call)
+    divisor = [math.gcd(s, d) for s, d in zip(attrs["stride"], attrs["dilation"], strict=True)]
+    reach = [d // g for d, g in zip(attrs["dilation"], divisor, strict=True)]
+    return {
+        "kernel": (*call.inputs[1].shape[2:], 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": (*attrs["padding"], 0, 0),
+        "dilation": (*attrs["dilation"], 0, 0),
+        "divisor": (*divisor, 0, 0),
+        "step": (*steps, 0, 0),
+        "reach": (*reach, 0, 0),
+        # Tap k reaches phase k * dilation % stride, so phase r starts with tap r / divisor * inverse % step.
+        "inverse": (*(pow(r, -1, step) for r, step in zip(reach, steps, strict=True)), 0, 0),
+    }
+
+
+def _params(call: Call, tile: gemm.Tile) -> Params:
+    x = dims(call.inputs[0])
+    rows, shortest = sizes(call, tile), tile.at_depth(_vectors(call))
+    fields: dict[str, Any] = {
+        **gemm.params(tile, rows),
+        **epilogue.params(call),
+        **phase_params(call),
+        "phase_rows": np.uint32(rows[0] // math.prod(call.attrs["stride"])),
+        "phase_vectors": np.uint32(shortest.steps(_vectors(call)) * shortest.step * shortest.split),
+        "row_words": np.uint32(-(-x[1] // 4)),
+        "phase_grid": (*_grid(call), 0, 0),
+        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+    }
+    return fields
+
+
+def _when(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
+    few = math.prod(call.attrs["stride"]) <= MOST_PHASES
+    whole = -(-call.inputs[0].shape[1] // 4) % 4 == 0
+    return bool(call.attrs["groups"] == 1 and few) and whole == wide and tile.fits(target)
+
+
+def _suits(call: Call, target: Target, label: str) -> bool:
+    rows, channels, words = sizes(call)
+    return label == gemm.choose((rows, channels, words), target)
+
+
+def product_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """Tiled matrix products: every tile, with x bound as vectors or as words."""
+    return tuple(
+        Kernel(
+            f"{op}.implicit_{label}",
+            (
+                tile.body,
+                "gemm_dot",
+                "dot",
+                "gemm_window_transposed",
+                "stride_phases",
+                "gemm_wide" if wide else "gemm_narrow",
+                *after.quad,
+                *place,
+            ),
+            (ONLY_4C,),
+            FLOAT if after.real else ONLY_4C,
+            when=functools.partial(_when, wide=wide, tile=tile),
+            suits=functools.partial(_suits, label=label),
+            wide=("multiplier", "offset", "correction", "weight", *(("x",) if wide else ())),
+            positions=False,
+            params=functools.partial(_params, tile=tile),
+            prepack={1: functools.partial(_pack, tile=tile), 4: pad_phases, **PER_CHANNEL},
+            **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
+        )
+        for label, tile in gemm.TILES.items()
+        for wide in (True, False)
+    )

@@ -1,0 +1,136 @@
+"""What a dispatch costs in a choice of layouts: the one table that layout sync weighs.
+
+Costs are estimates in bytes of memory traffic, so that a transition and a slower kernel compare. Every tensor counts
+with the bytes it takes in its layout, padding included.
+
+| what                                                         | cost                                         |
+|--------------------------------------------------------------|----------------------------------------------|
+| any dispatch                                                 | `dispatch`, and the bytes of its constants   |
+| result                                                       | its bytes                                    |
+| operand of a kernel that walks whole words                   | its bytes                                    |
+| the same, synced with a result in another layout             | its bytes times `mixed`                      |
+| operand read element by element (`map` kernels)              | its bytes times `element`                    |
+| the same, the result in another layout                       | its bytes times `element` times 2            |
+| the same, the result's packed dimension another              | its bytes times `gather`                     |
+| what a kernel does beyond that                               | `Kernel.cost(call)`                          |
+| transition                                                   | that of the q8ta_clone dispatch, once a copy |
+| free view; constant in any layout                            | 0                                            |
+| a call that was measured                                     | only its measured ways, see `Measurements`   |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from q8ta_wgpu.ir.graph import INT8, INT8X4, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, packed_axis, word_count
+from q8ta_wgpu.ir.op import Call, Kernel, Op
+from q8ta_wgpu.passes.layout_sync.tensor_repr import LAYOUT_ORDER
+
+AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
+"""The packed axis of every layout a kernel may see."""
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """The constants of the table above.
+
+    The factors were measured on an H200 with kernels of 150 to 300 MB, against the 3.9 TB/s of a kernel that walks
+    whole words in one layout: such kernels between two layouts 1.8 to 2.9, q8ta_clone element by element within a
+    layout 0.84, within a packed dimension 0.46, from 4C to 4W 0.37, from 4W to 4C 0.49 TB/s. Tiled clones and
+    quantizes between 4C and rows reach 2.5 to 3.4 and say so in their own `cost`.
+
+    Attributes:
+        dispatch: bytes a GPU moves in the time of a dispatch that does nothing: 5.5 MB on an H200 (1.9 microseconds),
+            0.25 MB on a GPU of 50 GB/s (5 microseconds); this is for one of 300 GB/s.
+        mixed, element, gather: times an int8 operand's bytes; float32 ones count a quarter of the last two.
+        tie: times the place in LAYOUT_ORDER: equal costs give uniform layouts, and so fewer distinct shaders.
+    """
+
+    dispatch: float = float(1 << 20)
+    mixed: float = 3.0
+    element: float = 8.0
+    gather: float = 20.0
+    tie: float = 2.0**-10
+
+
+MODEL = CostModel()
+_RANK = {layout: rank for rank, layout in enumerate(LAYOUT_ORDER)}
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _bytes(shape: Shape, layout: Layout) -> int:
+    return 4 * word_count(shape, layout)
+
+
+def size(t: TensorType, layout: Layout) -> int:
+    """Bytes an activation takes in a layout, padding included."""
+    return _bytes(t.shape, layout)
+
+
+def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout, model: CostModel = MODEL) -> float:
+    """Cost of one activation operand read in `layout` by a dispatch that writes `out`."""
+    moved, same = size(t, layout), AXIS[layout] == AXIS[out]
+    if "map" not in kernel.source:
+        return moved * (model.mixed if kernel.synced and layout != out else 1.0)
+    factor = model.gather if not same else model.element * (1.0 if layout == out else 2.0)
+    return moved * (factor if t.dtype == INT8X4 else max(factor / 4, 1.0))
+
+
+def write_cost(t: TensorType, layout: Layout, model: CostModel = MODEL) -> float:
+    """Cost of a result written in a layout."""
+    return size(t, layout) + model.tie * _RANK[layout]
+
+
+def base_cost(kernel: Kernel, op: Op, call: Call, model: CostModel = MODEL) -> float:
+    """Cost of a dispatch in any layout: the launch, its constants and the kernel's own estimate."""
+    constants = [t for position, t in enumerate(call.inputs) if op.operand(position).constant]
+    return model.dispatch + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
+
+
+def dispatch_cost(
+    kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], out: Layout, model: CostModel = MODEL
+) -> float:
+    """Cost of one dispatch that reads its operands in `layouts` (None for constants) and writes `out`."""
+    pairs = zip(call.inputs, layouts, strict=True)
+    reads = sum(read_cost(kernel, t, layout, out, model) for t, layout in pairs if layout is not None)
+    return base_cost(kernel, op, call, model) + reads + write_cost(call.output, out, model)
+
+
+Way = tuple[str, tuple[Layout | None, ...], Layout]
+"""How a call is run: a kernel's name, the layout each input is read in (None for constants), the result's layout."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Costs measured on one adapter, in the unit of the estimates: bytes a copy moves there in the same time.
+
+    Measured and estimated costs of one call never compete. A measured call runs in one of its measured ways, whether
+    the operator table says that they suit it or not; a call that is not measured keeps its estimate. A transition
+    between a measured value's layouts that nobody measured costs no more than `copy_cost`, so that no plan avoids it
+    for a guess: whoever tunes measures the transitions of a plan and plans again.
+
+    Attributes:
+        calls: the ways of each call, by `call_key`.
+    """
+
+    calls: Mapping[tuple[str, str], Mapping[Way, float]] = field(default_factory=dict)
+
+    def ways(self, op: Op, call: Call) -> Mapping[Way, float]:
+        """What each measured way of a call costs; empty if it was not measured."""
+        return self.calls.get(call_key(op, call), {})
+
+
+UNMEASURED = Measurements()
+
+
+def call_key(op: Op, call: Call) -> tuple[str, str]:
+    """What tells calls apart in `Measurements`."""
+    return op.name, repr(call)
+
+
+def copy_cost(t: TensorType, source: Layout, out: Layout) -> float:
+    """The least a transition can cost: its bytes, read and written at the rate of a copy."""
+    return float(size(t, source) + size(t, out))

@@ -1,0 +1,78 @@
+"""Which reshapes and permutes a choice of layouts makes free: the same bytes read under another shape.
+
+The address of an element is a sum of digits of its row-major index, each times a stride. Two tensors hold the same
+values at the same addresses if, walked in the same order, their merged digits are equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from q8ta_wgpu.ir.layout import Layout, Shape, canonical, packing_of, word_grid
+
+Digit = tuple[int, tuple[int, ...]]
+"""An extent and the byte strides of an index in it: one stride, or those of index // 4 and index % 4."""
+
+
+def _axis_strides(shape: Shape, layout: Layout) -> list[tuple[int, ...]]:
+    """Byte strides of each canonical axis: one number, or (of blocks of four, within the block)."""
+    extents = canonical(shape)
+    if not layout.is_int8:
+        return [(4 * math.prod(extents[axis + 1 :]),) for axis in range(4)]
+    packing, words = packing_of(layout), word_grid(shape, layout)
+    blocks: dict[int, int] = {}
+    lanes: dict[int, int] = {packing.packed: 1}
+    stride = 4
+    for letter in reversed(packing.order):
+        axis = "NCHW".index(letter.upper())
+        if letter.islower():
+            lanes[axis] = stride
+            stride *= 4
+        else:
+            blocks[axis] = stride
+            stride *= words[axis] // 4 if axis == packing.outer else words[axis]
+    return [(blocks[axis], lanes[axis]) if axis in lanes else (blocks[axis],) for axis in range(4)]
+
+
+def _digit(extent: int, strides: tuple[int, ...]) -> list[Digit]:
+    """The digits of one axis, slow to fast; none for an axis of one element."""
+    if extent == 1:
+        return []
+    if len(strides) == 1 or extent <= 4:
+        return [(extent, strides[-1:])]
+    block, lane = strides
+    if block == 4 * lane:
+        return [(extent, (lane,))]
+    # A last block that is not full cannot be seen as two digits.
+    return [(extent // 4, (block,)), (4, (lane,))] if extent % 4 == 0 else [(extent, strides)]
+
+
+def _merged(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+    """Neighbouring digits joined wherever they count on evenly."""
+    found: list[Digit] = []
+    for extent, strides in digits:
+        slow = found[-1] if found else None
+        if slow and len(slow[1]) == len(strides) == 1 and slow[1][0] == extent * strides[0]:
+            found[-1] = (slow[0] * extent, strides)
+        else:
+            found.append((extent, strides))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def byte_order(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> tuple[Digit, ...] | None:
+    """The addresses of a tensor's elements in row-major order, or in the row-major order of its permutation by `dims`.
+
+    Tensors of equal byte order are the same buffer under two names; that different orders hold different bytes is
+    not promised (a partly filled block is never split). None if `dims` moves a dimension that canonical shapes fold.
+    """
+    extents, strides = canonical(shape), _axis_strides(shape, layout)
+    lead = 4 - len(shape)
+    folded = 1 - lead if lead < 0 else 0
+    dims = dims or tuple(range(len(shape)))
+    if dims[:folded] != tuple(range(folded)):
+        return None
+    axes = [*range(lead if lead > 0 else min(folded, 1)), *(d + lead for d in dims[folded:])]
+    return _merged([digit for axis in axes for digit in _digit(extents[axis], strides[axis])])

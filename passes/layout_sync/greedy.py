@@ -1,0 +1,149 @@
+"""Layouts by one forward sweep, the way ExecuTorch's Vulkan backend (`TagMemoryMetaPass`) chooses them.
+
+At every node each argument, then the output, is narrowed: first by what downstream users would like, found by a
+breadth-first search with a budget, then by the layout its producer already gave it. What is left open is settled by
+`TensorRepSet.make_tensor_repr`. Costs are never weighed. Where upstream's behaviour is accidental, ours is defined:
+
+* all positions at which a user reads a value count, and so do members of list arguments (upstream: the first
+  position, and none in lists), so that `x op x` asks for both;
+* the first of a set is defined by LAYOUT_ORDER;
+* operators have several kernels, each registered with sets of its own: a search sees their union, a kernel stays a
+  candidate as long as its sets can follow, and the first one left picks. The caller then takes the cheapest that the
+  picked layouts allow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from q8ta_wgpu.passes.layout_sync.op_repsets import OpRepSets
+from q8ta_wgpu.passes.layout_sync.tensor_repr import TensorRepr, TensorRepSet, make_tensor_repset
+
+SEARCH_BUDGET = 64
+"""Values a search may look at the users of, as upstream."""
+
+OUT = -1
+"""The output, where an argument's position is expected."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A node as the sweep sees it: operand names in order, and the unconstrained sets of each of its kernels."""
+
+    inputs: tuple[str, ...]
+    output: str
+    kernels: tuple[OpRepSets, ...]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """What the sweep decided for a node.
+
+    Attributes:
+        reads: representation of each argument, None for free ones.
+        out: representation of the output.
+    """
+
+    reads: tuple[TensorRepr | None, ...]
+    out: TensorRepr
+
+
+def greedy(nodes: Sequence[Registered], constants: Collection[str]) -> list[Pick]:
+    """Sweeps over nodes in execution order; a graph input comes in the layout its first reader picks."""
+    sweep = _Sweep(nodes, constants)
+    return [sweep.visit(node) for node in nodes]
+
+
+def _union(sets: Sequence[TensorRepSet]) -> TensorRepSet:
+    return reduce(TensorRepSet.make_union, sets)
+
+
+@dataclass
+class _Sweep:
+    nodes: Sequence[Registered]
+    constants: Collection[str]
+    given: dict[str, TensorRepr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bits: dict[TensorRepr, int] = {}
+        self.masks: dict[TensorRepSet, int] = {}
+        self.users: dict[str, list[tuple[int, str | None]]] = {}
+        self.registered_out: dict[str, TensorRepSet] = {}
+        for node in self.nodes:
+            self.registered_out[node.output] = _union([kernel.get_out_repset() for kernel in node.kernels])
+            for position, name in enumerate(node.inputs):
+                asking = [kernel for kernel in node.kernels if not kernel.is_free(position)]
+                if asking and name not in self.constants:
+                    wanted = self._mask(_union([kernel.get_arg_repset(position) for kernel in asking]))
+                    passes_on = any(kernel.influences_output(position) for kernel in asking)
+                    self.users.setdefault(name, []).append((wanted, node.output if passes_on else None))
+
+    def _mask(self, repset: TensorRepSet) -> int:
+        """A set as the bits of an integer: searches compare many of them."""
+        if repset not in self.masks:
+            bits = (self.bits.setdefault(r, len(self.bits)) for r in repset.reprs())
+            self.masks[repset] = sum(1 << bit for bit in bits)
+        return self.masks[repset]
+
+    def _search(self, origin: str, repset: TensorRepSet) -> TensorRepSet:
+        """`repset` narrowed by the users of `origin`, and of what takes its layout from it, breadth first."""
+        found = self._mask(repset)
+        queue = deque([origin])
+        for _ in range(SEARCH_BUDGET):
+            if not queue or not found & (found - 1):
+                break
+            for wanted, output in self.users.get(queue.popleft(), ()):
+                if found & wanted:
+                    found &= wanted
+                    if output is not None:
+                        queue.append(output)
+        kept = [r for r, bit in self.bits.items() if found >> bit & 1]
+        return reduce(TensorRepSet.make_union, map(make_tensor_repset, kept), TensorRepSet())
+
+    def visit(self, node: Registered) -> Pick:
+        """Narrows the sets of a node, picks, and records what its values are given."""
+        kernels = [k.copy() for k in node.kernels]
+        for position, name in enumerate(node.inputs):
+            if name in self.constants or all(k.is_free(position) for k in kernels):
+                continue
+            if (current := _current(kernels, position)).is_ambiguous():
+                kernels = _narrowed(kernels, position, self._search(name, current))
+            if _current(kernels, position).is_ambiguous():
+                given = self.given.get(name)
+                source = make_tensor_repset(given) if given else self.registered_out.get(name)
+                if source is not None:
+                    kernels = _narrowed(kernels, position, source)
+        if (current := _current(kernels, OUT)).is_ambiguous():
+            kernels = _narrowed(kernels, OUT, self._search(node.output, current))
+        args, outs = kernels[0].pick_representations()
+        reads = tuple(
+            None if kernels[0].is_free(position) or name in self.constants else args[position]
+            for position, name in enumerate(node.inputs)
+        )
+        for name, read in zip(node.inputs, reads, strict=True):
+            if read is not None:
+                self.given.setdefault(name, read)
+        self.given[node.output] = outs[0]
+        return Pick(reads, outs[0])
+
+
+def _get(kernel: OpRepSets, position: int) -> TensorRepSet:
+    return kernel.get_out_repset() if position == OUT else kernel.get_arg_repset(position)
+
+
+def _current(kernels: Sequence[OpRepSets], position: int) -> TensorRepSet:
+    return _union([_get(kernel, position) for kernel in kernels])
+
+
+def _narrowed(kernels: list[OpRepSets], position: int, source: TensorRepSet) -> list[OpRepSets]:
+    """The kernels narrowed to `source`, without those that have nothing in common with it if others have."""
+    fitting = [kernel for kernel in kernels if _get(kernel, position).any_in_common(source)]
+    for kernel in fitting:
+        if position == OUT:
+            kernel.try_constrain_with_out_repset(source)
+        else:
+            kernel.try_constrain_with_arg_repset(position, source)
+    return fitting or kernels

@@ -1,0 +1,156 @@
+"""Layouts and kernels chosen together for least total cost.
+
+One variable a node: its options. One more for a value with several reads: which copies of it exist, that is the 0/1
+variables "a copy in this layout exists" taken together, so that a shared transition is paid once. What a read chooses
+depends on its own node and value alone, so reads are minimized into the tables between them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.passes.layout_sync import min_sum
+from q8ta_wgpu.passes.layout_sync.problem import Assignment, Choice, L, Option, Problem, cheapest
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Value(Generic[L]):
+    """A value with a layout: the variable that decides how it is stored, and what its readers may want.
+
+    Attributes:
+        source: variable of its producer, or its own if it is a graph input.
+        stored: the layout for each value of `source`.
+        wanted: layouts that some reader can read.
+        transition: [value of source, place in wanted] cost of having it there.
+        reads: (variable, operand position, [option, place in wanted] cost of reading) of each read.
+        copies: the variable of its copies, and the members of `wanted` each of its values stands for.
+    """
+
+    source: int
+    stored: tuple[L, ...]
+    wanted: tuple[L, ...]
+    transition: Table
+    reads: list[tuple[int, int, Table]]
+    copies: tuple[int, Table] | None
+
+
+@dataclass
+class _Model(Generic[L]):
+    problem: Problem[L]
+    sizes: list[int] = field(default_factory=list)
+    factors: list[min_sum.Factor] = field(default_factory=list)
+    values: dict[str, _Value[L]] = field(default_factory=dict)
+    readable: dict[object, tuple[L, ...]] = field(default_factory=dict)
+    reading: dict[object, Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        source = {choice.output: index for index, choice in enumerate(problem.choices)}
+        stored = {choice.output: tuple(o.out for o in choice.options) for choice in problem.choices}
+        for index, choice in enumerate(problem.choices):
+            self.sizes.append(len(choice.options))
+            self.factors.append(((index,), np.array([self._own_cost(choice, option) for option in choice.options])))
+        for name, layouts in problem.free.items():
+            source[name], stored[name] = len(self.sizes), layouts
+            self.sizes.append(len(layouts))
+        for name, places in problem.readers().items():
+            if places:
+                self._add(name, source[name], stored[name], places)
+
+    def _own_cost(self, choice: Choice[L], option: Option[L]) -> float:
+        constants = (
+            min(read.values())
+            for name, read in zip(choice.inputs, option.reads, strict=True)
+            if read and name in self.problem.constants
+        )
+        return option.cost + sum(constants)
+
+    def _add(self, name: str, source: int, stored: tuple[L, ...], places: list[tuple[int, int]]) -> None:
+        options = [(index, position, self.problem.choices[index].options) for index, position in places]
+        wanted = tuple(dict.fromkeys(layout for _, p, found in options for layout in self._readable(found, p)))
+        price = self.problem.transition
+        rows = {s: [0.0 if s == w else price(name, s, w) for w in wanted] for s in dict.fromkeys(stored)}
+        transition = np.array([rows[layout] for layout in stored])
+        reads = [(index, p, self._reading(found, p, wanted)) for index, p, found in options]
+        copies = None
+        if len(reads) == 1:
+            index, _, cost = reads[0]
+            self._factor(source, index, (transition[:, None] + cost[None]).min(axis=2))
+        else:
+            copies = len(self.sizes), _subsets(len(wanted), len(reads))
+            self.sizes.append(len(copies[1]))
+            absent = np.where(copies[1], 0.0, math.inf)
+            self._factor(source, copies[0], self._copying(transition, copies[1]))
+            for index, _, cost in reads:
+                self._factor(copies[0], index, (absent[:, None] + cost[None]).min(axis=2))
+        self.values[name] = _Value(source, stored, wanted, transition, reads, copies)
+
+    def _readable(self, options: tuple[Option[L], ...], position: int) -> tuple[L, ...]:
+        """The layouts in which some option reads an operand. Nodes with equal options share their objects."""
+        key = id(options), position
+        if key not in self.readable:
+            self.readable[key] = tuple(dict.fromkeys(layout for o in options for layout in o.reads[position]))
+        return self.readable[key]
+
+    def _reading(self, options: tuple[Option[L], ...], position: int, wanted: tuple[L, ...]) -> Table:
+        """[option, place in wanted]: what reading costs, infinite where the option cannot."""
+        key = id(options), position, wanted
+        if key not in self.reading:
+            rows = [[option.reads[position].get(layout, math.inf) for layout in wanted] for option in options]
+            self.reading[key] = np.array(rows)
+        return self.reading[key]
+
+    @staticmethod
+    def _copying(transition: Table, subsets: Table) -> Table:
+        """[value of source, subset]: what the copies of a subset cost together."""
+        finite = np.where(np.isinf(transition), 0.0, transition)
+        impossible = np.isinf(transition).astype(float) @ subsets.T > 0
+        return np.where(impossible, math.inf, finite @ subsets.T)
+
+    def _factor(self, a: int, b: int, table: Table) -> None:
+        if a == b:
+            raise AssertionError("a node reads what it writes")
+        self.factors.append(((a, b), table) if a < b else ((b, a), table.T))
+
+    def assignment(self, values: tuple[int, ...]) -> Assignment[L]:
+        """The answer that values of the variables stand for."""
+        choices = self.problem.choices
+        options = tuple(choice.options[values[index]] for index, choice in enumerate(choices))
+        reads: list[list[L | None]] = [[cheapest(read) for read in option.reads] for option in options]
+        for value in self.values.values():
+            for index, position, cost in value.reads:
+                if value.copies is None:
+                    there = value.transition[values[value.source]]
+                else:
+                    there = np.where(value.copies[1][values[value.copies[0]]], 0.0, math.inf)
+                reads[index][position] = value.wanted[int((there + cost[values[index]]).argmin())]
+        first = len(choices)
+        free = {name: layouts[values[first + i]] for i, (name, layouts) in enumerate(self.problem.free.items())}
+        return Assignment(options, tuple(map(tuple, reads)), free)
+
+
+@functools.lru_cache(maxsize=256)
+def _subsets(members: int, largest: int) -> Table:
+    """Rows of 0 and 1: the non-empty subsets of at most `largest` of `members`."""
+    sizes = range(1, min(members, largest) + 1)
+    found = [chosen for size in sizes for chosen in itertools.combinations(range(members), size)]
+    rows = np.zeros((len(found), members))
+    for row, chosen in zip(rows, found, strict=True):
+        row[list(chosen)] = 1.0
+    return rows
+
+
+def optimal(problem: Problem[L], cap: int = min_sum.CAP, budget: int = min_sum.BUDGET) -> tuple[Assignment[L], float]:
+    """The best assignment found and a proved lower bound of its cost: equal to it, but for rounding, if optimal."""
+    model = _Model(problem)
+    solution = min_sum.minimize(model.sizes, model.factors, cap, budget)
+    return model.assignment(solution.values), solution.bound

@@ -1,0 +1,182 @@
+"""Layout sync: a layout for every value and a kernel for every node, with transitions where a reader needs another.
+
+Two policies. `greedy` is ExecuTorch Vulkan's forward sweep over our table; `optimal` chooses layouts and kernels
+together for least total cost under `q8ta_wgpu.passes.layout_sync.cost`, and says whether that is proved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import Call, Kernel
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.fold_image import fold_where_it_pays
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.greedy import Pick, greedy
+from q8ta_wgpu.passes.layout_sync.optimal import optimal
+from q8ta_wgpu.passes.layout_sync.problem import Assignment, Option, Problem, cheapest
+from q8ta_wgpu.passes.layout_sync.table import (
+    Transitions,
+    allowed,
+    clone_call,
+    input_layouts,
+    problem_of,
+    registered,
+    transitions,
+)
+
+__all__ = ["POLICIES", "Plan", "Step", "allowed", "input_layouts", "sync_layouts"]
+
+POLICIES = ("optimal", "greedy")
+SLACK = 1e-9
+"""Relative difference below which two costs are equal: sums are rounded."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One dispatch of the plan: a node, the kernel that runs it and the layouts it reads and writes.
+
+    Attributes:
+        layouts: layout of each input, None for constant operands.
+        out: layout of the output.
+    """
+
+    node: Node
+    call: Call
+    kernel: Kernel
+    layouts: tuple[Layout | None, ...]
+    out: Layout
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in execution order, and the layout of every value: inputs, results, copies, layout-carrying constants.
+
+    Attributes:
+        aliases: values that are another value's buffer under their own name, as views that a layout makes free.
+        policy: 'optimal' or 'greedy'; cost: total estimate in bytes; bound: what no assignment can be below.
+    """
+
+    steps: tuple[Step, ...]
+    layouts: dict[str, Layout]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    policy: str = ""
+    cost: float = 0.0
+    bound: float = 0.0
+
+    def root(self, name: str) -> str:
+        """The value whose buffer holds `name`: itself unless it is an alias."""
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    @property
+    def transitions(self) -> tuple[Step, ...]:
+        """The copies that layout sync inserted."""
+        return tuple(step for step in self.steps if step.node.op == "q8ta_clone")
+
+    @property
+    def proved(self) -> bool:
+        """Whether no assignment costs less."""
+        return self.cost <= self.bound * (1 + SLACK)
+
+
+def sync_layouts(
+    graph: Graph, target: Target, policy: str = "optimal", measured: cost.Measurements = cost.UNMEASURED
+) -> Plan:
+    """Chooses layouts and kernels for `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
+
+    A float image is quantized by its convolution where that pays (passes/fold_image.py), so a step need not be a node
+    of the graph; what it reads and writes are values of it.
+
+    Measured calls run in a measured way. Under 'greedy', layouts stay those of the sweep, so they must have been
+    measured; only kernels are chosen by cost.
+
+    Raises UnsupportedError for a node that no kernel can run on the target, or an unknown policy.
+    """
+    if policy not in POLICIES:
+        raise UnsupportedError(f"layouts must be chosen by one of {', '.join(POLICIES)}, found {policy!r}")
+    graph = fold_where_it_pays(graph, target)
+    problem = problem_of(graph, target, measured)
+    if policy == "greedy":
+        found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
+        return plan_of(graph, target, problem, found, "greedy", measured=measured)
+    found, bound = optimal(problem)
+    if found.cost(problem) > bound * (1 + SLACK) and not measured.calls:  # the sweep's layouts may not be measured
+        swept = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
+        found = min(found, swept, key=lambda assignment: assignment.cost(problem))
+    return plan_of(graph, target, problem, found, "optimal", bound, measured)
+
+
+def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assignment[Layout]:
+    """The sweep's picks with the cheapest option that they allow for every node."""
+    options: list[Option[Layout]] = []
+    reads: list[tuple[Layout | None, ...]] = []
+    free: dict[str, Layout] = {}
+    for choice, pick in zip(problem.choices, picks, strict=True):
+        layouts = [r.memory_layout if r else None for r in pick.reads]
+        costs = {place: _cost_with(option, layouts) for place, option in enumerate(choice.options)}
+        fitting = [place for place in costs if choice.options[place].out == pick.out.memory_layout]
+        option = choice.options[min(fitting, key=costs.__getitem__)]
+        options.append(option)
+        reads.append(tuple(r or cheapest(read) for r, read in zip(layouts, option.reads, strict=True)))
+        for name, layout in zip(choice.inputs, layouts, strict=True):
+            if name in problem.free and layout is not None:
+                free.setdefault(name, layout)
+    return Assignment(tuple(options), tuple(reads), {n: free.get(n, found[0]) for n, found in problem.free.items()})
+
+
+def _cost_with(option: Option[Layout], layouts: Sequence[Layout | None]) -> float:
+    """What an option costs with these reads; infinite if it does not list one of them."""
+    pairs = zip(layouts, option.reads, strict=True)
+    return option.cost + sum(read.get(layout, math.inf) for layout, read in pairs if layout is not None)
+
+
+def plan_of(
+    graph: Graph,
+    target: Target,
+    problem: Problem[Layout],
+    found: Assignment[Layout],
+    policy: str,
+    bound: float = 0.0,
+    measured: cost.Measurements = cost.UNMEASURED,
+) -> Plan:
+    """The steps of an assignment: copies just before their first reader, free views as aliases."""
+    layouts = dict(found.free)
+    aliases: dict[str, str] = {}
+    steps: list[Step] = []
+    for node, option, reads in zip(graph.nodes, found.options, found.reads, strict=True):
+        names = []
+        for name, layout in zip(node.inputs, reads, strict=True):
+            if layout is not None and name in graph.constants:
+                layouts.setdefault(name, layout)
+            elif layout is not None and layouts[name] != layout:
+                name = _copy(graph, transitions(graph.types[name], target, measured), steps, layouts, name, layout)
+            names.append(name)
+        layouts[node.output] = option.out
+        if option.kernel is None:
+            aliases[node.output] = names[0]
+            continue
+        renamed = Node(node.op, tuple(names), node.output, node.attrs, node.source)
+        steps.append(Step(renamed, call_of(graph, node), option.kernel, tuple(reads), option.out))
+    return Plan(tuple(steps), layouts, aliases, policy, found.cost(problem), bound)
+
+
+def _copy(
+    graph: Graph, copies: Transitions, steps: list[Step], layouts: dict[str, Layout], name: str, layout: Layout
+) -> str:
+    """The name of the copy of a value in a layout, inserted when first asked for."""
+    copy = f"{name}@{layout.short}"
+    if copy not in layouts:
+        t = graph.types[name]
+        _, kernel = copies[layouts[name], layout]
+        layouts[copy] = layout
+        node = Node("q8ta_clone", (name,), copy, {}, f"{name} in {layout.short}")
+        steps.append(Step(node, clone_call(t), kernel, (layouts[name],), layout))
+    return copy

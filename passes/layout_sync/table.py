@@ -1,0 +1,218 @@
+"""Layout sync's view of the operator table: the options of every node, with their costs, and the sets of the sweep."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout
+from q8ta_wgpu.ir.op import Call, Kernel, LayoutSet, Op
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.free_views import byte_order
+from q8ta_wgpu.passes.layout_sync.greedy import Registered
+from q8ta_wgpu.passes.layout_sync.op_repsets import NodeShapes, OpRepSets
+from q8ta_wgpu.passes.layout_sync.problem import Choice, Option, Problem, undominated
+from q8ta_wgpu.passes.layout_sync.tensor_repr import NO_STORAGE, TensorRepSet, TensorRepSetList
+
+CLONE = OPS["q8ta_clone"]
+
+
+def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
+    """The members of a kernel's layout set that fit a dtype, in a fixed order."""
+    order = INT8_LAYOUTS if dtype == INT8X4 else (ROW_MAJOR,)
+    return tuple(layout for layout in order if layout in layouts)
+
+
+def input_layouts(kernel: Kernel, op: Op, call: Call) -> list[tuple[Layout, ...]]:
+    """Layouts allowed for each input; empty for constant operands."""
+    found: list[tuple[Layout, ...]] = []
+    activations = 0
+    for position, t in enumerate(call.inputs):
+        if op.operand(position).constant:
+            found.append(())
+            continue
+        found.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))
+        activations += 1
+    return found
+
+
+def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kernel]:
+    """The kernels that can run a call on a target and suit it (all that can, if none suits), preferred first.
+
+    Raises UnsupportedError if there is none.
+    """
+    found = [kernel for kernel in op.kernels if kernel.when(call, target)]
+    found = [kernel for kernel in found if kernel.suits(call, target)] or found
+    if not found:
+        types = ", ".join(map(str, call.inputs))
+        raise UnsupportedError(f"no kernel of {op.name} can run {place} on {target.name} for inputs {types}")
+    return found
+
+
+def kernel_options(kernel: Kernel, op: Op, call: Call, base: float) -> list[Option[Layout]]:
+    """The options of one kernel: one for each layout it writes. `base` is what it costs in any of them."""
+    readable = list(zip(call.inputs, input_layouts(kernel, op, call), strict=True))
+    found = []
+    for out in allowed(kernel.output, call.output.dtype):
+        reads = tuple(
+            {
+                layout: cost.read_cost(kernel, t, layout, out)
+                for layout in layouts
+                if not kernel.synced or cost.AXIS[layout] == cost.AXIS[out]
+            }
+            for t, layouts in readable
+        )
+        found.append(Option(kernel, reads, out, base + cost.write_cost(call.output, out)))
+    return found
+
+
+def free_views(op: Op, call: Call) -> list[Option[Layout]]:
+    """For a view or permute: the layouts in which its result is its operand's buffer as it is."""
+    if op.name not in ("view", "permute"):
+        return []
+    x, y = call.inputs[0], call.output
+    dims = tuple(call.attrs["dims"]) if op.name == "permute" else None
+    layouts = INT8_LAYOUTS if x.dtype == INT8X4 else (ROW_MAJOR,)
+    found = []
+    for out in layouts:
+        order = byte_order(y.shape, out)
+        reads = {layout: 0.0 for layout in layouts if byte_order(x.shape, layout, dims) == order}
+        if reads:
+            found.append(Option(None, (reads,), out, 0.0))
+    return found
+
+
+Options = tuple[Option[Layout], ...]
+Known = dict[object, Options]
+
+
+def options(
+    graph: Graph, node: Node, target: Target, known: Known, measured: cost.Measurements = cost.UNMEASURED
+) -> Options:
+    """All ways worth considering to run a node, only the measured ones of a measured call; raises UnsupportedError if
+    there is none.
+
+    Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
+    """
+    op, call = OPS[node.op], call_of(graph, node)
+    views = [] if any(name in graph.constants for name in node.inputs) else free_views(op, call)
+    types = tuple((t.shape, t.dtype) for t in (*call.inputs, call.output))
+    same: tuple[object, ...] = (op.name, types, tuple((v.out, *v.reads[0]) for v in views))
+    if ways := measured.ways(op, call):
+        key = (*same, frozenset(ways.items()))
+        if key not in known:
+            known[key] = undominated([*views, *measured_options(op, call, target, ways)])
+        return known[key]
+    kernels = usable_kernels(op, call, target, f"node {node.output}")
+    bases = tuple(cost.base_cost(kernel, op, call) for kernel in kernels)
+    key = (*same, tuple(map(id, kernels)), bases)
+    if key not in known:
+        runs = [kernel_options(kernel, op, call, base) for kernel, base in zip(kernels, bases, strict=True)]
+        known[key] = undominated([*views, *(option for run in runs for option in run)])
+    return known[key]
+
+
+def runnable(op: Op, call: Call, target: Target) -> dict[str, Kernel]:
+    """The kernels that can run a call on a target, by name, in the table's order."""
+    return {kernel.name: kernel for kernel in op.kernels if kernel.when(call, target)}
+
+
+def measured_options(op: Op, call: Call, target: Target, ways: Mapping[cost.Way, float]) -> list[Option[Layout]]:
+    """The options of a measured call: one for each way, with just the layouts it was measured in."""
+    kernels = runnable(op, call, target)
+    return [
+        Option(kernels[name], tuple({} if layout is None else {layout: 0.0} for layout in reads), out, measured)
+        for (name, reads, out), measured in ways.items()
+    ]
+
+
+Transitions = Mapping[tuple[Layout, Layout], tuple[float, Kernel]]
+"""(from, to) -> cost and kernel of the cheapest q8ta_clone; empty for float32, which has one layout."""
+
+
+def transitions(t: TensorType, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Transitions:
+    """The transitions of a value; among measurements, those that were not measured cost what a copy does."""
+    estimated = _estimated_transitions(t, target)
+    if not measured.calls:
+        return estimated
+    call = clone_call(t)
+    found = {pair: (cost.copy_cost(t, *pair), kernel) for pair, (_, kernel) in estimated.items()}
+    kernels, ways = runnable(CLONE, call, target), measured.ways(CLONE, call)
+    for (name, reads, out), measured_cost in sorted(ways.items(), key=lambda way: -way[1]):  # the cheapest comes last
+        if reads[0] is not None:
+            found[reads[0], out] = measured_cost, kernels[name]
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _estimated_transitions(t: TensorType, target: Target) -> Transitions:
+    found: dict[tuple[Layout, Layout], tuple[float, Kernel]] = {}
+    if t.dtype != INT8X4:
+        return found
+    call = clone_call(t)
+    for kernel in usable_kernels(CLONE, call, target, "a transition"):
+        for option in kernel_options(kernel, CLONE, call, cost.base_cost(kernel, CLONE, call)):
+            for source, read in option.reads[0].items():
+                total = option.cost + read
+                if (source, option.out) not in found or total < found[source, option.out][0]:
+                    found[source, option.out] = total, kernel
+    return found
+
+
+def clone_call(t: TensorType) -> Call:
+    """The call of q8ta_clone on a value of type `t`."""
+    return Call({}, (t,), t)
+
+
+def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Problem[Layout]:
+    """The layout problem of a graph on a target, under `cost.MODEL` and what was measured."""
+
+    @functools.cache
+    def of_type(t: TensorType) -> Transitions:
+        return transitions(t, target, measured)
+
+    def transition(name: str, source: Layout, wanted: Layout) -> float:
+        return of_type(graph.types[name]).get((source, wanted), (math.inf,))[0]
+
+    known: Known = {}
+    return Problem(
+        tuple(Choice(n.inputs, n.output, options(graph, n, target, known, measured)) for n in graph.nodes),
+        {name: allowed(frozenset(Layout), graph.types[name].dtype) for name in graph.inputs},
+        graph.constants.keys(),
+        transition,
+    )
+
+
+def registered(graph: Graph, target: Target) -> list[Registered]:
+    """Every node with the representation sets of its kernels, for the sweep."""
+    found = []
+    for node in graph.nodes:
+        op, call = OPS[node.op], call_of(graph, node)
+        kernels = usable_kernels(op, call, target, f"node {node.output}")
+        sets = []
+        for kernel in kernels:
+            reads = [
+                () if name in graph.constants else layouts
+                for name, layouts in zip(node.inputs, input_layouts(kernel, op, call), strict=True)
+            ]
+            sets.append(_repsets(tuple(reads), allowed(kernel.output, call.output.dtype), kernel.synced))
+        found.append(Registered(node.inputs, node.output, tuple(sets)))
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _repsets(reads: tuple[tuple[Layout, ...], ...], outs: tuple[Layout, ...], synced: bool) -> OpRepSets:
+    """A kernel's registration, in buffers, which fit any shape: one set for all arguments if it is synced, else one
+    each; nothing is asked of constants."""
+    shape = (1,)
+    node = NodeShapes(tuple((shape,) if layouts else () for layouts in reads), (shape,))
+    sets = [TensorRepSet(layouts) for layouts in reads]
+    if synced:
+        sets = [repset for repset in sets if not repset.is_empty()][:1]
+    return OpRepSets(TensorRepSetList(sets or NO_STORAGE), TensorRepSetList(TensorRepSet(outs)), node)

@@ -1,0 +1,29 @@
+"""compile: an exported PT2E program to a Model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.passes import run_passes
+
+
+def compile(program: Any) -> Model:
+    """Fuses an exported program into an int8 model.
+
+    Args:
+        program: torch.export.ExportedProgram of a PT2E-converted module (static int8 or uint8 activations, int8
+            weights), from `q8ta_wgpu.quantize` or any other PT2E quantizer; or the converted module itself.
+
+    Raises:
+        UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named).
+    """
+    try:
+        from q8ta_wgpu.frontend.importer import import_program
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
+    graph, structure = import_program(program)
+    if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
+        graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")
+    return Model(run_passes(graph), structure)

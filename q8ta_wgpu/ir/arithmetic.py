@@ -1,0 +1,96 @@
+"""The integer arithmetic every int8 operator shares: the contract, once, in numpy.
+
+real = scale * (q - zero). Rounding is half to even everywhere. kernels/lib/arithmetic.wgsl computes the same
+bytes; multipliers are made here in float64, once, at compile time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir.graph import Array, QParams
+
+FRACTION = 14
+"""Fraction bits of a convolution's result at the output's scale."""
+
+INT32_MAX = 2**31 - 1
+T_LIMIT = 2.0**30
+OFFSET_LIMIT = 2.0**29
+SMALLEST_SHIFT = 8
+"""Fewest fraction bits of an add's multipliers."""
+
+Int64 = NDArray[np.int64]
+
+
+def rte(v: Int64, k: int) -> Int64:
+    """v / 2^k rounded half to even; v is int64, k >= 0."""
+    rounded: Int64 = (v + ((1 << (k - 1)) - 1) + ((v >> k) & 1)) >> k if k else v
+    return rounded
+
+
+def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:
+    """float32 -> int8: rint(x * f32(1/scale)) + zero, clamped to [lo, hi]; NaN gives zero, infinities saturate."""
+    inverse = np.float32(1.0 / q.scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.clip(np.rint(np.asarray(x, np.float32) * inverse), np.float32(-1024), np.float32(1024))
+    steps = np.where(np.isnan(scaled), np.float32(0), scaled).astype(np.int64)
+    return np.clip(steps + q.zero, lo, hi).astype(np.int8)
+
+
+def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.int32]:
+    """The uniform fields kernels/border/quantize_steps.wgsl reads, for `quantize` with the same arguments."""
+    return {
+        "inverse_scale": np.float32(1.0 / q.scale),
+        "int8_zero": np.int32(q.zero),
+        "steps_lo": np.float32(lo - q.zero),
+        "steps_hi": np.float32(hi - q.zero),
+    }
+
+
+def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
+    """int8 -> float32: (v - zero) * scale, one float32 multiplication."""
+    real: NDArray[np.float32] = (v.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
+    return real
+
+
+def scaled_accumulator(acc: Int64, multiplier: NDArray[np.float32]) -> Int64:
+    """i32(clamp(rint(f32(acc) * multiplier), -2^30, 2^30)): the accumulator in 2^-14 output steps."""
+    with np.errstate(over="ignore"):
+        product: NDArray[np.float32] = np.rint(acc.astype(np.int32).astype(np.float32) * multiplier)
+    return np.clip(product, np.float32(-T_LIMIT), np.float32(T_LIMIT)).astype(np.int64)
+
+
+def saturate(v: Int64, zero: int, lo: int, hi: int) -> NDArray[np.int8]:
+    """clamp(v + zero, lo, hi) as int8."""
+    return np.clip(v + zero, lo, hi).astype(np.int8)
+
+
+def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:
+    """The 256-entry table for the float64 values `function` takes at q = -128..127.
+
+    Computed in float64: exact rounding, half to even. A NaN becomes the zero point.
+    """
+    ratio = np.nan_to_num(np.asarray(function, np.float64) / out.scale, nan=0.0)
+    steps: NDArray[np.float64] = np.rint(np.clip(ratio, -1024, 1024))
+    return np.clip(steps + out.zero, lo, hi).astype(np.int8)
+
+
+def sum_fits(a: int, b: int, shift: int) -> bool:
+    """Whether 255 steps of both operands of an add and its rounding term stay within int32, a and b its multipliers."""
+    return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= INT32_MAX
+
+
+def levels(q: QParams) -> NDArray[np.float64]:
+    """The real values of q = -128..127, in float64."""
+    return (np.arange(-128, 128, dtype=np.float64) - q.zero) * q.scale
+
+
+def clamp_bounds(q: QParams, low: float, high: float, lo: int, hi: int) -> tuple[int, int]:
+    """The int8 range [lo, hi] narrowed to the quantized real interval [low, high].
+
+    Quantization is monotonic, so clamping before it and clamping the result to the quantized bounds is the same.
+    The bounds are rounded as `quantize` rounds, in float32.
+    """
+    ends = quantize(np.array([low, high], np.float32), q, lo, hi)
+    return int(ends[0]), int(ends[1])

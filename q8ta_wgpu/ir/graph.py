@@ -1,0 +1,177 @@
+"""The graph: typed values by name, nodes in order, constants as numpy arrays.
+
+Scale and zero point live in a value's type. A graph is in execution order: a node reads graph inputs, constants and
+outputs of earlier nodes, and writes exactly one value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.layout import Shape
+
+Attrs = Mapping[str, Any]
+Array = NDArray[Any]
+
+FLOAT32 = "float32"
+INT8X4 = "int8x4"  # activations: packed int8 with scale and zero point
+INT8 = "int8"  # weights and tables
+INT32 = "int32"
+SMALLEST_SCALE = 2.0**-126
+DTYPES: dict[str, type[np.generic]] = {FLOAT32: np.float32, INT8X4: np.int8, INT8: np.int8, INT32: np.int32}
+
+
+@dataclass(frozen=True)
+class QParams:
+    """Per-tensor affine quantization: real = scale * (q - zero), q an int8."""
+
+    scale: float
+    zero: int
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_SCALE <= self.scale <= 1 / SMALLEST_SCALE:
+            raise GraphError(f"a scale must be > 0, and it and its inverse normal float32 numbers, found {self.scale}")
+        if not -128 <= self.zero <= 127:
+            raise GraphError(f"a zero point must be an int8 (-128..127), found {self.zero}")
+
+
+UINT8 = QParams(1.0, -128)
+"""Of an input given as uint8: real = the given number."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a value; `q` is present exactly for int8x4."""
+
+    shape: Shape
+    dtype: str = FLOAT32
+    q: QParams | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise GraphError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if (self.q is not None) != (self.dtype == INT8X4):
+            raise GraphError(f"scale and zero point belong to int8x4 alone, found {self.q} on {self.dtype}")
+        if any(d < 1 for d in self.shape):
+            raise GraphError(f"every dimension must be at least 1, found shape {self.shape}")
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return text if self.q is None else f"{text} scale={self.q.scale:.6g} zero={self.q.zero}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator call: reads `inputs` in order, writes `output`. `source` says where in the user's model."""
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    attrs: Attrs = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass
+class Graph:
+    """Nodes in execution order with the types of all values.
+
+    Attributes:
+        inputs, outputs: names of the values that go in and out.
+        types: the type of every value: inputs, constants and node outputs.
+        constants: numpy arrays of the constant values.
+        uint8: int8x4 inputs that are given as uint8, at scale 1: the int8 is 128 less, the zero point -128.
+        notes: what passes had to say (a node left in float and why), for the report.
+    """
+
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    uint8: set[str] = field(default_factory=set)
+
+    def producers(self) -> dict[str, Node]:
+        """The node that writes each non-constant, non-input value."""
+        return {node.output: node for node in self.nodes}
+
+    def users(self) -> dict[str, list[Node]]:
+        """The nodes that read each value (a node reading it twice is listed once)."""
+        found: dict[str, list[Node]] = {name: [] for name in self.types}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found[name].append(node)
+        return found
+
+    def fresh(self, hint: str) -> str:
+        """A value name not yet in use, derived from `hint`."""
+        name, count = hint, 1
+        while name in self.types:
+            name, count = f"{hint}.{count}", count + 1
+        return name
+
+    def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
+        """Adds a constant and returns its name; the dtype is the array's unless an int8x4 is asked for."""
+        name = self.fresh(hint)
+        array = np.asarray(array, order="C")
+        self.types[name] = TensorType(tuple(array.shape), dtype or str(array.dtype), q)
+        self.constants[name] = array
+        return name
+
+    def prune(self) -> None:
+        """Drops nodes, types and constants that no output depends on."""
+        live = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if node.output in live:
+                kept.append(node)
+                live.update(node.inputs)
+        self.nodes = kept[::-1]
+        live.update(self.inputs)
+        self.types = {k: v for k, v in self.types.items() if k in live}
+        self.constants = {k: v for k, v in self.constants.items() if k in live}
+
+    def copy(self) -> Graph:
+        """An independent graph that shares the constant arrays."""
+        return Graph(
+            list(self.inputs),
+            list(self.outputs),
+            list(self.nodes),
+            dict(self.types),
+            dict(self.constants),
+            list(self.notes),
+            set(self.uint8),
+        )
+
+    def given(self, name: str) -> np.dtype[Any]:
+        """The dtype of the arrays an input is given as."""
+        return np.dtype(np.uint8 if name in self.uint8 else DTYPES[self.types[name].dtype])
+
+    def stored(self, name: str, array: Array) -> Array:
+        """An input, of the dtype it is given as, as the graph computes with it: uint8 moved to int8 by 128."""
+        return (array ^ np.uint8(128)).view(np.int8) if name in self.uint8 else array
+
+    def described(self, name: str) -> str:
+        """Name, dtype and shape of an input or output for messages."""
+        t = self.types[name]
+        return f"{name} {'uint8' if name in self.uint8 else t.dtype}{list(t.shape)}"
+
+    def __str__(self) -> str:
+        given = {name: " given as uint8" for name in self.uint8}
+        lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.inputs]
+        for node in self.nodes:
+            attrs = "".join(f", {k}={v}" for k, v in node.attrs.items())
+            lines.append(f"{node.output}: {self.types[node.output]} = {node.op}({', '.join(node.inputs)}{attrs})")
+        return "\n".join([*lines, f"output {', '.join(self.outputs)}"])

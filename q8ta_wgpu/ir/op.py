@@ -1,0 +1,405 @@
+"""What an operator is: one frozen value holding everything the library knows about it.
+
+A file of `kernels/` defines its operators as `Op` values; passes, reference, schedule, importer, quantizer, tests and
+benchmarks all work from them. Nothing is registered: `kernels.OPS` finds them by looking in the folder.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, QParams, TensorType
+from q8ta_wgpu.ir.layout import ANY_INT8, ROW_MAJOR, Layout, Shape, canonical, word_count
+from q8ta_wgpu.ir.target import Target
+
+LayoutSet = frozenset[Layout]
+FLOAT: LayoutSet = frozenset({ROW_MAJOR})
+ANY: LayoutSet = ANY_INT8 | FLOAT
+"""Every layout; the linker keeps those that fit the operand's dtype."""
+
+MAX_EXTENT = 1 << 24
+"""Largest kernel size, stride, padding or dimension an attribute may hold."""
+
+MAX_WORK = 1 << 42
+"""Most loop steps (multiply-accumulates, window taps) one dispatch may take. The largest real layers (a 4K image, 128
+channels, 3 x 3) stay below 2^41; a hostile file must not keep a device busy for hours."""
+
+
+MAX_PADDED = 1 << 31
+"""Most elements a convolution's image may have with its padding: the reference holds it, and a file may ask for any."""
+
+
+def check_padded(*extents: int) -> None:
+    """Raises GraphError where a padded image of these extents has more than MAX_PADDED elements."""
+    if math.prod(extents) > MAX_PADDED:
+        raise GraphError(f"the padded image would have {math.prod(extents)} elements, more than {MAX_PADDED}")
+
+
+@dataclass(frozen=True)
+class Attr:
+    """What values an attribute may hold.
+
+    Attributes:
+        kind: 'int', 'ints', 'float', 'floats', 'bool' or 'enum'.
+        low, high: inclusive bounds of each number.
+        length: number of entries of a list, or None for any up to 64.
+        choices: the allowed strings of an enum.
+    """
+
+    kind: str
+    low: float = -MAX_EXTENT
+    high: float = MAX_EXTENT
+    length: int | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: Any) -> str:
+        """An explanation of what is wrong with `value`, or an empty string."""
+        match self.kind:
+            case "enum":
+                return (
+                    ""
+                    if isinstance(value, str) and value in self.choices
+                    else f"must be one of {', '.join(self.choices)}"
+                )
+            case "bool":
+                return "" if isinstance(value, bool) else "must be true or false"
+            case "ints" | "floats":
+                if not isinstance(value, (tuple, list)) or len(value) > 64:
+                    return "must be a list of at most 64 numbers"
+                if self.length is not None and len(value) != self.length:
+                    return f"must have {self.length} entries"
+                return next((text for v in value if (text := self._check_number(v))), "")
+            case _:
+                return self._check_number(value)
+
+    def _check_number(self, value: Any) -> str:
+        whole = self.kind in ("int", "ints")
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            return f"must be {'an integer' if whole else 'a number'}"
+        if not self.low <= value <= self.high:  # false for NaN, and exact for integers no float can hold
+            return f"must be in [{self.low:g}, {self.high:g}]"
+        return ""
+
+
+def extent(low: int = 1) -> Attr:
+    """An integer attribute that bounds a loop or a size."""
+    return Attr("int", low=low)
+
+
+def pair(low: int = 1) -> Attr:
+    """Two integers, for height and width."""
+    return Attr("ints", low=low, length=2)
+
+
+INT8_RANGE = Attr("int", low=-128, high=127)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input of an operator. `constant` operands are weights and tables: compile-time arrays without a layout.
+
+    `valid` tells what is wrong with the values of a constant operand, or gives an empty string. It reads the call and
+    all operands' arrays by position, None where an operand is no constant. What a kernel relies on beyond shapes goes
+    here: a model file may hold anything. `at_result` says that it is read where the result is written, element by
+    element, unlike the operands that `Op.reads` speaks of.
+    """
+
+    name: str
+    constant: bool = False
+    dtypes: tuple[str, ...] = (FLOAT32,)
+    valid: Callable[[Call, Sequence[Array | None]], str] | None = None
+    at_result: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of an operator, as kernels and rules see it."""
+
+    attrs: Attrs
+    inputs: tuple[TensorType, ...]
+    output: TensorType
+
+    @property
+    def zeros(self) -> tuple[int, ...]:
+        """Zero point of each input (0 where it has none)."""
+        return tuple(t.q.zero if t.q else 0 for t in self.inputs)
+
+
+Params = Mapping[str, "np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]"]
+"""Uniform fields of a dispatch by name; a 4-tuple is a vec4<u32>. Both the WGSL struct and the bytes come from it."""
+
+
+def _no_params(call: Call) -> Params:
+    return {}
+
+
+def _no_constants(call: Call) -> Mapping[str, int]:
+    return {}
+
+
+def _always(call: Call, target: Target) -> bool:
+    return True
+
+
+def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The usual number of threads: one for each word of the output."""
+    return word_count(call.output.shape, layout), 1, 1
+
+
+def four_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a kernel that links words and makes four of them: one for four words of the output."""
+    return -(-word_count(call.output.shape, layout) // 4), 1, 1
+
+
+def eight_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a synced kernel that links words: one for eight words of the output."""
+    return -(-word_count(call.output.shape, layout) // 8), 1, 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to compute an operator in a single dispatch.
+
+    Attributes:
+        name: `operator` or `operator.variant`, as shown by reports.
+        source: stems of the WGSL files linked in, the operator's own first.
+        inputs: layouts allowed for each activation operand; the last entry repeats.
+        output: layouts allowed for the result.
+        synced: activation operands and result must share packed dimension and block size.
+        when: whether the kernel can run a call on a target.
+        suits: whether measurements say that, where it can run, nothing after it in the table is faster.
+        wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
+        positions: whether the WGSL uses functions of positions at all; without them, equal kernels of two operators
+            in different layouts are one pipeline.
+        params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
+        constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
+        prepack: operand position -> function from (call, canonical array) to the array uploaded.
+        threads: grid in threads; the linker divides by the workgroup.
+        workgroup: threads of a workgroup in x, y, z, as the WGSL says.
+        unrolled: whether its loops of a known number of turns are written out for a CPU (q8ta_wgpu/program/unroll.py).
+        cost: estimated work beyond moving its tensors once, in units of bytes moved (1 unit = 1 byte).
+    """
+
+    name: str
+    source: tuple[str, ...]
+    inputs: tuple[LayoutSet, ...]
+    output: LayoutSet
+    synced: bool = False
+    when: Callable[[Call, Target], bool] = _always
+    suits: Callable[[Call, Target], bool] = _always
+    wide: tuple[str, ...] = ()
+    positions: bool = True
+    params: Callable[[Call], Params] = _no_params
+    constants: Callable[[Call], Mapping[str, int]] = _no_constants
+    prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)
+    threads: Callable[[Call, Layout], tuple[int, int, int]] = output_words
+    workgroup: tuple[int, int, int] = (64, 1, 1)
+    unrolled: bool = False
+    cost: Callable[[Call], float] = lambda call: 0.0
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A quantized constant: real = scale[c] * (values - zero[c]) along `axis`; float64 scales, int64 zeros."""
+
+    values: Array
+    scale: Array
+    zero: Array
+    axis: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """A float operator between dequantizes and a quantize: what its int8 form is made from.
+
+    Attributes:
+        call: the float call.
+        q: quantization of each operand, None for constants.
+        constants: constant operands by position: a `Weight`, or a float32 array.
+        out: quantization of the result, None for a float32 result.
+        lo, hi: range of the result, with fused activations and the quantize node's own range.
+        residual: quantization of an addend joined before rounding, if any.
+        activation: float64 function applied before rounding, if any (not a clamp).
+    """
+
+    call: Call
+    q: tuple[QParams | None, ...]
+    constants: Mapping[int, Weight | Array]
+    out: QParams | None
+    lo: int = -128
+    hi: int = 127
+    residual: QParams | None = None
+    activation: Callable[[Array], Array] | None = None
+
+
+RESIDUAL = -1
+"""In `Lowered.operands`: the site's residual value."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The int8 node for a site: operator, operands (a position in the float call, RESIDUAL, or a new constant)."""
+
+    op: str
+    operands: tuple[int | Array, ...]
+    attrs: Attrs
+
+
+class Builder(Protocol):
+    """What an importer function writes to."""
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        """Adds a node and returns its value's name."""
+
+    def constant(self, array: Array, hint: str = "constant") -> str:
+        """Adds a constant and returns its name."""
+
+    def type(self, name: str) -> TensorType:
+        """The type of a value."""
+
+    def array(self, name: str) -> Array | None:
+        """The array of a constant value, None for any other value."""
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value depends on constants alone: a parameter, dequantized or permuted or not."""
+
+    def aten(self, name: str, args: Mapping[str, Any]) -> str:
+        """The value that another aten operator of the table becomes with these arguments."""
+
+    def refuse(self, reason: str) -> Exception:
+        """An error to raise: this call cannot be imported, and why."""
+
+
+Import = Callable[[Builder, Mapping[str, Any]], "str | list[str]"]
+"""From an aten call's arguments by name (values as names) to the value, or values, it becomes."""
+
+
+Reads = Callable[[Call, int, int, int], "tuple[int, int] | None"]
+"""(call, axis, first, last) -> (first, last) row or column of the inputs that rows or columns first..last of the result
+are computed from; axis 2 is H, 3 is W. They may lie outside the input (padding). None: anything may be read."""
+
+
+def reads_same_place(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
+    """Elementwise operators, and those that work along channels alone."""
+    size = canonical(call.output.shape)[axis]
+    moving = [t.shape for t in call.inputs if len(t.shape) == 4]
+    return (first, last) if moving and all(shape[axis] == size for shape in moving) else None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One tested call: shapes of the operands in order, attributes, and which data to draw.
+
+    `values` names a data rule of the tests: 'random', 'saturate' (results far outside int8), 'ties'.
+    """
+
+    shapes: tuple[Shape, ...]
+    attrs: Attrs = field(default_factory=dict)
+    values: str = "random"
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator.
+
+    Attributes:
+        name: the name in graphs, reports and WGSL file names.
+        operands: its inputs; the last one repeats if `variadic`.
+        infer: (input types, attrs) -> (shape, dtype) of the result; raises GraphError on a wrong call.
+        reference: (call, arrays) -> result, the definition in numpy.
+        schema: attributes and their allowed values.
+        variadic: whether the last operand repeats.
+        kernels: ways to run it, preferred first.
+        aten: aten overload name -> importer function.
+        int8: makes the int8 form of a site, or says why there is none.
+        unary: f(float64 array, attrs): the elementwise function of a single tensor, for the 256-entry table.
+        clamp: attrs -> (low, high) if the operator is a clamp, so that it can fold into the producer's range.
+        moves_bytes: whether results are only copies of input elements, so that it runs unchanged on int8.
+        fill: attrs -> the real value a byte-moving operator writes where it copies no element (pad), else None.
+        monotonic: whether q(op(x)) == op(q(x)) with equal scales (max_pool), so that it runs unchanged on int8.
+        annotate: how the quantizer treats it: 'weighted', 'elementwise', 'shared' (one observer for in and out),
+            'normalized' (only its first operand is an activation), or ''.
+        reads: which part of its inputs a part of the result needs, so that big images can run in tiles.
+        cases: calls the tests run over every kernel.
+        tolerance: for float results, the largest relative error against the reference; 0 for exact.
+        work: loop steps of all threads of one dispatch, for operators whose shader loops over a window or over an
+            activation's dimension. Elementwise operators and weighted sums need none.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    infer: Callable[[tuple[TensorType, ...], Attrs], tuple[Shape, str]]
+    reference: Callable[[Call, Sequence[Array]], Array]
+    schema: Mapping[str, Attr] = field(default_factory=dict)
+    variadic: bool = False
+    kernels: tuple[Kernel, ...] = ()
+    aten: Mapping[str, Import] = field(default_factory=dict)
+    int8: Callable[[Site], Lowered | str] | None = None
+    unary: Callable[[Array, Attrs], Array] | None = None
+    clamp: Callable[[Attrs], tuple[float, float]] | None = None
+    moves_bytes: bool = False
+    fill: Callable[[Attrs], float] | None = None
+    monotonic: bool = False
+    annotate: str = ""
+    reads: Reads | None = None
+    cases: tuple[Case, ...] = ()
+    tolerance: float = 0.0
+    work: Callable[[Call], int] | None = None
+
+    def operand(self, position: int) -> Operand:
+        """The operand at a position of a call, repeating the last one of a variadic operator."""
+        return self.operands[min(position, len(self.operands) - 1)]
+
+    def steps(self, call: Call) -> int:
+        """Loop steps of all threads of one dispatch: each result costs one for every tap of its weight, or `work`."""
+        if self.work is not None:
+            return self.work(call)
+        taps = [math.prod(t.shape[1:]) for i, t in enumerate(call.inputs) if self.operand(i).constant]
+        return call.output.numel * max(taps, default=1)
+
+    @property
+    def keeps_int8(self) -> bool:
+        """Whether the same operator runs on int8 values, leaving scale and zero point as they are."""
+        return self.moves_bytes or self.monotonic
+
+    def check(self, types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+        """Checks a call against the schema and returns the result's shape and dtype; raises GraphError."""
+        expected = len(self.operands)
+        if len(types) < expected or (len(types) > expected and not self.variadic):
+            raise GraphError(f"{self.name} takes {expected} inputs, found {len(types)}")
+        for position, found in enumerate(types):
+            operand = self.operand(position)
+            if found.dtype not in operand.dtypes:
+                wanted = " or ".join(operand.dtypes)
+                raise GraphError(
+                    f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {found.dtype}"
+                )
+        if set(attrs) != set(self.schema):
+            raise GraphError(f"{self.name} has attributes {sorted(self.schema)}, found {sorted(attrs)}")
+        for name, attr in self.schema.items():
+            if text := attr.check(attrs[name]):
+                raise GraphError(f"{self.name}: attribute {name} {text}, found {reprlib.repr(attrs[name])}")
+        if self.schema.get("lo") is INT8_RANGE and attrs["lo"] > attrs["hi"]:
+            raise GraphError(f"{self.name}: the range lo..hi is empty, found {attrs['lo']}..{attrs['hi']}")
+        return self.infer(types, attrs)
+
+
+EITHER = (FLOAT32, INT8X4)
+"""Dtypes of operators that work on floats and on int8 alike."""
+
+
+def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of elementwise operators of one tensor."""
+    return types[0].shape, types[0].dtype
+
+
+def dims(t: TensorType) -> tuple[int, int, int, int]:
+    """The canonical extents of a tensor, as the uniform field the index functions read."""
+    return canonical(t.shape)

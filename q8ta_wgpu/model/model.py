@@ -1,0 +1,81 @@
+"""Model: a fused int8 graph with its weights, independent of any device."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from q8ta_wgpu.errors import GraphError, InputError
+from q8ta_wgpu.ir.graph import Graph, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model import file
+from q8ta_wgpu.model.report import Report
+from q8ta_wgpu.model.structure import Structure
+
+
+@dataclass(frozen=True)
+class Model:
+    """What `compile` makes and a .q8ta file holds: the runnable graph and the structure of the outputs."""
+
+    graph: Graph
+    structure: Structure
+
+    def __repr__(self) -> str:
+        def listed(names: list[str]) -> str:
+            return ", ".join(map(self.graph.described, names))
+
+        return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}; {len(self.graph.nodes)} nodes)"
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """Type of every input by name, in order; one given as uint8 is an int8x4 that is 128 less (`graph.uint8`)."""
+        return {name: self.graph.types[name] for name in self.graph.inputs}
+
+    def report(self) -> Report:
+        """What runs in int8, what stays in float32 and why; print it."""
+        return Report.of(self.graph)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a .q8ta file; an existing file is replaced only once the new one is complete."""
+        file.save(self.graph, self.structure, Path(path))
+
+    def reshape(self, *shapes: tuple[int, ...]) -> Model:
+        """The same model for inputs of other sizes: one shape per input, in order.
+
+        Raises InputError where the network does not fit them, naming the node.
+        """
+        if len(shapes) != len(self.graph.inputs):
+            raise InputError(
+                f"reshape takes one tuple of sizes for each input ({', '.join(self.graph.inputs)}), found {len(shapes)}"
+            )
+        graph = self.graph.copy()
+        for name, shape in zip(graph.inputs, shapes, strict=True):
+            old = graph.types[name]
+            try:
+                sizes = tuple(operator.index(d) for d in shape)
+            except TypeError:
+                raise InputError(f"the shape of input {name} must be a tuple of integers, found {shape!r}") from None
+            if len(sizes) != len(old.shape) or min(sizes, default=1) < 1:
+                raise InputError(
+                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each at least 1, found {shape}"
+                )
+            graph.types[name] = replace(old, shape=sizes)
+        for node in graph.nodes:
+            types = tuple(graph.types[i] for i in node.inputs)
+            try:
+                shape, _ = OPS[node.op].check(types, node.attrs)
+            except GraphError as error:
+                place = f" ({node.source})" if node.source else ""
+                raise InputError(f"the model cannot take inputs of {shapes}: {node.output}{place}: {error}") from None
+            graph.types[node.output] = replace(graph.types[node.output], shape=shape)
+        return Model(graph, self.structure)
+
+
+def load(path: str | Path) -> Model:
+    """Reads a .q8ta file.
+
+    Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, from a later version, altered
+    (its checksum differs), or whose graph breaks a rule.
+    """
+    return Model(*file.load(path))

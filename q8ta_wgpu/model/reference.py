@@ -1,0 +1,27 @@
+"""The numpy interpreter: every operator's reference, node by node. It defines what the GPU must compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.verify import call_of
+
+
+def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[str, Array]:
+    """Values of the graph's outputs for arrays of its inputs; of every node if `keep`.
+
+    Int8 values are int8 arrays in logical (row-major) order.
+    """
+    values: dict[str, Array] = {**graph.constants, **inputs}
+    last = {name: node for node in graph.nodes for name in node.inputs}
+    for node in graph.nodes:
+        call = call_of(graph, node)
+        values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
+        for name in set(node.inputs):
+            if not keep and last[name] is node and name not in graph.outputs and name not in graph.constants:
+                del values[name]
+    return values if keep else {name: values[name] for name in graph.outputs}

@@ -1,0 +1,91 @@
+"""What became of a model: counts, float islands, notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Graph, Node
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of compilation.
+
+    Attributes:
+        int8: compute nodes per operator that run in int8.
+        float32: compute nodes per operator that run in float32.
+        islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
+        borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
+        exact: whether every value is the same byte on every device (no float operator but the borders).
+        weight_bytes: size of all constants.
+        notes: what the passes had to say.
+    """
+
+    int8: dict[str, int]
+    float32: dict[str, int]
+    islands: tuple[str, ...]
+    borders: int
+    exact: bool
+    weight_bytes: int
+    notes: tuple[str, ...]
+
+    @staticmethod
+    def of(graph: Graph) -> Report:
+        """Reads a runnable graph."""
+        int8: Counter[str] = Counter()
+        floats: Counter[str] = Counter()
+        borders = 0
+        after_int8: dict[str, bool] = {}
+        float_nodes: list[str] = []
+        for node in graph.nodes:
+            after_int8[node.output] = _reads_int8(graph, node) or any(after_int8.get(i, False) for i in node.inputs)
+            if node.op in ("quantize", "dequantize"):
+                borders += 1
+            elif _reads_int8(graph, node):
+                int8[node.op] += 1
+                borders += graph.types[node.output].dtype == FLOAT32
+                borders += _reads_float(graph, node)
+            else:
+                floats[node.op] += 1
+                float_nodes.append(node.output)
+        before_int8 = _before_int8(graph)
+        islands = tuple(name for name in float_nodes if after_int8[name] and name in before_int8)
+        weights = sum(array.nbytes for array in graph.constants.values())
+        return Report(dict(int8), dict(floats), islands, borders, not floats, weights, tuple(graph.notes))
+
+    def __str__(self) -> str:
+        def listed(counts: dict[str, int]) -> str:
+            return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda i: (-i[1], i[0])))
+
+        total = sum(self.int8.values()) + sum(self.float32.values())
+        lines = [
+            f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8) or 'none'}",
+            f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
+            f"{len(self.islands)} float islands between int8 values"
+            + (f": {', '.join(self.islands)}" if self.islands else ""),
+            f"{self.borders} borders between float32 and int8, weights {self.weight_bytes / 1e6:.2f} MB",
+            "the same bytes on every device"
+            if self.exact
+            else "the same bytes on every device up to the first float32 node, which has a tolerance",
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def _reads_int8(graph: Graph, node: Node) -> bool:
+    """Whether a node computes with int8: activations, or the weights of what quantizes its float32 input itself."""
+    return any(graph.types[name].dtype in (INT8, INT8X4) for name in node.inputs)
+
+
+def _reads_float(graph: Graph, node: Node) -> bool:
+    """Whether an activation of a node is float32."""
+    return any(graph.types[name].dtype == FLOAT32 and name not in graph.constants for name in node.inputs)
+
+
+def _before_int8(graph: Graph) -> set[str]:
+    """Values from which an int8 value is computed."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.output in found or graph.types[node.output].dtype == INT8X4 or _reads_int8(graph, node):
+            found.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
+    return found

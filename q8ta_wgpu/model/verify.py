@@ -1,0 +1,113 @@
+"""The grammar of a graph, checked after every pass and on every model that is loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, UINT8, Graph, Node, TensorType
+from q8ta_wgpu.ir.op import MAX_WORK, Call, Op
+from q8ta_wgpu.kernels import OPS
+
+RUNNABLE = "runnable"
+"""The stage a model file holds. Every operator has a kernel, constant operands are constants whose values the kernels
+can rely on, no dispatch takes more than MAX_WORK steps, and only float32 and int8x4 values go in and out."""
+
+
+def call_of(graph: Graph, node: Node) -> Call:
+    """The call a node makes, with the types of its inputs and its output."""
+    return Call(node.attrs, tuple(graph.types[name] for name in node.inputs), graph.types[node.output])
+
+
+def verify(graph: Graph, stage: str = "") -> None:
+    """Raises GraphError at the first rule `graph` breaks; `stage` names the pass that made it, or RUNNABLE."""
+    where = f" after {stage}" if stage not in ("", RUNNABLE) else ""
+    defined = dict.fromkeys((*graph.inputs, *graph.constants))
+    for name in (*graph.inputs, *graph.constants, *graph.outputs):
+        if name not in graph.types:
+            raise GraphError(f"value {name} has no type{where}")
+    for name, array in graph.constants.items():
+        t = graph.types[name]
+        if array.shape != t.shape or array.dtype != np.dtype(DTYPES[t.dtype]):
+            raise GraphError(f"constant {name} is {array.dtype}{list(array.shape)}, its type says {t}{where}")
+    for node in graph.nodes:
+        _verify_node(graph, node, defined, where, stage == RUNNABLE)
+        defined[node.output] = None
+    for name in graph.outputs:
+        if name not in defined:
+            raise GraphError(f"output {name} is written by no node{where}")
+    if not graph.outputs:
+        raise GraphError(f"the graph has no outputs{where}")
+    if stage == RUNNABLE:
+        _verify_ports(graph, defined)
+
+
+def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
+    seen: set[str] = set()
+    for name in graph.inputs:
+        if name in seen or name in graph.constants:
+            raise GraphError(f"input {name} is also {'a constant' if name in graph.constants else 'another input'}")
+        seen.add(name)
+    for name in (*graph.inputs, *graph.outputs):
+        if graph.types[name].dtype not in (FLOAT32, INT8X4):
+            raise GraphError(f"{name} goes in or out, so it must be float32 or int8x4, found {graph.types[name]}")
+    for name in graph.uint8:
+        if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
+            raise GraphError(f"{name} is given as uint8, so it must be an input alone, of scale 1 and zero point -128")
+    for name in graph.types:
+        if name not in defined:
+            raise GraphError(f"value {name} is neither input, constant nor the output of a node")
+
+
+def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str, runnable: bool) -> None:
+    place = f"node {node.output} ({node.op}){where}" + (f", from {node.source}" if node.source else "")
+    op = OPS.get(node.op)
+    if op is None:
+        raise GraphError(f"{place}: there is no operator {node.op!r}")
+    for name in node.inputs:
+        if name not in defined:
+            raise GraphError(f"{place} reads {name}, which nothing before it writes")
+    if node.output in defined:
+        raise GraphError(f"{place} writes {node.output} a second time")
+    if node.output not in graph.types:
+        raise GraphError(f"{place}: its output has no type")
+    inputs, found = tuple(graph.types[name] for name in node.inputs), graph.types[node.output]
+    try:
+        shape, dtype = op.check(inputs, node.attrs)
+    except GraphError as error:
+        raise GraphError(f"{place}: {error}") from None
+    if (found.shape, found.dtype) != (shape, dtype):
+        raise GraphError(f"{place} gives {_type_text(shape, dtype)}, its type says {found}")
+    if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in inputs):
+        raise GraphError(f"{place} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
+    if runnable:
+        _verify_runnable(graph, node, op, place)
+
+
+def _verify_runnable(graph: Graph, node: Node, op: Op, place: str) -> None:
+    call = call_of(graph, node)
+    if not op.kernels:
+        raise GraphError(f"{place}: the operator has no kernel")
+    if (steps := op.steps(call)) > MAX_WORK:
+        raise GraphError(f"{place} would take {steps:.3g} steps, more than the {MAX_WORK:.3g} one dispatch may take")
+    arrays = [graph.constants.get(name) for name in node.inputs]
+    for position, array in enumerate(arrays):
+        operand = op.operand(position)
+        if not operand.constant:
+            continue
+        if array is None:
+            raise GraphError(f"{place}: input {position} ({operand.name}) must be a constant")
+        if operand.valid is not None and (text := operand.valid(call, arrays)):
+            raise GraphError(f"{place}: input {position} ({operand.name}) {text}")
+
+
+def _type_text(shape: tuple[int, ...], dtype: str) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def infer(graph: Graph, node: Node) -> TensorType:
+    """The float32 or byte-moving type of a node's output: q as on its first input where bytes move."""
+    op = OPS[node.op]
+    inputs = tuple(graph.types[name] for name in node.inputs)
+    shape, dtype = op.check(inputs, node.attrs)
+    return TensorType(shape, dtype, inputs[0].q if op.keeps_int8 else None)

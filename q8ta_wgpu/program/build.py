@@ -1,0 +1,172 @@
+"""From a runnable graph to a program for one target: layouts, kernels, linked WGSL, packed constants, buffer slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, TensorType
+from q8ta_wgpu.ir.layout import Layout, pack, word_count
+from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
+from q8ta_wgpu.program import link
+from q8ta_wgpu.program import slots as memory
+from q8ta_wgpu.program.program import Dispatch, Place, Port, Program
+
+__all__ = ["POLICIES", "schedule"]
+
+
+def schedule(graph: Graph, target: Target = BASELINE, plan: Plan | None = None, layouts: str = "optimal") -> Program:
+    """The program that runs `graph` on `target`; `plan` overrides the choice of layouts and kernels.
+
+    `layouts` is the policy of layout sync, 'optimal' or 'greedy'.
+
+    Raises DeviceError where a tensor or a workgroup needs more than the target offers.
+    """
+    plan = plan or sync_layouts(graph, target, layouts)
+    builder = _Builder(graph, target, plan)
+    for step in plan.steps:
+        builder.add(step)
+    return builder.finish()
+
+
+@dataclass
+class _Builder:
+    graph: Graph
+    target: Target
+    plan: Plan
+    shaders: dict[str, int] = field(default_factory=dict)
+    constants: list[Array] = field(default_factory=list)
+    constant_index: dict[object, int] = field(default_factory=dict)
+    uniforms: bytearray = field(default_factory=bytearray)
+    dispatches: list[Dispatch] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        steps = self.plan.steps
+        sizes: dict[str, int] = {name: self._bytes(self.graph.types[name], name) for name in self.graph.inputs}
+        sizes |= {step.node.output: self._bytes(step.call.output, step.node.output) for step in steps}
+        root = self.plan.root
+        for name in self.plan.aliases:
+            sizes[root(name)] = max(sizes[root(name)], self._bytes(self.graph.types[name], name))
+        lives = memory.lifetimes(
+            [[root(name) for name in step.node.inputs] for step in steps],
+            [step.node.output for step in steps],
+            self.graph.inputs,
+            [root(name) for name in self.graph.outputs],
+            sizes,
+        )
+        self.slot, self.slots = memory.assign_slots(lives)
+        self.values = tuple(sizes.values())
+        self.slot |= {name: self.slot[root(name)] for name in self.plan.aliases}
+        for name, size in sizes.items():
+            if size > self.target.binding_size:
+                raise DeviceError(
+                    f"value {name} takes {size} bytes, more than the {self.target.binding_size} bytes that "
+                    f"{self.target.name} can bind: use a smaller input, or q8ta_wgpu.TiledSession"
+                )
+
+    def _bytes(self, t: TensorType, name: str) -> int:
+        return max(16, -(-4 * word_count(t.shape, self.plan.layouts[name]) // 16) * 16)
+
+    def add(self, step: Step) -> None:
+        """Links one step and appends its dispatch."""
+        op, call, kernel = OPS[step.node.op], step.call, step.kernel
+        if math.prod(kernel.workgroup) > self.target.invocations:
+            raise DeviceError(
+                f"{kernel.name} needs {kernel.workgroup} threads, {self.target.name} has {self.target.invocations}"
+            )
+        words = word_count(call.output.shape, step.out)
+        params = link.fields(kernel, op, call, words)
+        text = link.link(kernel, op, call, step.layouts, step.out, params, self.target)
+        buffers: list[Place] = []
+        moved = 4 * words
+        for position, (name, layout) in enumerate(zip(step.node.inputs, step.layouts, strict=True)):
+            if name in self.graph.constants:
+                buffers.append(("constant", self._constant(step, position, name, layout)))
+                moved += int(self.constants[buffers[-1][1]].nbytes)
+            else:
+                buffers.append(("slot", self.slot[name]))
+                moved += 4 * word_count(call.inputs[position].shape, layout or self.plan.layouts[name])
+        buffers.append(("slot", self.slot[step.node.output]))
+        self.dispatches.append(
+            Dispatch(
+                kernel=kernel.name,
+                value=step.node.output,
+                source=step.node.source,
+                shader=self.shaders.setdefault(text, len(self.shaders)),
+                buffers=tuple(buffers),
+                uniform=self._uniform(link.params_bytes(params)),
+                grid=link.grid(kernel.threads(call, step.out), kernel.workgroup, self.target.workgroups),
+                layouts=tuple(layout.short for layout in (*step.layouts, step.out) if layout is not None),
+                moved=moved,
+                macs=_macs(step),
+            )
+        )
+
+    def _uniform(self, data: bytes) -> tuple[int, int]:
+        offset = len(self.uniforms)
+        self.uniforms += data + bytes(-len(data) % self.target.uniform_alignment)
+        return offset, len(data)
+
+    def _constant(self, step: Step, position: int, name: str, layout: Layout | None) -> int:
+        prepack: Callable[..., Array] | None = step.kernel.prepack.get(position)
+        key = (name, layout) if prepack is None else (name, prepack, str(step.call))
+        if key not in self.constant_index:
+            array = self.graph.constants[name]
+            if layout is not None and self.graph.types[name].dtype == INT8X4:
+                array = pack(array, layout)
+            elif prepack is not None:
+                array = prepack(step.call, array)
+            self.constant_index[key] = len(self.constants)
+            self.constants.append(_whole_words(array))
+        return self.constant_index[key]
+
+    def _port(self, name: str) -> Port:
+        t, layout = self.graph.types[name], self.plan.layouts.get(name, Layout.TENSOR_WIDTH_PACKED)
+        place: Place = (
+            ("slot", self.slot[name]) if name in self.slot else ("constant", self._output_constant(name, layout))
+        )
+        return Port(name, t.shape, t.dtype, layout.short, place, 4 * word_count(t.shape, layout))
+
+    def _output_constant(self, name: str, layout: Layout) -> int:
+        array = self.graph.constants[name]
+        self.constants.append(_whole_words(pack(array, layout) if layout.is_int8 else array))
+        return len(self.constants) - 1
+
+    def finish(self) -> Program:
+        """The program of all steps added."""
+        return Program(
+            shaders=tuple(self.shaders),
+            inputs=tuple(self._port(name) for name in self.graph.inputs),
+            outputs=tuple(self._port(name) for name in self.graph.outputs),
+            slots=tuple(self.slots),
+            constants=tuple(self.constants),
+            uniforms=bytes(self.uniforms),
+            dispatches=tuple(self.dispatches),
+            values=self.values,
+        )
+
+
+def _whole_words(array: Array) -> Array:
+    """The bytes of an array padded to 16, the smallest buffer bound."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.pad(data, (0, -len(data) % 16)).view(np.uint32)
+
+
+def _macs(step: Step) -> int:
+    weight = next(
+        (t for t in step.call.inputs[1:2] if step.node.op.startswith(("q8ta_conv", "q8ta_linear", "conv", "linear"))),
+        None,
+    )
+    if weight is None:
+        return 0
+    if "conv_transpose2d" in step.node.op:  # each pixel of the input, not of the result, meets every tap
+        x = step.call.inputs[0]
+        return x.numel // x.shape[1] * weight.numel
+    return step.call.output.numel * math.prod(weight.shape[1:])

@@ -1,0 +1,229 @@
+"""Links a kernel's WGSL: its files, the libraries, and generated bindings, params struct and operand functions.
+
+Module-scope declarations have no order in WGSL, so linking is appending. For an activation operand `x` a kernel may
+call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only), `x_at(p)` (the element as i32 or f32)
+and, where result and operand are int8 of one shape and packed axis, `x_word_of(word)` (its word for a result's word);
+for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type of its
+elements: i32 or f32). Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as
+vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th; without positions, `x_item(i, at)` what
+its buffer holds at an index. A synced kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are
+equal, everything is bound as vectors of four words.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources.abc import Traversable
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4
+from q8ta_wgpu.ir.layout import Layout, packed_axis
+from q8ta_wgpu.ir.op import Call, Kernel, Op, Params, dims
+from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.program.unroll import unroll
+
+_FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
+_BUFFER = {INT8X4: "u32", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """How one operand of a dispatch is bound: its WGSL name, dtype, and layout (None for constants)."""
+
+    name: str
+    dtype: str
+    layout: Layout | None
+
+
+@functools.cache
+def _files() -> dict[str, Traversable]:
+    """The WGSL files of all families by stem."""
+    folders = [f for f in importlib.resources.files("q8ta_wgpu.kernels").iterdir() if f.is_dir()]
+    return {f.name.removesuffix(".wgsl"): f for folder in folders for f in folder.iterdir() if f.name.endswith(".wgsl")}
+
+
+@functools.cache
+def source(stem: str) -> str:
+    """The text of the file `stem`.wgsl of a family."""
+    return _files()[stem].read_text(encoding="utf-8")
+
+
+def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Binding, ...]:
+    """The operand bindings of a call in order; activation operands of a variadic operator are numbered."""
+    found = []
+    for position, t in enumerate(call.inputs):
+        operand = op.operand(position)
+        name = (
+            f"{operand.name}{position - len(op.operands) + 1}"
+            if op.variadic and operand is op.operands[-1]
+            else operand.name
+        )
+        found.append(Binding(name, t.dtype, None if operand.constant else layouts[position]))
+    return tuple(found)
+
+
+def _axis(layout: Layout) -> str:
+    return "xyzw"[packed_axis(layout)]
+
+
+def _operand(binding: Binding, slot: int, kernel: Kernel) -> list[str]:
+    name, wide = binding.name, binding.name in kernel.wide
+    element = _element(name, binding.dtype, kernel)
+    lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
+    if binding.layout is None or wide or not kernel.positions:
+        return lines
+    lines.append(
+        f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}"
+    )
+    if binding.dtype == INT8X4:
+        axis = _axis(binding.layout)
+        lines += [
+            f"fn {name}_word(p: vec4<u32>) -> u32 {{ return {name}[{name}_index(p)]; }}",
+            f"fn {name}_at(p: vec4<u32>) -> i32 {{ return lane({name}_word(p), p.{axis} % 4u); }}",
+        ]
+    else:
+        lines.append(f"fn {name}_at(p: vec4<u32>) -> f32 {{ return {name}[{name}_index(p)]; }}")
+    return lines
+
+
+def _counterpart(name: str, same: bool) -> str:
+    """The operand's word at the place of a word of the result: the same one where shape and layout are the same."""
+    place = "word" if same else f"{name}_index(y_coord(word))"
+    return f"fn {name}_word_of(word: u32) -> u32 {{ return {name}[{place}]; }}"
+
+
+def _element(name: str, dtype: str, kernel: Kernel) -> str:
+    """The WGSL type of what a buffer holds at an index."""
+    return f"vec4<{_BUFFER[dtype]}>" if name in kernel.wide else _BUFFER[dtype]
+
+
+def _variadic(op: Op, operands: Sequence[Binding], kernel: Kernel) -> list[str]:
+    name = op.operands[-1].name
+    members = [b for b in operands if re.fullmatch(rf"{name}\d+", b.name)]
+
+    def body(read: str) -> str:
+        cases = " ".join(f"case {i}u: {{ return {b.name}{read}; }}" for i, b in enumerate(members[1:], 1))
+        return f"{{ switch i {{ {cases} default: {{ return {members[0].name}{read}; }} }} }}"
+
+    if not kernel.positions:
+        element = _element(members[0].name, members[0].dtype, kernel)
+        return [f"fn {name}_item(i: u32, at: u32) -> {element} {body('[at]')}"]
+    element = "i32" if members[0].dtype == INT8X4 else "f32"
+    return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {body('_at(p)')}"]
+
+
+def _vectors(kernel: Kernel, operands: Sequence[Binding], call: Call, out: Layout) -> Kernel:
+    """A synced kernel with everything bound as vectors, where every index of its operands is the result's."""
+    activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
+    if any((layout, shape) != (out, call.output.shape) for _, layout, shape in activations):
+        return kernel
+    return replace(kernel, wide=(*(name for name, _, _ in activations), "y"), positions=False)
+
+
+def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
+    """What words.wgsl asks for, made from `combine`: an item is a word, or a vector of four."""
+    names = [b.name for b in operands if b.layout]
+    item = "vec4<u32>" if wide else "u32"
+    loads = ", ".join(f"{name}[at]" if wide else f"{name}_word_of(at)" for name in names)
+    lanes = [f"combine({', '.join(f'v.{name}.{lane}' for name in names)})" for lane in "xyzw"]
+    result = f"vec4<u32>({', '.join(lanes)})" if wide else f"combine({', '.join(f'v.{name}' for name in names)})"
+    return [
+        f"const ITEM_WORDS = {4 if wide else 1}u;",
+        f"const ITEMS = {2 if wide else 8}u;",
+        f"struct Loaded {{ {', '.join(f'{name}: {item}' for name in names)} }}",
+        f"fn load(at: u32) -> Loaded {{ return Loaded({loads}); }}",
+        f"fn result(v: Loaded) -> {item} {{ return {result}; }}",
+    ]
+
+
+def _result(dtype: str, layout: Layout, slot: int, kernel: Kernel) -> list[str]:
+    buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, kernel)}>;"
+    if not kernel.positions:
+        return [buffer]
+    step = ["0u"] * 4
+    if dtype == INT8X4:
+        step[packed_axis(layout)] = "1u"
+    return [
+        buffer,
+        f"alias Element = {'i32' if dtype == INT8X4 else 'f32'};",
+        f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
+        f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
+        f"const Y_LANE = vec4<u32>({', '.join(step)});",
+    ]
+
+
+def fields(kernel: Kernel, op: Op, call: Call, words: int) -> Params:
+    """All uniform fields of a dispatch: 4-vectors first, so that no padding is needed between fields."""
+    found: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {}
+    for binding, t in zip(bindings(op, call, [Layout.DEFAULT] * len(call.inputs)), call.inputs, strict=True):
+        if binding.layout is not None:
+            found[f"{binding.name}_dims"] = dims(t)
+    found["y_dims"] = dims(call.output)
+    found["words"] = np.uint32(words)
+    found.update(kernel.params(call))
+    return dict(sorted(found.items(), key=lambda item: not isinstance(item[1], tuple)))
+
+
+def params_bytes(params: Params) -> bytes:
+    """The uniform buffer's contents, padded to 16 bytes."""
+    parts = [np.array(v, np.uint32).tobytes() if isinstance(v, tuple) else v.tobytes() for v in params.values()]
+    data = b"".join(parts)
+    return data + bytes(-len(data) % 16)
+
+
+def link(
+    kernel: Kernel,
+    op: Op,
+    call: Call,
+    layouts: Sequence[Layout | None],
+    out: Layout,
+    params: Params,
+    target: Target = BASELINE,
+) -> str:
+    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
+    as `target` takes it fastest.
+
+    Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or the emulated dot product.
+    """
+    operands = bindings(op, call, layouts)
+    if kernel.synced:
+        kernel = _vectors(kernel, operands, call, out)
+    struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
+    lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
+    for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
+        lines += _operand(binding, slot, kernel)
+        words = kernel.positions and binding.name not in kernel.wide
+        if words and binding.layout is not None and binding.dtype == call.output.dtype == INT8X4:
+            lines.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
+    if op.variadic:
+        lines += _variadic(op, operands, kernel)
+    if kernel.synced:
+        lines += _combined(operands, "y" in kernel.wide)
+    lines += _result(call.output.dtype, out, len(operands), kernel)
+    lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
+    lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
+    choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if target.packed_dot else "dot_emulated"}
+    stems = [choices.get(stem, stem) for stem in kernel.source]
+    text = "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
+    if not (kernel.unrolled and target.cpu):
+        return text
+    label, _, rest = text.partition("\n")
+    return f"{label}\n{unroll(rest)}"
+
+
+def _literal(value: int) -> str:
+    return f"{int(value)}u" if value >= 0 else f"{int(value)}i"
+
+
+def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: int) -> tuple[int, int, int]:
+    """Workgroups in x, y, z: a one-dimensional grid past `limit` goes on in y."""
+    x, y, z = (-(-t // w) for t, w in zip(threads, workgroup, strict=True))
+    if x > limit and y == 1:
+        y = -(-x // limit)
+        x = -(-x // y)
+    return max(x, 1), max(y, 1), max(z, 1)

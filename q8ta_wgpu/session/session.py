@@ -1,0 +1,311 @@
+"""Session: a model on a device, called like a function."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4
+from q8ta_wgpu.ir.layout import Layout, pack, unpack
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.program.build import POLICIES, schedule
+from q8ta_wgpu.program.program import Port, Program
+from q8ta_wgpu.runtime.figures import Memory, Opening
+from q8ta_wgpu.session.streaming import Pending, stream
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.model.model import Model
+    from q8ta_wgpu.runtime.device import Device
+    from q8ta_wgpu.runtime.executor import Executor
+    from q8ta_wgpu.session.timing import Timing
+    from q8ta_wgpu.tune.report import Tuning
+
+Array = NDArray[Any]
+_LAYOUTS = {layout.short: layout for layout in Layout}
+
+
+class Session:
+    """Runs a model: numpy (or torch) arrays in, numpy arrays out, in the structure of the module's own outputs.
+
+    Args:
+        model: what `compile` or `load` returned.
+        device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or backend
+            ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own device.
+        layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
+            forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
+        tune: whether kernels and layouts are chosen by measurement (`q8ta_wgpu.tune`) instead of by rules. What is not
+            in the user's cache is timed first; only tuned sessions read the cache. `print(session.tuning)` says what
+            was found. Results are the same bytes.
+
+    Attributes:
+        model, device: what was opened; `device` is None for the reference.
+        opening: seconds it took.
+
+    Raises:
+        InputError: `layouts` is neither, or the reference is to be tuned.
+        DeviceError: no adapter fits, the model needs more than it offers, the model is int8 and the device computes
+            other bytes than the reference, or it is to be tuned and has no timestamp queries.
+
+    Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
+    of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
+    is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
+
+    Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
+    context manager, or `close()`, to free device memory.
+    """
+
+    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
+        if not hasattr(model, "graph"):
+            raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
+        if layouts not in POLICIES:
+            raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {layouts!r}")
+        if tune and isinstance(device, str) and device == "reference":
+            raise InputError("the reference has no kernels to choose from: tune needs an adapter")
+        self.model = model
+        self._layouts = layouts
+        self._tune = tune
+        self._lock = threading.Lock()
+        self._closed = False
+        self.device: Device | None = None
+        self.opening = Opening()
+        self._executor: Executor | None = None
+        if isinstance(device, str) and device == "reference":
+            return
+        from q8ta_wgpu.runtime.device import open_device
+        from q8ta_wgpu.runtime.executor import Executor
+
+        started = time.perf_counter()
+        self.device = open_device(device)
+        if any(t.dtype in (INT8, INT8X4) for t in model.graph.types.values()):
+            if self.device.contract:
+                raise DeviceError(
+                    f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
+                    "device='reference'; a newer driver may help"
+                )
+            if not self.device.target.cpu:
+                _ = self.device.dot_rates  # which form of the dot product is linked; on CPUs the two are about equal
+        opened = time.perf_counter()
+        program = self.program
+        scheduled = time.perf_counter()
+        self._executor = Executor(program, self.device)
+        loaded = time.perf_counter()
+        self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
+
+    @functools.cached_property
+    def tuning(self) -> Tuning | None:
+        """What tuning found; None for a session that is not tuned."""
+        if not self._tune or self.device is None:
+            return None
+        from q8ta_wgpu.tune import tuner as tune
+
+        return tune.tune(self.model.graph, self.device, self._layouts)
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
+        plan = self.tuning.plan if self.tuning else None
+        return schedule(self.model.graph, self.device.target if self.device else BASELINE, plan, self._layouts)
+
+    @property
+    def name(self) -> str:
+        """The adapter's name, or 'reference'."""
+        return self.device.name if self.device else "reference"
+
+    @property
+    def memory(self) -> Memory | None:
+        """Device memory the session holds, at most so far; None for the reference, which has none."""
+        return self._executor.memory if self._executor else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model, inputs by position or by name.
+
+        Raises InputError naming the input, what was expected and what was found; DeviceError if the device fails.
+        """
+        return self._finish(self._start(args, kwargs).result())
+
+    async def run_async(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that can be awaited under asyncio: the loop goes on while inputs are packed and the device works.
+
+        It runs in a thread of asyncio's pool, which works on every device. Several may be awaited at a time. Do not
+        change an input array before its call has finished. Cancelling stops the waiting, not the device. Raises as a
+        call does.
+        """
+        return await asyncio.to_thread(self, *args, **kwargs)
+
+    def run_many(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Outputs of many calls, in order, with upload, computation and read-back overlapping: faster than calls where
+        the device would wait for the host.
+
+        Args:
+            items: an item is an array, a tuple of arrays in the order of the inputs, or a mapping from names to arrays.
+                At most three items are taken ahead of the outputs; an item's arrays may change once the next is taken.
+
+        Raises InputError or DeviceError at the turn of the item that is wrong, naming its number, and whatever `items`
+        raises. The session stays usable then, and where the iteration is left early. Other calls may come in between.
+        """
+        try:
+            iterator = iter(items)
+        except TypeError as error:
+            raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
+        return stream(iterator, lambda item: self._start(*_arguments(item)), self._finish)
+
+    def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
+        arrays = self._arrays(args, kwargs)
+        words = self._words(arrays) if self._executor else []
+        with self._lock:
+            self._check_open()
+            if self._executor is not None:
+                return self._executor.submit(words)
+        values = reference.run(self.model.graph, arrays)
+        # Copies: a value may be a constant, or the caller's own array.
+        return _Computed([values[name].copy() for name in self.model.graph.outputs])
+
+    def _finish(self, found: Sequence[Array]) -> Any:
+        if self._executor is not None:
+            found = [_from_words(w, port) for w, port in zip(found, self.program.outputs, strict=True)]
+        return self.model.structure.unflatten(list(found))
+
+    def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
+        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
+        those the adapter was measured at, once.
+
+        Raises DeviceError without timestamp queries, InputError as a call does.
+        """
+        from q8ta_wgpu.session.timing import Timing
+
+        arrays = self._arrays(args, kwargs)
+        if repeats < 1 or warmup < 0:
+            raise InputError(f"repeats must be at least 1 and warmup at least 0, found {repeats} and {warmup}")
+        with self._lock:
+            self._check_open()
+            if self._executor is None or self.device is None or not self.device.timestamps:
+                raise DeviceError(
+                    f"{self.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that has "
+                    "them, or request a device of your own with required_features=['timestamp-query']"
+                )
+            words = self._words(arrays)
+            measured = self._executor.time(words, warmup + repeats)[warmup:]
+            runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
+        return Timing(self.name, self.program, measured, runs, *_rates(self.device))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this session was closed; make a new Session(model)")
+
+    def close(self) -> None:
+        """Frees device memory; further calls raise InputError. Closing twice is harmless."""
+        with self._lock:
+            if self._executor is not None and not self._closed:
+                self._executor.close()
+            self._closed = True
+
+    def __repr__(self) -> str:
+        return f"Session({self.model!r}, {self.name!r})"
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+        names = self.model.graph.inputs
+        if len(args) > len(names):
+            raise InputError(f"the model takes {len(names)} inputs ({', '.join(names)}), found {len(args)}")
+        given: dict[str, Any] = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(names)}")
+            if name in given:
+                raise InputError(f"input {name!r} was given twice, by position and by name")
+            given[name] = value
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise InputError(f"the model takes {len(names)} inputs ({', '.join(names)}); missing: {', '.join(missing)}")
+        return {name: self._check(name, given[name]) for name in names}
+
+    def _words(self, arrays: Mapping[str, Array]) -> list[Array]:
+        return [_to_words(arrays[port.name], port) for port in self.program.inputs]
+
+    def _check(self, name: str, value: Any) -> Array:
+        t = self.model.graph.types[name]
+        array, wanted = as_array(name, value), self.model.graph.given(name)
+        if array.dtype != wanted and not (t.dtype == FLOAT32 and array.dtype.kind == "f"):
+            hint = (
+                ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
+            )
+            raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
+        if array.shape != t.shape:
+            what = ("is empty, it " if array.size == 0 else "") + f"must have shape {t.shape}"
+            raise InputError(
+                f"input {name!r} {what}, found shape {array.shape}; "
+                "model.reshape(...) gives a model for another input or batch size"
+            )
+        with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
+            return self.model.graph.stored(name, np.asarray(array, wanted, order="C"))
+
+
+def _rates(device: Device) -> tuple[float, float]:
+    """Packed dot products and copy bandwidth of a device; 0 for what cannot be measured, which is no reason to fail."""
+    dot = copy = 0.0
+    with contextlib.suppress(DeviceError):
+        dot = device.dot_rates.packed
+    with contextlib.suppress(DeviceError):
+        copy = device.copy_rate
+    return dot, copy
+
+
+class _Computed:
+    """What the reference computed at once, as a run that is over."""
+
+    def __init__(self, outputs: list[Array]) -> None:
+        self.outputs = outputs
+
+    def result(self) -> list[Array]:
+        return self.outputs
+
+    def discard(self) -> None:
+        pass
+
+
+def _arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and named arguments of an item of run_many."""
+    if isinstance(item, Mapping):
+        return (), item
+    return item if isinstance(item, tuple) else (item,), {}
+
+
+def as_array(name: str, value: Any) -> Array:
+    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which numpy lacks
+                value = value.float()
+        if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except Exception as error:
+        raise InputError(
+            f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
+        ) from error
+
+
+def _to_words(array: Array, port: Port) -> Array:
+    return pack(array, _LAYOUTS[port.layout]) if port.dtype == INT8X4 else array
+
+
+def _from_words(words: Array, port: Port) -> Array:
+    if port.dtype == INT8X4:
+        return unpack(words, port.shape, _LAYOUTS[port.layout])
+    return words.reshape(port.shape)

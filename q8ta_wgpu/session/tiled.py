@@ -1,0 +1,217 @@
+"""Big images in tiles: windows of one size with a halo, so that the seams are byte-equal to the untiled result."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.graph import Array, Graph, Node
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Shape, word_count
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.session.session import Session, as_array
+
+_AXES = (2, 3)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One tile along an axis: input rows from `start` on give output rows from `origin` on, of which keep_first up to
+    but not keep_last are kept."""
+
+    start: int
+    origin: int
+    keep_first: int
+    keep_last: int
+
+
+class TiledSession:
+    """A fully convolutional model over images too large for one program: a Session over windows of one size.
+
+    Args:
+        model: one float32 or uint8 input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
+        shape: (n, c, h, w) of the whole image.
+        device: as for Session.
+        max_bytes: the largest value a window may hold; by default what the device can bind.
+
+    A call takes the whole image and returns the whole output, the same bytes as an untiled run. An image that fits is
+    one window.
+
+    Raises InputError where the model is not fully convolutional, or not even its halo fits into `max_bytes`.
+    """
+
+    def __init__(self, model: Model, shape: Shape, device: Any = None, max_bytes: int | None = None) -> None:
+        names = model.graph.inputs
+        if len(names) != 1 or len(model.graph.outputs) != 1 or len(shape) != 4:
+            raise InputError(f"tiling takes one 4-D input and one output, found {len(names)} inputs and shape {shape}")
+        whole = model.reshape(shape).graph
+        self.shape = shape
+        self._output = whole.types[whole.outputs[0]].shape
+        self.window = _window_size(whole, model, shape, max_bytes or _binding_size(device))
+        if self.window == shape[2:]:
+            self._rows: tuple[Window, ...] = (Window(0, 0, 0, self._output[2]),)
+            self._columns: tuple[Window, ...] = (Window(0, 0, 0, self._output[3]),)
+        else:
+            self._rows, self._columns = (tuple(_windows(whole, axis, self.window[axis - 2])) for axis in _AXES)
+        self.session = Session(model.reshape((*shape[:2], *self.window)), device)
+
+    @property
+    def windows(self) -> int:
+        """How many windows the image takes."""
+        return len(self._rows) * len(self._columns)
+
+    def __call__(self, x: Any) -> Array:
+        """Runs every window; x is an array of `shape`, of the dtype the model takes."""
+        x = as_array(self.session.model.graph.inputs[0], x)
+        if x.shape != self.shape:
+            raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
+        result = np.empty(self._output, np.float32)
+        height, width = self.window
+        places = list(itertools.product(self._rows, self._columns))
+        windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in places)
+        for (r, c), outputs in zip(places, self.session.run_many(windows), strict=True):
+            rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
+            kept = _only(outputs)[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
+            result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
+        return result
+
+    def close(self) -> None:
+        """Frees device memory."""
+        self.session.close()
+
+    def __enter__(self) -> TiledSession:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _only(outputs: Any) -> Array:
+    while isinstance(outputs, (tuple, list)):
+        (outputs,) = outputs
+    return np.asarray(next(iter(outputs.values())) if isinstance(outputs, dict) else outputs)
+
+
+def _binding_size(device: Any) -> int:
+    if isinstance(device, str) and device == "reference":
+        return BASELINE.binding_size
+    from q8ta_wgpu.runtime.device import open_device
+
+    return open_device(device).target.binding_size
+
+
+def largest_value(graph: Graph) -> int:
+    """Bytes of the largest value of a graph, in its least compact layout."""
+    values = [*graph.inputs, *(node.output for node in graph.nodes)]
+    sizes = []
+    for name in values:
+        t = graph.types[name]
+        layouts = INT8_LAYOUTS if t.q else ()
+        sizes.append(max([4 * word_count(t.shape, layout) for layout in layouts] or [4 * t.numel]))
+    return max(sizes)
+
+
+def _window_size(graph: Graph, model: Model, shape: Shape, limit: int) -> tuple[int, int]:
+    """The largest window of the image, its longer side halved until every value fits."""
+    size = [shape[2], shape[3]]
+    multiples = [_alignment(graph, axis) for axis in _AXES]
+    while largest_value(model.reshape((*shape[:2], *size)).graph) > limit:
+        longer = 0 if size[0] >= size[1] else 1
+        size[longer] = _half(size[longer], shape[2 + longer], multiples[longer])
+    return size[0], size[1]
+
+
+def _half(size: int, extent: int, multiple: int) -> int:
+    """The next smaller window: its distance from the image's end is a multiple, so that the last one can end there."""
+    half = size // 2
+    half -= (half - extent) % multiple
+    if half < multiple:
+        raise InputError(f"not even a tile of {multiple} rows or columns fits: raise max_bytes")
+    return half
+
+
+def _scales(graph: Graph, axis: int) -> dict[str, Fraction]:
+    """Rows (or columns) of each value per row of the input, exactly."""
+    scales = {graph.inputs[0]: Fraction(1)}
+    for node in graph.nodes:
+        reads = []
+        for position, name in enumerate(node.inputs):
+            if name in scales:
+                first, _ = _span(graph, node, position, axis, 0, 0)
+                later, _ = _span(graph, node, position, axis, _FAR, _FAR)
+                reads.append(scales[name] * Fraction(_FAR, later - first) if later > first else None)
+        if len(set(reads)) > 1 or None in reads:
+            raise InputError(f"the model cannot run in tiles: {node.op} joins images of different sizes")
+        if reads and reads[0] is not None:
+            scales[node.output] = reads[0]
+    return scales
+
+
+_FAR = 5040
+"""A position far from the border, divisible by every usual factor, to read an operator's stride from."""
+
+
+def _alignment(graph: Graph, axis: int) -> int:
+    """Where windows may start: multiples of this many rows, whole rows of every value."""
+    return math.lcm(*(scale.denominator for scale in _scales(graph, axis).values()))
+
+
+def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
+    """Input rows (axis 2) or columns (3) that output rows or columns first..last depend on, clipped to the image.
+
+    Raises InputError at an operator that is not local along the axis.
+    """
+    spans: dict[str, tuple[int, int]] = {graph.outputs[0]: (first, last)}
+    for node in reversed(graph.nodes):
+        if node.output not in spans:
+            continue
+        for position, name in enumerate(node.inputs):
+            shape = graph.types[name].shape
+            if name in graph.constants or len(shape) != 4:
+                continue
+            span = _span(graph, node, position, axis, *spans[node.output])
+            clipped = max(span[0], 0), min(span[1], shape[axis] - 1)
+            old = spans.get(name, clipped)
+            spans[name] = min(old[0], clipped[0]), max(old[1], clipped[1])
+    return spans[graph.inputs[0]]
+
+
+def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: int) -> tuple[int, int]:
+    op, factor = OPS[node.op], node.attrs.get("factor", 1)
+    if op.operand(position).at_result:
+        return first // factor, last // factor
+    reads = op.reads
+    span = reads(call_of(graph, node), axis, first, last) if reads else None
+    if span is None:
+        place = f" ({node.source})" if node.source else ""
+        raise InputError(
+            f"the model cannot run in tiles: {node.op}{place} reads more than a neighbourhood of the image"
+        )
+    return span
+
+
+def _windows(graph: Graph, axis: int, size: int) -> Iterator[Window]:
+    """Windows of `size` covering the axis: each keeps as many output rows as its halo leaves."""
+    extent = graph.types[graph.inputs[0]].shape[axis]
+    outputs = graph.types[graph.outputs[0]].shape[axis]
+    multiple, scale = _alignment(graph, axis), _scales(graph, axis)[graph.outputs[0]]
+    kept = 0
+    while kept < outputs:
+        first, _ = needed(graph, axis, kept, kept)
+        start = min(first // multiple * multiple, extent - size)
+        last = outputs - 1 if start + size == extent else min(outputs, math.floor((start + size) * scale)) - 1
+        while last >= kept and needed(graph, axis, kept, last)[1] >= start + size:
+            last -= 1
+        if last < kept:
+            raise InputError(f"a tile of {size} is smaller than what one output row or column needs: raise max_bytes")
+        yield Window(start, int(start * scale), kept, last + 1)
+        kept = last + 1

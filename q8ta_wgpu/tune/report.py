@@ -1,0 +1,113 @@
+"""What tuning found, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+
+
+@dataclass(frozen=True)
+class Change:
+    """A dispatch that tuning gave another kernel or other layouts, and the microseconds of both.
+
+    Attributes:
+        before, after: None for a transition that one of the plans does without.
+        count: how many equal dispatches changed alike.
+    """
+
+    before: Step | None
+    after: Step | None
+    microseconds: tuple[float, float]
+    count: int = 1
+
+    def __str__(self) -> str:
+        step = self.after or self.before
+        assert step is not None
+        shape = "x".join(map(str, step.call.output.shape))
+        before, after = self.microseconds
+        ways = f"{_described(self.before)} -> {_described(self.after)}"
+        return f"{self.count:>3} x {ways}, result {shape}: {before:.1f} -> {after:.1f} us"
+
+
+def _described(step: Step | None) -> str:
+    if step is None:
+        return "none"
+    reads = " ".join(layout.short for layout in step.layouts if layout is not None)
+    return f"{step.kernel.name} ({reads} -> {step.out.short})"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The outcome of tuning a graph on a device. `print` it for what was timed, what changed and the gain.
+
+    Attributes:
+        device: the adapter's name.
+        rules: the plan by estimates; plan: the one by measurement.
+        microseconds: of every candidate, by call and way as in `cost.Measurements`.
+        sampled: candidates timed in full; stopped: given up after two runs; estimated: not run, because that would take
+            too long.
+        cached: candidates taken from the cache.
+        seconds: how long all of it took.
+        cache: the cache file, if there is a folder for one; note: what is wrong with it, empty if nothing is.
+    """
+
+    device: str
+    rules: Plan
+    plan: Plan
+    microseconds: Mapping[tuple[str, str], Mapping[cost.Way, float]]
+    sampled: int
+    stopped: int
+    estimated: int
+    cached: int
+    seconds: float
+    cache: Path | None
+    note: str
+
+    @property
+    def timed(self) -> int:
+        """Candidates that were run on the device."""
+        return self.sampled + self.stopped
+
+    def step_us(self, step: Step) -> float:
+        """Measured microseconds of a dispatch of either plan; 0 for one that could not be measured."""
+        ways = self.microseconds.get(cost.call_key(OPS[step.node.op], step.call), {})
+        return ways.get((step.kernel.name, step.layouts, step.out), 0.0)
+
+    def predicted_ms(self, plan: Plan) -> float:
+        """Milliseconds of a run of either plan: the sum of its dispatches."""
+        return sum(map(self.step_us, plan.steps)) / 1e3
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What differs between the plans, largest gain first."""
+        before = {step.node.output: step for step in self.rules.steps}
+        after = {step.node.output: step for step in self.plan.steps}
+        found: dict[object, Change] = {}
+        for name in dict.fromkeys([*before, *after]):
+            pair = before.get(name), after.get(name)
+            us = (self.step_us(pair[0]) if pair[0] else 0.0, self.step_us(pair[1]) if pair[1] else 0.0)
+            texts = _described(pair[0]), _described(pair[1])
+            if texts[0] != texts[1]:
+                shape = next(step.call.output.shape for step in pair if step)
+                same = found.get(key := (*texts, shape, us))
+                found[key] = Change(*pair, us, same.count + 1 if same else 1)
+        return tuple(sorted(found.values(), key=lambda c: c.count * (c.microseconds[1] - c.microseconds[0])))
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.device}: {self.timed} candidates timed ({self.stopped} of them stopped after two runs), "
+            f"{self.estimated} too long to run, {self.cached} taken from the cache, {self.seconds:.1f} s"
+        ]
+        changes = self.changes
+        lines += ["against the rules:", *(f"  {change}" for change in changes)] if changes else ["the rules stand"]
+        before, after = self.predicted_ms(self.rules), self.predicted_ms(self.plan)
+        lines.append(
+            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned, {len(self.plan.steps)} dispatches"
+        )
+        lines.append(f"cache: {self.cache}" if self.cache else "cache: none")
+        return "\n".join([*lines, *([self.note] if self.note else [])])

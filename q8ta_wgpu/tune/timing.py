@@ -1,0 +1,183 @@
+"""How long the ways of running a call take on a device, by timestamp queries.
+
+All ways of one call are dispatches of one program, so that they read the same buffers and take turns: what else the
+device does while they are timed slows all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.op import Call, Kernel, Op
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.program import Program
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+
+HOPELESS = 3.0
+"""A way that takes this many times the best in one run, and in another to be sure, is not run again."""
+
+LONGEST = 1.0
+"""Seconds a run may take. One whose estimate is HOPELESS times that of the first candidate, and as many times as slow
+as that was measured would take longer than this, is not run: operating systems reset a GPU that hangs for two."""
+
+SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
+"""Seconds of a sample; most and fewest samples; seconds that the samples of a call should not pass."""
+
+SPIN_UP, WARM_UP = 0.5, 0.03
+"""Seconds of work before the first call and before every other: clocks fall while the host packs weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A way of running a call."""
+
+    kernel: Kernel
+    layouts: tuple[Layout | None, ...]
+    out: Layout
+
+    @property
+    def way(self) -> cost.Way:
+        """What `cost.Measurements` know it by."""
+        return self.kernel.name, self.layouts, self.out
+
+    def estimate(self, op: Op, call: Call) -> float:
+        """Its cost by estimate, in bytes."""
+        return cost.dispatch_cost(self.kernel, op, call, self.layouts, self.out)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How long a candidate takes.
+
+    Attributes:
+        microseconds: the median of its samples; the shorter of two runs where it was stopped; else its estimate.
+        how: 'sampled', 'stopped' or 'estimated'.
+    """
+
+    microseconds: float
+    how: str
+
+
+class Timer:
+    """Times candidates on a device. Raises DeviceError if the device fails."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._spun = False
+
+    def copy(self) -> float:
+        """Microseconds in which a copy moves 10^9 bytes, read and written."""
+        return 1e6 / self.device.copy_rate
+
+    def times(
+        self,
+        op: Op,
+        call: Call,
+        constants: Mapping[int, Array],
+        candidates: Sequence[Candidate],
+        known: Mapping[Candidate, float],
+    ) -> list[Timed]:
+        """Times candidates of one call.
+
+        Args:
+            op: the operator; call: what is timed.
+            constants: constant inputs by position; the others are filled with random numbers.
+            candidates: ways to run it that the device can run. The first is run however long it takes.
+            known: microseconds of other ways.
+        """
+        executor = Executor(_program(op, call, constants, candidates, self.device), self.device)
+        try:
+            self._warm(executor)
+            found = self._first(executor, op, call, candidates, known)
+            limit = HOPELESS * min(*(timed.microseconds for timed in found), *known.values(), np.inf)
+            for i, timed in enumerate(found):
+                if timed.how == "stopped" and timed.microseconds > limit:
+                    again = _sane(executor.time_runs([], 1, only=i)[0])
+                    found[i] = Timed(min(timed.microseconds, again), "stopped")
+            short = {i: timed.microseconds for i, timed in enumerate(found) if timed.microseconds <= limit}
+            medians = self._medians(executor, short)
+        finally:
+            executor.close()
+        return [Timed(medians[i], "sampled") if i in medians else timed for i, timed in enumerate(found)]
+
+    def _first(
+        self,
+        executor: Executor,
+        op: Op,
+        call: Call,
+        candidates: Sequence[Candidate],
+        known: Mapping[Candidate, float],
+    ) -> list[Timed]:
+        """One run of each candidate, after one that compiles it, but of those that would take too long."""
+        found: list[Timed] = []
+        base, base_us = next(iter(known.items()), (candidates[0], 0.0))
+        for i, way in enumerate(candidates):
+            slower = way.estimate(op, call) / base.estimate(op, call)
+            if base_us and slower > HOPELESS and slower * base_us > LONGEST * 1e6:
+                found.append(Timed(slower * base_us, "estimated"))
+                continue
+            found.append(Timed(_sane(executor.time_runs([], 2, only=i)[-1]), "stopped"))
+            base_us = base_us or found[0].microseconds
+        return found
+
+    def _medians(self, executor: Executor, first: Mapping[int, float]) -> dict[int, float]:
+        """Median microseconds of dispatches by position, sampled in turns; `first` is what one run took."""
+        if not first:
+            return {}
+        runs = {i: _runs(us) for i, us in first.items()}
+        once = sum(first[i] * runs[i] for i in runs) / 1e6
+        count = int(np.clip(CALL / max(once, 1e-6), FEWEST, SAMPLES))
+        samples = [{i: executor.time_runs([], 1, n, only=i)[0] for i, n in runs.items()} for _ in range(count)]
+        return {i: _sane(np.median([sample[i] for sample in samples])) for i in runs}
+
+    def _warm(self, executor: Executor) -> None:
+        """Runs the first dispatch once, and on until a GPU's clocks are up."""
+        seconds = 0.0 if self.device.target.cpu else WARM_UP if self._spun else SPIN_UP
+        runs = _runs(executor.time_runs([], 2, only=0)[-1])
+        self._spun, start = True, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            executor.time_runs([], 3, runs, only=0)
+
+
+def _runs(microseconds: float) -> int:
+    """Runs that make a sample."""
+    return int(np.clip(SAMPLE * 1e6 / max(microseconds, 1.0), 1, 100))
+
+
+def _sane(microseconds: Any) -> float:
+    """Within what a dispatch can take: coarse timestamps may be equal."""
+    return float(np.clip(microseconds, 0.01, 1e9))
+
+
+def _program(
+    op: Op, call: Call, constants: Mapping[int, Array], candidates: Sequence[Candidate], device: Device
+) -> Program:
+    """A dispatch for each candidate. Activations are constants of the graph, so that nothing is uploaded twice."""
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    names = tuple(f"x{position}" for position in range(len(call.inputs)))
+    for position, (name, t) in enumerate(zip(names, call.inputs, strict=True)):
+        graph.types[name] = t
+        graph.constants[name] = constants[position] if position in constants else _random(rng, t)
+    steps = []
+    for i, way in enumerate(candidates):
+        node = Node(op.name, names, f"y{i}", call.attrs)
+        graph.types[node.output] = call.output
+        steps.append(Step(node, call, way.kernel, way.layouts, way.out))
+    return schedule(graph, device.target, Plan(tuple(steps), {s.node.output: s.out for s in steps}))
+
+
+def _random(rng: np.random.Generator, t: TensorType) -> Array:
+    if t.dtype == FLOAT32:
+        return rng.standard_normal(t.shape, np.float32)
+    return rng.integers(-128, 128, t.shape, np.int8)

@@ -1,0 +1,264 @@
+"""Kernels and layouts chosen by measurement: every way worth considering is timed on the device at hand.
+
+For every distinct dispatch of a graph the candidates are each kernel that can run the call, whether or not the operator
+table says that it suits, in
+
+* the layouts that the plan by estimates reads and writes there, and
+* each layout of that plan, for all operands and the result alike; what the kernel accepts in one layout alone takes
+  that one. (Under 'greedy' the layouts are given, so there are no others.)
+
+Their times, as the bytes that a copy moves in them, replace the estimates of `layout_sync.cost`, and the layout pass
+chooses among them. Transitions are measured when a plan wants them, until a plan consists of measured dispatches alone.
+Every kernel gives the same bytes, so tuning changes how long a network takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import Array, Graph, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout, word_count
+from q8ta_wgpu.ir.op import Call, Op
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.verify import call_of
+from q8ta_wgpu.passes.fold_image import fold_where_it_pays
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.plan import Plan, allowed, input_layouts, sync_layouts
+from q8ta_wgpu.passes.layout_sync.table import CLONE, runnable
+from q8ta_wgpu.program import link
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.tune.cache import Cache
+from q8ta_wgpu.tune.report import Tuning
+from q8ta_wgpu.tune.timing import Candidate, Timer
+
+MARGIN = 0.03
+"""By how much the plan by estimates must be slower to be given up: less is noise, and more shaders to compile."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with (candidates timed, candidates to time as far as known, operator); at the end with equal numbers."""
+
+
+def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progress | None = None) -> Tuning:
+    """Times the ways to run `graph` on `device`, and plans with what was found.
+
+    Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
+
+    Args:
+        graph: a runnable graph.
+        device: what to time on.
+        layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
+        progress: called before each call that is timed; by default a line on stderr, where that is a terminal.
+
+    Raises DeviceError if the device has no timestamp queries or fails, UnsupportedError as `sync_layouts` does.
+    """
+    if not device.timestamps:
+        raise DeviceError(
+            f"{device.name} has no timestamp queries, so kernels cannot be timed: leave tune out, take an adapter that "
+            "has them, or request a device of your own with required_features=['timestamp-query']"
+        )
+    return _Tuner(graph, device, layouts, progress or _line).run()
+
+
+def candidates(
+    op: Op, call: Call, target: Target, preferred: Iterable[Layout], planned: Iterable[Candidate] = ()
+) -> list[Candidate]:
+    """The ways to run a call that are worth timing: those planned, then every kernel in their layouts and in each of
+    the preferred ones."""
+    found = {way.way: way for way in planned}
+    combinations = [(way.layouts, way.out) for way in found.values()]
+    for kernel in runnable(op, call, target).values():
+        able: list[tuple[Layout | None, ...]] = [
+            (None,) if op.operand(position).constant else layouts
+            for position, layouts in enumerate(input_layouts(kernel, op, call))
+        ]
+        outs = allowed(kernel.output, call.output.dtype)
+        alike = [
+            (
+                tuple(layouts[0] if len(layouts) == 1 else layout for layouts in able),
+                outs[0] if len(outs) == 1 else layout,
+            )
+            for layout in preferred
+        ]
+        for reads, out in (*combinations, *alike):
+            way = Candidate(kernel, reads, out)
+            fits = out in outs and all(read in layouts for read, layouts in zip(reads, able, strict=True))
+            axes = {cost.AXIS[layout] for layout in (*reads, out) if layout is not None} if fits else set()
+            if fits and not (kernel.synced and len(axes) > 1):
+                found.setdefault(way.way, way)
+    return [way for way in found.values() if _is_within(way, call, target)]
+
+
+def _is_within(way: Candidate, call: Call, target: Target) -> bool:
+    """Whether a target's limits allow it: a layout may pad a tensor beyond what can be bound."""
+    placed = [(t, layout) for t, layout in zip(call.inputs, way.layouts, strict=True) if layout is not None]
+    sizes = [cost.size(t, layout) for t, layout in (*placed, (call.output, way.out))]
+    kernel = way.kernel
+    grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
+    small = math.prod(kernel.workgroup) <= target.invocations
+    return small and max(grid) <= target.workgroups and max(sizes) <= target.binding_size
+
+
+def dispatch_key(way: Candidate, op: Op, call: Call, target: Target) -> str:
+    """What a measurement is kept under: the kernel's name and a hash of all that decides how long it takes.
+
+    That is the linked WGSL with its constants and layouts, the grid, the shapes, and the sizes in the uniform fields.
+    Scales, zero points and bounds do not count, so that equal layers of a network are timed once.
+    """
+    kernel, words = way.kernel, word_count(call.output.shape, way.out)
+    fields = link.fields(kernel, op, _unscaled(call), words)
+    text = link.link(kernel, op, call, way.layouts, way.out, fields, target)
+    sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
+    grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
+    shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]
+    parts = f"{text}\n{grid} {sizes} {shapes}".encode()
+    return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
+
+
+def _unscaled(call: Call) -> Call:
+    """The call with every activation at scale 1 and zero point 0."""
+
+    def plain(t: TensorType) -> TensorType:
+        return t if t.q is None else replace(t, q=QParams(1.0, 0))
+
+    return Call(call.attrs, tuple(map(plain, call.inputs)), plain(call.output))
+
+
+Key = tuple[str, str]
+"""A call, by `cost.call_key`."""
+
+COPY_KEY = "copy of 10^9 bytes"
+
+
+@dataclass
+class _Group:
+    """Equal calls of a graph: their constants by position, and the ways they are planned in."""
+
+    op: Op
+    call: Call
+    constants: dict[int, Array] = field(default_factory=dict)
+    planned: list[Candidate] = field(default_factory=list)
+    preferred: Sequence[Layout] = ()
+
+
+@dataclass
+class _Tuner:
+    graph: Graph
+    device: Device
+    policy: str
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.target = self.device.target
+        self.graph = fold_where_it_pays(self.graph, self.target)
+        self.cache = Cache.of(self.device.wgpu.adapter.info)
+        self.timer = Timer(self.device)
+        self.microseconds: dict[Key, dict[cost.Way, float]] = {}
+        self.favoured: set[tuple[Key, cost.Way]] = set()
+        self.asked: set[tuple[Key, cost.Way]] = set()
+        self.known: set[str] = set()
+        self.timed: dict[str, str] = {}
+
+    def run(self) -> Tuning:
+        """Measures, plans, and measures what the plan has that was not measured, until there is no such thing."""
+        started = time.perf_counter()
+        rules = sync_layouts(self.graph, self.target, self.policy)
+        try:
+            if COPY_KEY not in self.cache.times:
+                self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
+            self.known.add(COPY_KEY)
+            self._measure(self._groups(rules))
+            plan = self._plan()
+            while missing := self._missing(plan):
+                self._measure(missing)
+                plan = self._plan()
+        finally:
+            if self.timed:
+                self.cache.save()
+                self.progress(len(self.timed), len(self.timed), "")
+        found = list(self.timed.values())
+        return Tuning(
+            device=self.device.name,
+            rules=rules,
+            plan=plan,
+            microseconds=self.microseconds,
+            sampled=found.count("sampled"),
+            stopped=found.count("stopped"),
+            estimated=found.count("estimated"),
+            cached=len(self.known - self.timed.keys()),
+            seconds=time.perf_counter() - started,
+            cache=self.cache.path,
+            note=self.cache.note,
+        )
+
+    def _groups(self, rules: Plan) -> list[_Group]:
+        """Every distinct call of the graph, and of the transitions its plan has."""
+        preferred = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
+        found: dict[Key, _Group] = {}
+        for node in self.graph.nodes:
+            op, call = OPS[node.op], call_of(self.graph, node)
+            arrays = {i: self.graph.constants[n] for i, n in enumerate(node.inputs) if n in self.graph.constants}
+            found.setdefault(cost.call_key(op, call), _Group(op, call, arrays, preferred=preferred))
+        for step in rules.steps:
+            op, way = OPS[step.node.op], Candidate(step.kernel, step.layouts, step.out)
+            key = cost.call_key(op, step.call)
+            found.setdefault(key, _Group(op, step.call)).planned.append(way)
+            self.favoured.add((key, way.way))
+        return list(found.values())
+
+    def _missing(self, plan: Plan) -> list[_Group]:
+        """The transitions of a plan that were not measured."""
+        found: dict[Key, _Group] = {}
+        for step in plan.transitions:
+            key, way = cost.call_key(CLONE, step.call), Candidate(step.kernel, step.layouts, step.out)
+            if (key, way.way) not in self.asked and way.way not in self.microseconds.get(key, {}):
+                found.setdefault(key, _Group(CLONE, step.call)).planned.append(way)
+                self.asked.add((key, way.way))
+        return list(found.values())
+
+    def _measure(self, groups: Sequence[_Group]) -> None:
+        """Fills in the microseconds of every candidate of the groups."""
+        work = []
+        for group in groups:
+            ways = candidates(group.op, group.call, self.target, group.preferred, group.planned)
+            work.append((group, {way: dispatch_key(way, group.op, group.call, self.target) for way in ways}))
+        total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
+        for group, keys in work:
+            new = {key: way for way, key in keys.items() if key not in self.cache.times}
+            if new:
+                self.progress(len(self.timed), total, group.op.name)
+                self._time(group, new, {way: self.cache.times[key] for way, key in keys.items() if key not in new})
+            self.known.update(keys.values())
+            measured = self.microseconds.setdefault(cost.call_key(group.op, group.call), {})
+            measured.update({way.way: self.cache.times[key] for way, key in keys.items()})
+
+    def _time(self, group: _Group, new: dict[str, Candidate], known: dict[Candidate, float]) -> None:
+        found = self.timer.times(group.op, group.call, group.constants, list(new.values()), known)
+        for key, timed in zip(new, found, strict=True):
+            self.cache.times[key] = timed.microseconds
+            self.timed[key] = timed.how
+
+    def _plan(self) -> Plan:
+        """The best plan by what was measured."""
+        rate = 1e9 / self.cache.times[COPY_KEY]
+        calls = {
+            key: {way: us * rate * (1 - MARGIN if (key, way) in self.favoured else 1) for way, us in ways.items()}
+            for key, ways in self.microseconds.items()
+            if ways
+        }
+        return sync_layouts(self.graph, self.target, self.policy, cost.Measurements(calls))
+
+
+def _line(done: int, total: int, what: str) -> None:
+    """Progress as one line on stderr, where that is a terminal; it is wiped at the end."""
+    if sys.stderr.isatty():
+        text = f"tuning: {done} of {total} candidates timed, {what}" if done < total else ""
+        print(f"\r{text:<79.79}", end="" if text else "\r", file=sys.stderr, flush=True)
