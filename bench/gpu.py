@@ -17,11 +17,10 @@ import numpy as np
 
 from bench.gpu_networks import SPIN_UP, Results, part_networks, part_torch
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout, pack, unpack, word_count
-from q8ta_wgpu.ir.op import Kernel
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, usable_kernels
 from q8ta_wgpu.program.build import schedule
@@ -89,7 +88,7 @@ def linear(m: int, k: int, n: int) -> Graph:
 def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan:
     """One node run by `kernel`, in `layout` where that is allowed, else in the kernel's first layouts."""
     node = graph.nodes[0]
-    op, call = OPS[node.op], call_of(graph, node)
+    op, call = OPS[node.op], graph.call(node)
     picked = [layout if layout in o else o[0] if o else None for o in input_layouts(kernel, op, call)]
     outs = allowed(kernel.output, call.output.dtype)
     out = layout if layout is not None and layout in outs else outs[0]
@@ -100,14 +99,14 @@ def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan
 def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
     """Every kernel that can run the graph's node."""
     node = graph.nodes[0]
-    call = call_of(graph, node)
-    return (kernel for kernel in OPS[node.op].kernels if kernel.when(call, device.target))
+    call = graph.call(node)
+    return (kernel for kernel in OPS[node.op].kernels if kernel.supports(call, device.target))
 
 
 def chosen(graph: Graph, device: Device) -> Kernel:
     """The kernel that is used for the graph's node."""
     node = graph.nodes[0]
-    return usable_kernels(OPS[node.op], call_of(graph, node), device.target, node.output)[0]
+    return usable_kernels(OPS[node.op], graph.call(node), device.target, node.output)[0]
 
 
 def random_words(graph: Graph, plan: Plan) -> list[Array]:

@@ -21,9 +21,8 @@ from bench.gpu import Shape, candidates, chosen, microseconds, plan_for
 from bench.gpu_conv import in_turns
 from bench.gpu_networks import SPIN_UP, read
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
-from q8ta_wgpu.ir.op import Kernel
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.runtime.device import Device, open_device
 
 BATCHES = (1, 32)
@@ -104,7 +103,7 @@ SHARES = ((64, 16), (64, 64), *((256, lanes) for lanes in (1, 4, 8, 16, 32, 64, 
 def shared_by(kernel: Kernel, graph: Graph) -> Iterator[tuple[str, Kernel]]:
     """The kernel as it is, and with every other sharing of a row."""
     yield kernel.name, kernel
-    call = call_of(graph, graph.nodes[0])
+    call = graph.call(graph.nodes[0])
     own = kernel.constants(call)
     rows = kernel.threads(call, plan_for(graph, kernel).steps[0].out)[0] // own["LANES"]
     for threads, lanes in SHARES:

@@ -11,11 +11,10 @@ import numpy as np
 import wgpu
 
 from bench.gpu import REPEATS, WARM_UP, Shape, candidates, conv, microseconds, op_graph
-from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import ROW_MAJOR, Layout, word_count
-from q8ta_wgpu.ir.op import Call, Kernel
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.layout_sync.table import input_layouts, kernel_options, usable_kernels
 from q8ta_wgpu.program.link import grid
@@ -154,7 +153,7 @@ def cases() -> Iterator[Case]:
 def plan_of(case: Case, kernel: Kernel) -> Plan | None:
     """The case run by a kernel, None where it does not allow the case's layouts."""
     node = case.graph.nodes[0]
-    op, call = OPS[node.op], call_of(case.graph, node)
+    op, call = OPS[node.op], case.graph.call(node)
     picked: list[Layout | None] = [case.x if options else None for options in input_layouts(kernel, op, call)]
     for option in kernel_options(kernel, op, call, 0.0):
         fits = all(not read or case.x in read for read in option.reads)
@@ -183,7 +182,7 @@ def part_memory(device: Device, names: Sequence[str] = ()) -> None:
     for case in cases():
         if names and not any(name in case.name for name in names):
             continue
-        call = call_of(case.graph, case.graph.nodes[0])
+        call = case.graph.call(case.graph.nodes[0])
         copy = copy_microseconds(device, moved(case) // 2)
         for kernel in candidates(case.graph, device):
             plan = plan_of(case, kernel)

@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.kernel_sets import only
 from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout, word_count
-from q8ta_wgpu.ir.op import Kernel
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.program.program import Program

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
-from q8ta_wgpu.ir.op import Kernel, Op
+from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 
 GENERAL = ("", "direct", "dw", "broadcast")

@@ -8,7 +8,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 
 _KEPT = ("dequantize", "dequantize_weight")
 
@@ -71,7 +70,7 @@ def _lines(channel: Array) -> dict[int, Array]:
 
 
 def _move(graph: Graph, node: Node, array: Array) -> Array:
-    return np.asarray(OPS[node.op].reference(call_of(graph, node), [array]), order="C")
+    return np.asarray(OPS[node.op].reference(graph.call(node), [array]), order="C")
 
 
 def fold_weights(graph: Graph) -> None:
@@ -86,5 +85,5 @@ def fold_weights(graph: Graph) -> None:
 
 
 def _evaluate(graph: Graph, node: Node) -> None:
-    value = OPS[node.op].reference(call_of(graph, node), [graph.constants[name] for name in node.inputs])
+    value = OPS[node.op].reference(graph.call(node), [graph.constants[name] for name in node.inputs])
     graph.constants[node.output] = np.asarray(value, order="C")

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Graph, Node
-from q8ta_wgpu.ir.op import Call
+from q8ta_wgpu.ir.graph import Call, Graph, Node
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 
 CONVOLUTION, OF_IMAGE = "q8ta_conv2d", "q8ta_conv2d_image"
 
@@ -50,7 +48,7 @@ def fold_image(graph: Graph, where: Callable[[Call], bool] = lambda call: True) 
             continue
         alone = len(users[quantize.output]) == 1 and node.inputs.count(quantize.output) == 1
         merged = _merged(graph, quantize, node) if alone else None
-        if merged is not None and where(call_of(graph, merged)):
+        if merged is not None and where(graph.call(merged)):
             graph.nodes[i] = merged
             folded.add(quantize.output)
     if folded:

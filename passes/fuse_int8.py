@@ -11,7 +11,6 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
 from q8ta_wgpu.ir.op import RESIDUAL, Lowered, Op, Site, Weight
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def _site(graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: No
         lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
     residual = graph.types[tail.residual].q if tail.residual else None
     activation = _function(tail.activation) if tail.activation else None
-    return Site(call_of(graph, node), tuple(q), constants, out, lo, hi, residual, activation)
+    return Site(graph.call(node), tuple(q), constants, out, lo, hi, residual, activation)
 
 
 def _function(node: Node) -> Callable[[Array], Array]:

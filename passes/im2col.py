@@ -11,7 +11,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 
 
 def use_im2col(graph: Graph, where: Callable[[Node], bool] = lambda node: True) -> Graph:
@@ -41,7 +40,7 @@ def _has_window(graph: Graph, node: Node) -> bool:
 def _rewritten(graph: Graph, node: Node) -> tuple[Node, Node]:
     x, weight, *rest = node.inputs
     attrs = {name: node.attrs[name] for name in ("stride", "padding", "dilation")}
-    attrs["kernel"] = call_of(graph, node).inputs[1].shape[2:]
+    attrs["kernel"] = graph.call(node).inputs[1].shape[2:]
     windows = graph.fresh(f"{node.output}.im2col")
     shape, dtype = OPS["im2col"].check((graph.types[x],), attrs)
     graph.types[windows] = TensorType(shape, dtype, graph.types[x].q)

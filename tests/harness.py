@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
-from q8ta_wgpu.ir.op import Case, Kernel, Op
+from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, input_layouts
 from q8ta_wgpu.passes.layout_sync.plan import allowed as allowed_layouts
@@ -256,9 +256,9 @@ def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
     """For a graph of one node: a plan for every kernel and enough layouts that each one is read and written."""
     assert len(graph.nodes) == 1, graph
     node = graph.nodes[0]
-    op, call = OPS[node.op], call_of(graph, node)
+    op, call = OPS[node.op], graph.call(node)
     for kernel in op.kernels:
-        if not any(kernel.when(call, target) for target in (BASELINE, SOFTWARE)):
+        if not any(kernel.supports(call, target) for target in (BASELINE, SOFTWARE)):
             continue
         for layouts, out in combinations(op, kernel, graph, node, index):
             step = Step(node, call, kernel, layouts, out)
@@ -271,7 +271,7 @@ def combinations(
     op: Op, kernel: Kernel, graph: Graph, node: Node, index: int
 ) -> Iterator[tuple[tuple[Layout | None, ...], Layout]]:
     """Layouts of the inputs and the output: in turn, shifted against each other, every one at least once."""
-    call = call_of(graph, node)
+    call = graph.call(node)
     options = input_layouts(kernel, op, call)
     outs = allowed_layouts(kernel.output, call.output.dtype)
     rounds = max([len(o) for o in options] + [len(outs)])

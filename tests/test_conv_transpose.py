@@ -11,7 +11,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import RUNNABLE, call_of, verify
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.tiled import largest_value
 from tests.test_upstream_defects import Plain, check, conv, data, ops
@@ -201,7 +201,7 @@ def test_reads_names_what_a_row_depends_on(size: int, kernel: int, stride: int) 
         graph = _one(size, kernel, stride, padding, dilation)
         if graph is None:
             continue
-        call = call_of(graph, graph.nodes[0])
+        call = graph.call(graph.nodes[0])
         x, weight = rng.normal(size=(1, 1, size, 1)), np.ones((1, 1, kernel, 1))
         base = op.reference(call, [x, weight, np.zeros(1)])
         assert op.reads is not None

@@ -12,7 +12,6 @@ from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.layout_sync.table import transitions
 from q8ta_wgpu.program.build import schedule
@@ -163,7 +162,7 @@ def test_clone_between_every_pair_of_layouts(before: Layout, after: Layout, vulk
     graph = Graph(["x"], ["y"], [Node("q8ta_clone", ("x",), "y")])
     graph.types = dict.fromkeys(("x", "y"), TensorType(shape, INT8X4, QParams(0.037, -11)))
     inputs = {"x": harness.extremes(harness.rng(before, after), shape)}
-    call = call_of(graph, graph.nodes[0])
+    call = graph.call(graph.nodes[0])
     _, chosen = transitions(call.output, vulkan.target)[before, after]
     step = Step(graph.nodes[0], call, chosen, (before,), after)
     (found,) = harness.run_poisoned(graph, inputs, Plan((step,), {"x": before, "y": after}), vulkan)

@@ -26,15 +26,14 @@ from safetensors.numpy import save as safetensors_bytes
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, ModelFileError, Q8taError
-from q8ta_wgpu.ir.graph import Array, QParams, TensorType
-from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Call, Op
+from q8ta_wgpu.ir.graph import Array, Call, QParams, TensorType
+from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.model import file as modelfile
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.build import schedule
 from tests.small import SHAPE, small_input, small_model
@@ -641,7 +640,7 @@ def test_random_documents(choices: list[tuple[int, bool, Any]], saved: bytes, tm
         schedule(model.graph)
     except Q8taError:
         return
-    if sum(OPS[n.op].steps(call_of(model.graph, n)) for n in model.graph.nodes) < 10**8:
+    if sum(OPS[n.op].steps(model.graph.call(n)) for n in model.graph.nodes) < 10**8:
         inputs = {name: np.zeros(t.shape, np.float32 if t.q is None else np.int8) for name, t in model.inputs.items()}
         reference.run(model.graph, inputs)
 
@@ -681,7 +680,7 @@ def test_hostile_attributes_of_every_operator(op: Op, index: int) -> None:
             assert all(type(d) is int for d in shape), (attrs, shape)
             if min(shape, default=1) < 1:
                 continue  # no TensorType can have such a shape
-            call = Call(attrs, types, TensorType(shape, dtype, _output_q(dtype)))
+            call = Call(op.name, attrs, types, TensorType(shape, dtype, _output_q(dtype)))
             steps = op.steps(call)
             assert type(steps) is int
             assert steps >= 0
@@ -737,7 +736,7 @@ def test_work_is_bounded(saved: bytes, tmp_path: Path) -> None:
     assert "steps" in message
     assert MAX_WORK == 2**42
     largest = Call(
-        {}, (TensorType((1, 128, 2160, 3840)), TensorType((128, 128, 3, 3))), TensorType((1, 128, 2160, 3840))
+        "conv2d", {}, (TensorType((1, 128, 2160, 3840)), TensorType((128, 128, 3, 3))), TensorType((1, 128, 2160, 3840))
     )
     assert OPS["conv2d"].steps(largest) < MAX_WORK, "a 4K image through 128 channels stays allowed"
     assert list(SHAPE) == unpacked(saved)[0]["values"]["x"]["shape"]

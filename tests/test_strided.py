@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from q8ta_wgpu.ir.graph import INT8X4, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Call, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape, canonical
-from q8ta_wgpu.ir.op import Call
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.move.strided import keeps_words, merged, permuted, strides
@@ -86,7 +85,7 @@ def test_operators_whose_digits_are_no_dimensions(
 ) -> None:
     op, t = OPS[name], TensorType(shape, INT8X4, QParams(0.1, 0))
     y, _ = op.check((t,), attrs)
-    call = Call(attrs, (t,), TensorType(y, INT8X4, t.q))
+    call = Call(name, attrs, (t,), TensorType(y, INT8X4, t.q))
     sources = op.reference(call, [np.arange(t.numel).reshape(shape)]).reshape(canonical(y))
-    assert tuple(k.when(call, BASELINE) for k in op.kernels if k.name == f"{name}.words") == kept
+    assert tuple(k.supports(call, BASELINE) for k in op.kernels if k.name == f"{name}.words") == kept
     assert all(whole(sources, canonical(shape), axis) for axis, keeps in zip((1, 3), kept, strict=True) if keeps)

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout, packed_axis
-from q8ta_wgpu.ir.op import Call
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -54,7 +53,7 @@ def check_sound(graph: Graph, plan: Plan) -> None:
             assert found in layouts and found is not Layout.PACKED_INT8_CONV2D
             assert name in graph.constants or (plan.root(name) in made and plan.layouts[name] == found)
         assert step.out in step.kernel.output and plan.layouts[step.node.output] == step.out
-        assert step.kernel.when(step.call, BASELINE)
+        assert step.kernel.supports(step.call, BASELINE)
         if step.kernel.synced:
             assert len({packed_axis(layout) for layout in (*step.layouts, step.out) if layout}) == 1
         made.add(step.node.output)
@@ -244,7 +243,7 @@ def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     t = TensorType((1, 3, 5, 7), INT8X4, QParams(0.1, 0))
     assert [cost.size(t, layout) for layout in (L4W, L4C, L4C1W)] == [120, 140, 140]
     add, clone, model = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[-1], cost.MODEL
-    assert cost.base_cost(add, OPS["q8ta_add"], Call({}, (t, t), t)) == model.dispatch
+    assert cost.base_cost(add, OPS["q8ta_add"], Call("q8ta_add", {}, (t, t), t)) == model.dispatch
     assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * model.mixed]
     copied = [cost.read_cost(clone, t, L4C, out) for out in (L4C, L4C1W, L4W)]
     assert copied == [140 * model.element, 280 * model.element, 140 * model.gather]

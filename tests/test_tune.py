@@ -20,12 +20,11 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
-from q8ta_wgpu.ir.op import Call, Op
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import CLONE, clone_call
@@ -194,7 +193,7 @@ def test_slow_candidates_are_stopped(vulkan: Device, monkeypatch: pytest.MonkeyP
 def test_a_run_that_would_take_too_long_is_not_made(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The general kernel, where a tiled one takes a third of a second: a GPU's watchdog may not wait for it."""
     (node,) = (n for n in MODEL.graph.nodes if n.output == "first.q")
-    call = call_of(MODEL.graph, node)
+    call = MODEL.graph.call(node)
     x, w, *others = call.inputs
     large = replace(
         call,
@@ -266,7 +265,7 @@ def least(graph: Graph, price: Price, rules: Plan) -> float:
 
     def us(node: Node, way: Candidate) -> float:
         favoured = any(way.way == planned[n.output].way for n in graph.nodes if n.op == node.op)
-        return price(OPS[node.op], call_of(graph, node), way) * (1 - tune.MARGIN * favoured)
+        return price(OPS[node.op], graph.call(node), way) * (1 - tune.MARGIN * favoured)
 
     def clone(source: Layout, wanted: Layout | None) -> float:
         assert wanted is not None
@@ -275,7 +274,7 @@ def least(graph: Graph, price: Price, rules: Plan) -> float:
 
     def ways(node: Node) -> list[Candidate]:
         layouts = dict.fromkeys(rules.layouts.values())
-        return tune.candidates(OPS[node.op], call_of(graph, node), BASELINE, layouts, [planned[node.output]])
+        return tune.candidates(OPS[node.op], graph.call(node), BASELINE, layouts, [planned[node.output]])
 
     return min(
         sum(map(us, graph.nodes, (a, b, c))) + clone(a.out, b.layouts[0]) + clone(b.out, c.layouts[0])
@@ -321,10 +320,10 @@ def test_times_as_estimated_leave_the_rules_layouts(monkeypatch: pytest.MonkeyPa
 def test_a_measured_kernel_need_not_suit() -> None:
     """A call runs in its measured ways alone, whatever the table says; the others keep their estimates."""
     node = next(node for node in MODEL.graph.nodes if node.op == "q8ta_conv2d")
-    op, call = OPS[node.op], call_of(MODEL.graph, node)
+    op, call = OPS[node.op], MODEL.graph.call(node)
     by_rule = {s.node.output: s.kernel.name for s in sync_layouts(MODEL.graph, BASELINE).steps}
-    way = next(way for way in tune.candidates(op, call, BASELINE, [L4C]) if not way.kernel.suits(call, BASELINE))
-    measured = cost.Measurements({cost.call_key(op, call): {way.way: 1e12}})
+    way = next(way for way in tune.candidates(op, call, BASELINE, [L4C]) if not way.kernel.preferred(call, BASELINE))
+    measured = cost.Measurements({call: {way.way: 1e12}})
     steps = {s.node.output: s for s in sync_layouts(MODEL.graph, BASELINE, measured=measured).steps}
     assert steps[node.output].kernel is way.kernel
     others = {name: s.kernel.name for name, s in steps.items() if name != node.output and name in by_rule}
@@ -339,8 +338,8 @@ def test_kernels_of_a_call_have_names_of_their_own() -> None:
                 continue
             graph, _ = harness.float_graph(op, case)
             for node in graph.nodes:
-                call = call_of(graph, node)
-                names = [k.name for k in OPS[node.op].kernels if k.when(call, BASELINE)]
+                call = graph.call(node)
+                names = [k.name for k in OPS[node.op].kernels if k.supports(call, BASELINE)]
                 assert len(names) == len(set(names)), (op.name, index)
 
 
@@ -402,7 +401,7 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 continue
             graph, _ = harness.float_graph(op, case)
             for node in graph.nodes:
-                call = call_of(graph, node)
+                call = graph.call(node)
                 arrays = {i: graph.constants[n] for i, n in enumerate(node.inputs) if n in graph.constants}
                 ways = tune.candidates(OPS[node.op], call, BASELINE, (Layout.TENSOR_WIDTH_PACKED, *INT8_LAYOUTS))
                 program = tune_timing._program(OPS[node.op], call, arrays, ways, device)

@@ -8,22 +8,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
-from q8ta_wgpu.ir.op import (
-    FLOAT,
-    INT8_RANGE,
-    Attr,
-    Call,
-    Case,
-    Kernel,
-    Op,
-    Operand,
-    Params,
-    dims,
-    four_words,
-    reads_same_place,
-)
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Case, Op, Operand, dims, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channel_tile
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
@@ -110,7 +98,7 @@ OPS = (
                 ("quantize_rows", "quantize_steps", "words"),
                 (FLOAT,),
                 ONLY_4W,
-                when=_whole_rows,
+                supports=_whole_rows,
                 wide=("x",),
                 positions=False,
                 params=_quantize_params,
@@ -121,7 +109,7 @@ OPS = (
                 ("quantize_ragged", "quantize_steps", "words"),
                 (FLOAT,),
                 ONLY_4W,
-                when=lambda call, target: not _whole_rows(call, target),
+                supports=lambda call, target: not _whole_rows(call, target),
                 positions=False,
                 params=lambda call: {**_quantize_params(call), "row_words": _row_words(call)},
                 threads=four_words,
@@ -131,7 +119,7 @@ OPS = (
                 ("quantize_plane", "quantize_steps", "words"),
                 (FLOAT,),
                 ONLY_4C,
-                when=_one_channel,
+                supports=_one_channel,
                 positions=False,
                 params=_quantize_params,
                 threads=four_words,
@@ -141,7 +129,7 @@ OPS = (
                 ("quantize_block", "quantize_steps", "to_4C", "channel_tile"),
                 (FLOAT,),
                 ONLY_4C,
-                suits=lambda call, target: not target.cpu or dims(call.output)[1] > 4,
+                preferred=lambda call, target: not target.cpu or dims(call.output)[1] > 4,
                 positions=False,
                 params=lambda call: {**_quantize_params(call), **channel_tile.params(call, words=False)},
                 threads=lambda call, layout: channel_tile.threads(call, words=False),
@@ -168,7 +156,7 @@ OPS = (
                 ("dequantize_rows", "words"),
                 (ONLY_4W,),
                 FLOAT,
-                when=_whole_rows,
+                supports=_whole_rows,
                 wide=("y",),
                 positions=False,
                 params=_dequantize_rows_params,
@@ -179,7 +167,7 @@ OPS = (
                 ("dequantize_ragged", "words"),
                 (ONLY_4W,),
                 FLOAT,
-                when=lambda call, target: not _whole_rows(call, target),
+                supports=lambda call, target: not _whole_rows(call, target),
                 wide=("y",),
                 positions=False,
                 params=_dequantize_rows_params,
@@ -190,7 +178,7 @@ OPS = (
                 ("dequantize_plane", "words"),
                 (ONLY_4C,),
                 FLOAT,
-                when=_one_channel,
+                supports=_one_channel,
                 positions=False,
                 params=_dequantize_params,
                 threads=four_words,

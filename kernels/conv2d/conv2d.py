@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site
+from q8ta_wgpu.ir.op import Builder, Case, Lowered, Op, Operand, Site
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -79,7 +80,7 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
         Kernel(
             f"{op}.dw",
             ("q8ta_conv2d_dw", *after.element, *place),
-            when=lambda call, target: weighted.is_depthwise(call),
+            supports=lambda call, target: weighted.is_depthwise(call),
             prepack={1: conv2d_tiled.pack_depthwise, **per_channel},
             cost=weighted.cost("direct"),
             **common,

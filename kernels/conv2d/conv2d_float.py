@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
+from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.kernels.product import sgemm
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, canonical
-from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -39,7 +39,7 @@ def _span(call: Call, columns: int) -> int:
     return int((columns - 1) * call.attrs["stride"][1] + reach + 1)
 
 
-def _when(call: Call, target: Target, columns: int) -> bool:
+def _supports(call: Call, target: Target, columns: int) -> bool:
     groups, (outputs, depth, *_) = call.attrs["groups"], call.inputs[1].shape
     whole = depth % 4 == 0 and outputs // groups % 4 == 0
     return groups > 1 and whole and _span(call, columns) <= LARGEST_SPAN
@@ -82,7 +82,7 @@ def _threads(call: Call, layout: Layout, columns: int) -> tuple[int, int, int]:
     return n * h * -(-w // columns) * (c // 4), 1, 1
 
 
-def _suits(call: Call, target: Target, columns: int) -> bool:
+def _preferred(call: Call, target: Target, columns: int) -> bool:
     if columns == min(STRIPS.values()):
         return True
     if target.cpu:
@@ -98,8 +98,8 @@ def grouped_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[K
             ("q8ta_conv2d_grouped", "dot", *after.quad, *place),
             (ONLY_4C,),
             FLOAT if after.real else ONLY_4C,
-            when=functools.partial(_when, columns=columns),
-            suits=functools.partial(_suits, columns=columns),
+            supports=functools.partial(_supports, columns=columns),
+            preferred=functools.partial(_preferred, columns=columns),
             wide=("multiplier", "offset", "correction", "weight"),
             positions=False,
             params=_params,

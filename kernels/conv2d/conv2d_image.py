@@ -14,9 +14,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import SMALLEST_SCALE, Array, Attrs, QParams, TensorType
+from q8ta_wgpu.ir.graph import SMALLEST_SCALE, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
-from q8ta_wgpu.ir.op import FLOAT, INT8_RANGE, Attr, Call, Kernel, Op, Operand, Params
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -119,8 +120,8 @@ def _product(op: str, after: Epilogue, place: tuple[str, ...], label: str, tile:
         (tile.body, "gemm_dot", "dot", "gemm_window_image", "gemm_pixels", "quantize_steps", *after.quad, *place),
         (FLOAT, ONLY_4C),
         FLOAT if after.real else ONLY_4C,
-        when=functools.partial(_fits, tile=tile),
-        suits=functools.partial(gemm.suits, label=label, sizes=_sizes, narrow=True),
+        supports=functools.partial(_fits, tile=tile),
+        preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes, narrow=True),
         wide=WIDE,
         positions=False,
         params=functools.partial(_tile_params, tile=tile),

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Call, check_padded, extent, pair
+from q8ta_wgpu.ir.op import Attr, check_padded, extent, pair
 
 SCHEMA: Mapping[str, Attr] = {
     "stride": pair(),

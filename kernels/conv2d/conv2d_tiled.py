@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout, canonical
-from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, LayoutSet, Params, dims
+from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -117,8 +118,8 @@ def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple
             (tile.body, "gemm_dot", "dot", *readers, *stems),
             (ONLY_4C,),
             output,
-            when=functools.partial(_products, reading=reading, tile=tile),
-            suits=functools.partial(gemm.suits, label=label, sizes=sizes, narrow=reading in NARROW),
+            supports=functools.partial(_products, reading=reading, tile=tile),
+            preferred=functools.partial(gemm.preferred, label=label, sizes=sizes, narrow=reading in NARROW),
             wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
             params=functools.partial(_product_params, tile),
@@ -149,7 +150,7 @@ def vector_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[
             ("gemv", "gemm_dot", "dot", "gemm_wide" if wide else "gemm_narrow", *stems),
             (ONLY_4C,),
             output,
-            when=functools.partial(_is_vector, wide=wide),
+            supports=functools.partial(_is_vector, wide=wide),
             wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
             params=_vector_params,
@@ -171,7 +172,7 @@ def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, i
     return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
 
 
-def _dw_when(call: Call, target: Target) -> bool:
+def _dw_supports(call: Call, target: Target) -> bool:
     return (
         weighted.is_depthwise(call)
         and call.attrs["dilation"] == (1, 1)
@@ -179,7 +180,7 @@ def _dw_when(call: Call, target: Target) -> bool:
     )
 
 
-def _dw_suits(call: Call, target: Target, large: bool, dot: bool) -> bool:
+def _dw_preferred(call: Call, target: Target, large: bool, dot: bool) -> bool:
     enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
     return (enough or target.cpu) == large and dot == (target.packed_dot and not target.cpu)
 
@@ -226,8 +227,8 @@ def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tup
             ("q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), *stems),
             (ONLY_4C,),
             output,
-            when=_dw_when,
-            suits=functools.partial(_dw_suits, large=label == LARGE_STRIP, dot=dot),
+            supports=_dw_supports,
+            preferred=functools.partial(_dw_preferred, large=label == LARGE_STRIP, dot=dot),
             wide=(*WIDE_CHANNEL, "weight") if dot else WIDE_CHANNEL,
             positions=False,
             params=_dw_params,

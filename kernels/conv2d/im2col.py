@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import ANY, EITHER, Attr, Call, Case, Kernel, Op, Operand, Params, check_padded, dims, pair
+from q8ta_wgpu.ir.op import EITHER, Attr, Case, Op, Operand, check_padded, dims, pair
 from q8ta_wgpu.ir.target import Target
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
@@ -93,7 +94,7 @@ def _units(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 
 def _words(wide: bool) -> Kernel:
-    def when(call: Call, target: Target) -> bool:
+    def supports(call: Call, target: Target) -> bool:
         return call.inputs[0].dtype == INT8X4 and _is_wide(call) == wide
 
     return Kernel(
@@ -101,7 +102,7 @@ def _words(wide: bool) -> Kernel:
         ("im2col_words", "im2col_wide" if wide else "im2col_narrow"),
         (ONLY_4C,),
         ONLY_4C,
-        when=when,
+        supports=supports,
         wide=("x", "y") if wide else (),
         positions=False,
         params=_word_params,

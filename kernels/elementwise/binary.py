@@ -9,25 +9,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import (
-    FLOAT,
-    INT8_RANGE,
-    Attr,
-    Builder,
-    Call,
-    Case,
-    Import,
-    Kernel,
-    Lowered,
-    Op,
-    Operand,
-    Params,
-    Site,
-    eight_words,
-    reads_same_place,
-)
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Builder, Case, Import, Lowered, Op, Operand, Site, reads_same_place
 
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
@@ -226,7 +211,7 @@ q8ta_add = Op(
             ANY_INT8,
             synced=True,
             threads=eight_words,
-            when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
+            supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
         Kernel("q8ta_add.broadcast", ("q8ta_add", "broadcast", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
@@ -248,7 +233,7 @@ q8ta_mul = Op(
             ANY_INT8,
             synced=True,
             threads=eight_words,
-            when=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
+            supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
         Kernel("q8ta_mul.broadcast", ("q8ta_mul", "broadcast", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),

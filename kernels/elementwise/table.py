@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import Kernel, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Call, Kernel, Op, Operand, eight_words, reads_same_place
+from q8ta_wgpu.ir.op import Op, Operand, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -13,22 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import (
-    FLOAT,
-    Attr,
-    Builder,
-    Call,
-    Case,
-    Import,
-    Kernel,
-    Op,
-    Operand,
-    Params,
-    reads_same_place,
-    same_as_first,
-)
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same_place, same_as_first
 
 Float64 = NDArray[np.float64]
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, Attrs, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Call, Operand, Params
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
 
 

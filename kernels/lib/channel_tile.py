@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Call, Params, dims
+from q8ta_wgpu.ir.op import dims
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 ONLY_4W = frozenset({Layout.PACKED_INT8_4W})

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.graph import INT8X4, Call
+from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Call, Kernel, Params, dims
+from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 
@@ -47,7 +48,7 @@ def kernels(
     name: str,
     source: tuple[str, ...],
     params: Callable[[Call], Params],
-    when: Callable[[Call, Target], bool] = lambda call, target: True,
+    supports: Callable[[Call, Target], bool] = lambda call, target: True,
     **more: Any,
 ) -> tuple[Kernel, Kernel]:
     """Kernels `name` for int8 values in 4C, by vectors of four words where a pixel has whole ones, else by words.
@@ -55,10 +56,10 @@ def kernels(
     Without `source`'s own main, as given by `more`, channels.wgsl's calls words_of(p).
     """
 
-    def suited(wide: bool) -> Callable[[Call, Target], bool]:
+    def supported(wide: bool) -> Callable[[Call, Target], bool]:
         def fits(call: Call, target: Target) -> bool:
             int8 = call.inputs[0].dtype == call.output.dtype == INT8X4
-            return int8 and whole_vectors(call) == wide and when(call, target)
+            return int8 and whole_vectors(call) == wide and supports(call, target)
 
         return fits
 
@@ -68,7 +69,7 @@ def kernels(
             name,
             (*source, _stem(wide)),
             (ONLY_4C,),
-            when=suited(wide),
+            supports=supported(wide),
             wide=("x", "y") if wide else (),
             positions=False,
             params=lambda call: {

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
 from q8ta_wgpu.ir.target import Target
 
 THREADS = 256
@@ -84,7 +85,7 @@ def _kernel(
     constants: Mapping[str, int],
     size: int,
 ) -> Kernel:
-    def when(call: Call, target: Target) -> bool:
+    def supports(call: Call, target: Target) -> bool:
         return rows(call).vectors % size == 0
 
     def all_params(call: Call) -> Params:
@@ -103,7 +104,7 @@ def _kernel(
         (*stems, "rows", "rows_wide" if size > 1 else "rows_narrow"),
         (FLOAT,),
         FLOAT,
-        when=when,
+        supports=supports,
         positions=False,
         params=all_params,
         constants=all_constants,

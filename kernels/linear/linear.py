@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape
-from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, dims
+from q8ta_wgpu.ir.op import Builder, Case, Lowered, Op, Operand, Site, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -98,7 +99,7 @@ def _gemv_params(call: Call) -> Params:
     return {**gemm.few_rows_params(_sizes(call)), **epilogue.params(call), **words}
 
 
-def _when(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Tile) -> bool:
+def _supports(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Tile) -> bool:
     rows, _, words = _sizes(call)
     return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
 
@@ -114,7 +115,7 @@ def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) ->
             Kernel(
                 f"{op}.gemv",
                 ("gemv", "gemm_dot", "dot", *stems),
-                when=functools.partial(_when, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
+                supports=functools.partial(_supports, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
                 wide=bound,
                 positions=False,
                 params=_gemv_params,
@@ -130,8 +131,8 @@ def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) ->
                 Kernel(
                     f"{op}.tiled_{label}",
                     (tile.body, "gemm_dot", "dot", "gemm_rows", "gemm_pixels", *stems),
-                    when=functools.partial(_when, wide=wide, most_rows=1 << 31, tile=tile),
-                    suits=functools.partial(gemm.suits, label=label, sizes=_sizes),
+                    supports=functools.partial(_supports, wide=wide, most_rows=1 << 31, tile=tile),
+                    preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes),
                     wide=bound,
                     positions=False,
                     params=functools.partial(_tiled_params, tile),

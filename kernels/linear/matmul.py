@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
-from q8ta_wgpu.ir.op import FLOAT, Builder, Call, Case, Kernel, Op, Operand, dims
+from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.kernels.product import sgemm
 
 MASKED = -3e38

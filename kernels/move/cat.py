@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
-from q8ta_wgpu.ir.op import ANY, EITHER, Attr, Builder, Call, Case, Kernel, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Op, Operand, reads_same_place
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
@@ -105,7 +106,7 @@ OPS = (
                 wide=(*(f"x{i}" for i in range(MAX_INPUTS)), "y"),
                 constants=lambda call: {"INPUTS": len(call.inputs)},
             ),
-            Kernel("cat", ("cat", "map"), (ANY,), ANY, when=_fits, params=_params),
+            Kernel("cat", ("cat", "map"), (ANY,), ANY, supports=_fits, params=_params),
         ),
         aten={
             "aten.cat.default": _import_cat,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8
-from q8ta_wgpu.ir.op import Case, Kernel, LayoutSet, Op, Operand, eight_words, same_as_first
+from q8ta_wgpu.ir.op import Case, Op, Operand, same_as_first
 from q8ta_wgpu.kernels.lib import channel_tile
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Attrs, QParams, TensorType
+from q8ta_wgpu.ir.graph import Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY, EITHER, MAX_EXTENT, Attr, Builder, Call, Case, Kernel, Op, Operand, Params
+from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.strided import eight

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
+from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Call, Import, Kernel, Params, dims
+from q8ta_wgpu.ir.op import Attr, Builder, Import, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.strided import Digit, move, permuted
 
@@ -100,7 +101,7 @@ TURNED = Kernel(
     ("permute_turned",),
     (frozenset({Layout.PACKED_INT8_4W}),),
     frozenset({Layout.PACKED_INT8_4W}),
-    when=_turns,
+    supports=_turns,
     positions=False,
     params=_turn_params,
     threads=_turn_threads,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.graph import INT8X4, Call
+from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packing_of, word_count, word_grid
-from q8ta_wgpu.ir.op import Call, Kernel, Params
 from q8ta_wgpu.ir.target import Target
 
 LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
@@ -69,7 +69,7 @@ def kernels(
             (stem, "items_wide" if size == 4 else "items_narrow", "words"),
             (frozenset({layout}),),
             frozenset({layout}),
-            when=functools.partial(fits, layout=layout, size=size),
+            supports=functools.partial(fits, layout=layout, size=size),
             wide=tuple(wide) if size == 4 else (),
             positions=False,
             params=functools.partial(fields, layout=layout, size=size),

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
+from q8ta_wgpu.ir.kernel import Kernel, four_words
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import Call, Kernel, extent, four_words, reads_same_place
+from q8ta_wgpu.ir.op import extent, reads_same_place
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
@@ -56,7 +57,7 @@ def _shuffle_kernel(layout: Layout) -> Kernel:
         (f"pixel_shuffle_{layout.short}", "words"),
         (ONLY_4C,),
         frozenset({layout}),
-        when=lambda call, target: call.output.dtype == INT8X4,
+        supports=lambda call, target: call.output.dtype == INT8X4,
         params=lambda call: {"factor": np.uint32(call.attrs["upscale_factor"])},
         threads=four_words,
     )

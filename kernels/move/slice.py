@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
-from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Call, Import, Params, extent, reads_same_place
+from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import, extent, reads_same_place
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 

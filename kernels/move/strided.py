@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
-from q8ta_wgpu.ir.op import ANY, EITHER, FLOAT, Attr, Call, Case, Import, Kernel, Op, Operand, Params, Reads, four_words
+from q8ta_wgpu.ir.op import EITHER, Attr, Case, Import, Op, Operand, Reads
 from q8ta_wgpu.ir.target import Target
 
 Digit = tuple[int, int]
@@ -117,7 +118,7 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
             ("move_words", "move_walk", "words"),
             (layouts,),
             layouts,
-            when=_keeps(digits, axis),
+            supports=_keeps(digits, axis),
             params=_params(digits),
             threads=four_words,
             cost=lambda call: 3.0 * call.output.numel,
@@ -144,14 +145,14 @@ def _item_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
         return words * (4 if call.output.dtype == INT8X4 else 1)
 
     def kernel(suffix: str, words: int) -> Kernel:
-        def when(call: Call, target: Target) -> bool:
+        def supports(call: Call, target: Target) -> bool:
             ends = (canonical(t.shape)[3] for t in (call.inputs[0], call.output))
             in_order = call.output.dtype != INT8X4 or all(end % 4 == 0 for end in ends)
             return in_order and walk_of(call, item_of(call, words)) is not None
 
         def params(call: Call) -> Params:
             found = walk_of(call, item_of(call, words))
-            assert found is not None  # `when` said so
+            assert found is not None  # `supports` said so
             return {**_walk_params(*found), "items": np.uint32(call.output.numel // item_of(call, words))}
 
         return Kernel(
@@ -159,7 +160,7 @@ def _item_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
             ("move_items",),
             (IN_ORDER,),
             IN_ORDER,
-            when=when,
+            supports=supports,
             wide=("x", "y") if words > 1 else (),
             positions=False,
             params=params,

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY, EITHER, MAX_EXTENT, Attr, Builder, Call, Case, Import, Kernel, Op, Operand, Params
+from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
 
 LARGEST_SCALE = 1024.0

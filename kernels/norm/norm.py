@@ -13,23 +13,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import (
-    FLOAT,
-    Attr,
-    Builder,
-    Call,
-    Case,
-    Kernel,
-    Lowered,
-    Op,
-    Operand,
-    Params,
-    Site,
-    extent,
-    reads_same_place,
-)
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Lowered, Op, Operand, Site, extent, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import rows
 

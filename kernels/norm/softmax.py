@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Call, Case, Import, Op, Operand, Params, reads_same_place
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.lib import rows
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import FLOAT, Attr, Builder, Call, Case, Kernel, Lowered, Op, Operand, Params, Site, pair
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Lowered, Op, Operand, Site, pair
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 from q8ta_wgpu.kernels.pool import average, pooling

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Call, Kernel, LayoutSet, Lowered, Params, Site, dims
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Lowered, Site, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels
 
@@ -106,7 +107,7 @@ def image_kernels(
     name: str,
     params_of: Callable[[Call], Params],
     multiplier_of: Callable[[Call], Array],
-    when: Callable[[Call, Target], bool],
+    supports: Callable[[Call, Target], bool],
     output: LayoutSet,
 ) -> tuple[Kernel, Kernel]:
     """Averages of whole images in 4C, many threads an image; 4C of 1x1 and 4W of (N, C) are the same bytes."""
@@ -126,5 +127,5 @@ def image_kernels(
         return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
 
     source = ("average_image", "averaged", "channel_lanes")
-    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1), "suits": _shares_work}
-    return channels.kernels(f"{name}.image", source, fields, when, **more)
+    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1), "preferred": _shares_work}
+    return channels.kernels(f"{name}.image", source, fields, supports, **more)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import FLOAT, Attr, Builder, Call, Kernel, Lowered, Op, Operand, Params, Site
+from q8ta_wgpu.ir.op import Attr, Builder, Lowered, Op, Operand, Site
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.pool import average, pooling
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.op import ANY, EITHER, Builder, Call, Kernel, Op, Operand, Params, pair
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
+from q8ta_wgpu.ir.op import EITHER, Builder, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.pool import pooling
 

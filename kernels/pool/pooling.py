@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Call, Case, Import, pair
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, pair
 
 SCHEMA: Mapping[str, Attr] = {
     "kernel": pair(),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Call, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.product import weighted
 
@@ -180,7 +180,7 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) ->
     return "16x16"
 
 
-def suits(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
+def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
     """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
     found = sizes(call)
     return found[0] > FEW_ROWS and label == choose(found, target, narrow)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params
 from q8ta_wgpu.ir.target import Target
 
 
@@ -132,10 +133,10 @@ def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
 def _kernel(product: Product, label: str, wide: bool, fields: Mapping[str, Any]) -> Kernel:
     tile = TILES[label]
 
-    def when(call: Call, target: Target) -> bool:
+    def supports(call: Call, target: Target) -> bool:
         return product.whole(call) == wide and tile.threads <= target.invocations
 
-    def suits(call: Call, target: Target) -> bool:
+    def preferred(call: Call, target: Target) -> bool:
         found = product.sizes(call)
         return found.rows >= FEW_ROWS and label == choose(found, target)
 
@@ -147,8 +148,8 @@ def _kernel(product: Product, label: str, wide: bool, fields: Mapping[str, Any])
         (product.stem, "sgemm", *(("sgemm_wide",) if wide else ("sgemm_narrow", product.gather))),
         (FLOAT,),
         FLOAT,
-        when=when,
-        suits=suits,
+        supports=supports,
+        preferred=preferred,
         wide=product.wide if wide else (),
         positions=False,
         params=product.all_params,

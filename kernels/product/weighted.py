@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
 from q8ta_wgpu.ir.layout import Layout, canonical
-from q8ta_wgpu.ir.op import RESIDUAL, Call, Lowered, Operand, Site, Weight
+from q8ta_wgpu.ir.op import RESIDUAL, Lowered, Operand, Site, Weight
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue import epilogue
 

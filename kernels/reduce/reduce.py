@@ -10,24 +10,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
-from q8ta_wgpu.ir.op import (
-    ANY,
-    EITHER,
-    FLOAT,
-    Attr,
-    Builder,
-    Call,
-    Case,
-    Import,
-    Kernel,
-    Lowered,
-    Op,
-    Operand,
-    Params,
-    Site,
-)
+from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Lowered, Op, Operand, Site
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.kernels.pool import average

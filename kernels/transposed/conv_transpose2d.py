@@ -15,24 +15,10 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import (
-    FLOAT,
-    Attr,
-    Builder,
-    Call,
-    Case,
-    Kernel,
-    Lowered,
-    Op,
-    Operand,
-    Params,
-    Site,
-    check_padded,
-    extent,
-    pair,
-)
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Lowered, Op, Operand, Site, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.product import weighted

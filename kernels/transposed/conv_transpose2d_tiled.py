@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical
-from q8ta_wgpu.ir.op import FLOAT, Call, Kernel, Params, dims
+from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -140,13 +141,13 @@ def _params(call: Call, tile: gemm.Tile) -> Params:
     return fields
 
 
-def _when(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
+def _supports(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
     few = math.prod(call.attrs["stride"]) <= MOST_PHASES
     whole = -(-call.inputs[0].shape[1] // 4) % 4 == 0
     return bool(call.attrs["groups"] == 1 and few) and whole == wide and tile.fits(target)
 
 
-def _suits(call: Call, target: Target, label: str) -> bool:
+def _preferred(call: Call, target: Target, label: str) -> bool:
     rows, channels, words = sizes(call)
     return label == gemm.choose((rows, channels, words), target)
 
@@ -168,8 +169,8 @@ def product_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[K
             ),
             (ONLY_4C,),
             FLOAT if after.real else ONLY_4C,
-            when=functools.partial(_when, wide=wide, tile=tile),
-            suits=functools.partial(_suits, label=label),
+            supports=functools.partial(_supports, wide=wide, tile=tile),
+            preferred=functools.partial(_preferred, label=label),
             wide=("multiplier", "offset", "correction", "weight", *(("x",) if wide else ())),
             positions=False,
             params=functools.partial(_params, tile=tile),

@@ -24,9 +24,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from q8ta_wgpu.ir.graph import INT8, INT8X4, TensorType
+from q8ta_wgpu.ir.graph import INT8, INT8X4, Call, TensorType
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, packed_axis, word_count
-from q8ta_wgpu.ir.op import Call, Kernel, Op
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.passes.layout_sync.tensor_repr import LAYOUT_ORDER
 
 AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
@@ -113,22 +114,17 @@ class Measurements:
     for a guess: whoever tunes measures the transitions of a plan and plans again.
 
     Attributes:
-        calls: the ways of each call, by `call_key`.
+        calls: the ways of each call.
     """
 
-    calls: Mapping[tuple[str, str], Mapping[Way, float]] = field(default_factory=dict)
+    calls: Mapping[Call, Mapping[Way, float]] = field(default_factory=dict)
 
-    def ways(self, op: Op, call: Call) -> Mapping[Way, float]:
+    def ways(self, call: Call) -> Mapping[Way, float]:
         """What each measured way of a call costs; empty if it was not measured."""
-        return self.calls.get(call_key(op, call), {})
+        return self.calls.get(call, {})
 
 
 UNMEASURED = Measurements()
-
-
-def call_key(op: Op, call: Call) -> tuple[str, str]:
-    """What tells calls apart in `Measurements`."""
-    return op.name, repr(call)
 
 
 def copy_cost(t: TensorType, source: Layout, out: Layout) -> float:

@@ -62,10 +62,10 @@ def _merged(digits: Sequence[Digit]) -> tuple[Digit, ...]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def byte_order(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> tuple[Digit, ...] | None:
+def address_order(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> tuple[Digit, ...] | None:
     """The addresses of a tensor's elements in row-major order, or in the row-major order of its permutation by `dims`.
 
-    Tensors of equal byte order are the same buffer under two names; that different orders hold different bytes is
+    Tensors of equal order are the same buffer under two names; that different orders hold different bytes is
     not promised (a partly filled block is never split). None if `dims` moves a dimension that canonical shapes fold.
     """
     extents, strides = canonical(shape), _axis_strides(shape, layout)

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.graph import Call, Graph, Node
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Call, Kernel
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.greedy import Pick, greedy
@@ -164,7 +163,7 @@ def plan_of(
             aliases[node.output] = names[0]
             continue
         renamed = Node(node.op, tuple(names), node.output, node.attrs, node.source)
-        steps.append(Step(renamed, call_of(graph, node), option.kernel, tuple(reads), option.out))
+        steps.append(Step(renamed, graph.call(node), option.kernel, tuple(reads), option.out))
     return Plan(tuple(steps), layouts, aliases, policy, found.cost(problem), bound)
 
 

@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.kernel import Kernel, LayoutSet
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout
-from q8ta_wgpu.ir.op import Call, Kernel, LayoutSet, Op
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.free_views import byte_order
+from q8ta_wgpu.passes.layout_sync.free_views import address_order
 from q8ta_wgpu.passes.layout_sync.greedy import Registered
 from q8ta_wgpu.passes.layout_sync.op_repsets import NodeShapes, OpRepSets
 from q8ta_wgpu.passes.layout_sync.problem import Choice, Option, Problem, undominated
@@ -47,8 +47,8 @@ def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kerne
 
     Raises UnsupportedError if there is none.
     """
-    found = [kernel for kernel in op.kernels if kernel.when(call, target)]
-    found = [kernel for kernel in found if kernel.suits(call, target)] or found
+    found = [kernel for kernel in op.kernels if kernel.supports(call, target)]
+    found = [kernel for kernel in found if kernel.preferred(call, target)] or found
     if not found:
         types = ", ".join(map(str, call.inputs))
         raise UnsupportedError(f"no kernel of {op.name} can run {place} on {target.name} for inputs {types}")
@@ -81,8 +81,8 @@ def free_views(op: Op, call: Call) -> list[Option[Layout]]:
     layouts = INT8_LAYOUTS if x.dtype == INT8X4 else (ROW_MAJOR,)
     found = []
     for out in layouts:
-        order = byte_order(y.shape, out)
-        reads = {layout: 0.0 for layout in layouts if byte_order(x.shape, layout, dims) == order}
+        order = address_order(y.shape, out)
+        reads = {layout: 0.0 for layout in layouts if address_order(x.shape, layout, dims) == order}
         if reads:
             found.append(Option(None, (reads,), out, 0.0))
     return found
@@ -100,11 +100,11 @@ def options(
 
     Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
     """
-    op, call = OPS[node.op], call_of(graph, node)
+    op, call = OPS[node.op], graph.call(node)
     views = [] if any(name in graph.constants for name in node.inputs) else free_views(op, call)
     types = tuple((t.shape, t.dtype) for t in (*call.inputs, call.output))
     same: tuple[object, ...] = (op.name, types, tuple((v.out, *v.reads[0]) for v in views))
-    if ways := measured.ways(op, call):
+    if ways := measured.ways(call):
         key = (*same, frozenset(ways.items()))
         if key not in known:
             known[key] = undominated([*views, *measured_options(op, call, target, ways)])
@@ -120,7 +120,7 @@ def options(
 
 def runnable(op: Op, call: Call, target: Target) -> dict[str, Kernel]:
     """The kernels that can run a call on a target, by name, in the table's order."""
-    return {kernel.name: kernel for kernel in op.kernels if kernel.when(call, target)}
+    return {kernel.name: kernel for kernel in op.kernels if kernel.supports(call, target)}
 
 
 def measured_options(op: Op, call: Call, target: Target, ways: Mapping[cost.Way, float]) -> list[Option[Layout]]:
@@ -143,7 +143,7 @@ def transitions(t: TensorType, target: Target, measured: cost.Measurements = cos
         return estimated
     call = clone_call(t)
     found = {pair: (cost.copy_cost(t, *pair), kernel) for pair, (_, kernel) in estimated.items()}
-    kernels, ways = runnable(CLONE, call, target), measured.ways(CLONE, call)
+    kernels, ways = runnable(CLONE, call, target), measured.ways(call)
     for (name, reads, out), measured_cost in sorted(ways.items(), key=lambda way: -way[1]):  # the cheapest comes last
         if reads[0] is not None:
             found[reads[0], out] = measured_cost, kernels[name]
@@ -167,7 +167,7 @@ def _estimated_transitions(t: TensorType, target: Target) -> Transitions:
 
 def clone_call(t: TensorType) -> Call:
     """The call of q8ta_clone on a value of type `t`."""
-    return Call({}, (t,), t)
+    return Call("q8ta_clone", {}, (t,), t)
 
 
 def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Problem[Layout]:
@@ -193,7 +193,7 @@ def registered(graph: Graph, target: Target) -> list[Registered]:
     """Every node with the representation sets of its kernels, for the sweep."""
     found = []
     for node in graph.nodes:
-        op, call = OPS[node.op], call_of(graph, node)
+        op, call = OPS[node.op], graph.call(node)
         kernels = usable_kernels(op, call, target, f"node {node.output}")
         sets = []
         for kernel in kernels:

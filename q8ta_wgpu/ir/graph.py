@@ -7,8 +7,8 @@ outputs of earlier nodes, and writes exactly one value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,10 @@ class TensorType:
         """Number of elements."""
         return math.prod(self.shape)
 
+    def unscaled(self) -> TensorType:
+        """The type at scale 1 and zero point 0, if it has them."""
+        return self if self.q is None else replace(self, q=QParams(1.0, 0))
+
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         return text if self.q is None else f"{text} scale={self.q.scale:.6g} zero={self.q.zero}"
@@ -81,6 +85,53 @@ class Node:
     output: str
     attrs: Attrs = field(default_factory=dict)
     source: str = ""
+
+
+class Attributes(Mapping[str, Any]):
+    """Attributes that cannot change, so that a call is hashable; lists become tuples."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, attrs: Attrs) -> None:
+        self._items = {name: tuple(value) if isinstance(value, list) else value for name, value in attrs.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of an operator, as kernels and rules see it: calls are equal where operator, attributes, shapes, dtypes
+    and quantization are. Constants' values play no part."""
+
+    op: str
+    attrs: Attrs
+    inputs: tuple[TensorType, ...]
+    output: TensorType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attrs", Attributes(self.attrs))
+
+    @property
+    def zeros(self) -> tuple[int, ...]:
+        """Zero point of each input (0 where it has none)."""
+        return tuple(t.q.zero if t.q else 0 for t in self.inputs)
+
+    def unscaled(self) -> Call:
+        """The call with every activation at scale 1 and zero point 0: equal for calls that move and compute alike."""
+        return replace(self, inputs=tuple(t.unscaled() for t in self.inputs), output=self.output.unscaled())
 
 
 @dataclass
@@ -114,6 +165,10 @@ class Graph:
             for name in dict.fromkeys(node.inputs):
                 found[name].append(node)
         return found
+
+    def call(self, node: Node) -> Call:
+        """The call a node makes, with the types of its inputs and its output."""
+        return Call(node.op, node.attrs, tuple(self.types[name] for name in node.inputs), self.types[node.output])
 
     def fresh(self, hint: str) -> str:
         """A value name not yet in use, derived from `hint`."""

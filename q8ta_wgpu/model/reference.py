@@ -8,7 +8,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 
 
 def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[str, Array]:
@@ -19,7 +18,7 @@ def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[s
     values: dict[str, Array] = {**graph.constants, **inputs}
     last = {name: node for node in graph.nodes for name in node.inputs}
     for node in graph.nodes:
-        call = call_of(graph, node)
+        call = graph.call(node)
         values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
         for name in set(node.inputs):
             if not keep and last[name] is node and name not in graph.outputs and name not in graph.constants:

@@ -6,17 +6,12 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, UINT8, Graph, Node, TensorType
-from q8ta_wgpu.ir.op import MAX_WORK, Call, Op
+from q8ta_wgpu.ir.op import MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
 RUNNABLE = "runnable"
 """The stage a model file holds. Every operator has a kernel, constant operands are constants whose values the kernels
 can rely on, no dispatch takes more than MAX_WORK steps, and only float32 and int8x4 values go in and out."""
-
-
-def call_of(graph: Graph, node: Node) -> Call:
-    """The call a node makes, with the types of its inputs and its output."""
-    return Call(node.attrs, tuple(graph.types[name] for name in node.inputs), graph.types[node.output])
 
 
 def verify(graph: Graph, stage: str = "") -> None:
@@ -85,7 +80,7 @@ def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str,
 
 
 def _verify_runnable(graph: Graph, node: Node, op: Op, place: str) -> None:
-    call = call_of(graph, node)
+    call = graph.call(node)
     if not op.kernels:
         raise GraphError(f"{place}: the operator has no kernel")
     if (steps := op.steps(call)) > MAX_WORK:

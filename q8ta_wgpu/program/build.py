@@ -116,7 +116,7 @@ class _Builder:
 
     def _constant(self, step: Step, position: int, name: str, layout: Layout | None) -> int:
         prepack: Callable[..., Array] | None = step.kernel.prepack.get(position)
-        key = (name, layout) if prepack is None else (name, prepack, str(step.call))
+        key = (name, layout) if prepack is None else (name, prepack, step.call)
         if key not in self.constant_index:
             array = self.graph.constants[name]
             if layout is not None and self.graph.types[name].dtype == INT8X4:

@@ -21,9 +21,10 @@ from importlib.resources.abc import Traversable
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Call
+from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, packed_axis
-from q8ta_wgpu.ir.op import Call, Kernel, Op, Params, dims
+from q8ta_wgpu.ir.op import Op, dims
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.program.unroll import unroll
 

@@ -17,7 +17,6 @@ from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Shape, word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.session.session import Session, as_array
 
 _AXES = (2, 3)
@@ -190,7 +189,7 @@ def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: 
     if op.operand(position).at_result:
         return first // factor, last // factor
     reads = op.reads
-    span = reads(call_of(graph, node), axis, first, last) if reads else None
+    span = reads(graph.call(node), axis, first, last) if reads else None
     if span is None:
         place = f" ({node.source})" if node.source else ""
         raise InputError(

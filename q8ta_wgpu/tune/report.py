@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 
@@ -59,7 +59,7 @@ class Tuning:
     device: str
     rules: Plan
     plan: Plan
-    microseconds: Mapping[tuple[str, str], Mapping[cost.Way, float]]
+    microseconds: Mapping[Call, Mapping[cost.Way, float]]
     sampled: int
     stopped: int
     estimated: int
@@ -75,7 +75,7 @@ class Tuning:
 
     def step_us(self, step: Step) -> float:
         """Measured microseconds of a dispatch of either plan; 0 for one that could not be measured."""
-        ways = self.microseconds.get(cost.call_key(OPS[step.node.op], step.call), {})
+        ways = self.microseconds.get(step.call, {})
         return ways.get((step.kernel.name, step.layouts, step.out), 0.0)
 
     def predicted_ms(self, plan: Plan) -> float:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Call, Kernel, Op
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import schedule

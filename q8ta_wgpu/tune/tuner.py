@@ -19,17 +19,16 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import Array, Graph, QParams, TensorType
+from q8ta_wgpu.ir.graph import Array, Call, Graph
 from q8ta_wgpu.ir.layout import Layout, word_count
-from q8ta_wgpu.ir.op import Call, Op
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import call_of
 from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, allowed, input_layouts, sync_layouts
@@ -114,7 +113,7 @@ def dispatch_key(way: Candidate, op: Op, call: Call, target: Target) -> str:
     Scales, zero points and bounds do not count, so that equal layers of a network are timed once.
     """
     kernel, words = way.kernel, word_count(call.output.shape, way.out)
-    fields = link.fields(kernel, op, _unscaled(call), words)
+    fields = link.fields(kernel, op, call.unscaled(), words)
     text = link.link(kernel, op, call, way.layouts, way.out, fields, target)
     sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
     grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
@@ -122,18 +121,6 @@ def dispatch_key(way: Candidate, op: Op, call: Call, target: Target) -> str:
     parts = f"{text}\n{grid} {sizes} {shapes}".encode()
     return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
 
-
-def _unscaled(call: Call) -> Call:
-    """The call with every activation at scale 1 and zero point 0."""
-
-    def plain(t: TensorType) -> TensorType:
-        return t if t.q is None else replace(t, q=QParams(1.0, 0))
-
-    return Call(call.attrs, tuple(map(plain, call.inputs)), plain(call.output))
-
-
-Key = tuple[str, str]
-"""A call, by `cost.call_key`."""
 
 COPY_KEY = "copy of 10^9 bytes"
 
@@ -161,9 +148,9 @@ class _Tuner:
         self.graph = fold_where_it_pays(self.graph, self.target)
         self.cache = Cache.of(self.device.wgpu.adapter.info)
         self.timer = Timer(self.device)
-        self.microseconds: dict[Key, dict[cost.Way, float]] = {}
-        self.favoured: set[tuple[Key, cost.Way]] = set()
-        self.asked: set[tuple[Key, cost.Way]] = set()
+        self.microseconds: dict[Call, dict[cost.Way, float]] = {}
+        self.favoured: set[tuple[Call, cost.Way]] = set()
+        self.asked: set[tuple[Call, cost.Way]] = set()
         self.known: set[str] = set()
         self.timed: dict[str, str] = {}
 
@@ -202,23 +189,23 @@ class _Tuner:
     def _groups(self, rules: Plan) -> list[_Group]:
         """Every distinct call of the graph, and of the transitions its plan has."""
         preferred = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
-        found: dict[Key, _Group] = {}
+        found: dict[Call, _Group] = {}
         for node in self.graph.nodes:
-            op, call = OPS[node.op], call_of(self.graph, node)
+            op, call = OPS[node.op], self.graph.call(node)
             arrays = {i: self.graph.constants[n] for i, n in enumerate(node.inputs) if n in self.graph.constants}
-            found.setdefault(cost.call_key(op, call), _Group(op, call, arrays, preferred=preferred))
+            found.setdefault(call, _Group(op, call, arrays, preferred=preferred))
         for step in rules.steps:
             op, way = OPS[step.node.op], Candidate(step.kernel, step.layouts, step.out)
-            key = cost.call_key(op, step.call)
+            key = step.call
             found.setdefault(key, _Group(op, step.call)).planned.append(way)
             self.favoured.add((key, way.way))
         return list(found.values())
 
     def _missing(self, plan: Plan) -> list[_Group]:
         """The transitions of a plan that were not measured."""
-        found: dict[Key, _Group] = {}
+        found: dict[Call, _Group] = {}
         for step in plan.transitions:
-            key, way = cost.call_key(CLONE, step.call), Candidate(step.kernel, step.layouts, step.out)
+            key, way = step.call, Candidate(step.kernel, step.layouts, step.out)
             if (key, way.way) not in self.asked and way.way not in self.microseconds.get(key, {}):
                 found.setdefault(key, _Group(CLONE, step.call)).planned.append(way)
                 self.asked.add((key, way.way))
@@ -237,7 +224,7 @@ class _Tuner:
                 self.progress(len(self.timed), total, group.op.name)
                 self._time(group, new, {way: self.cache.times[key] for way, key in keys.items() if key not in new})
             self.known.update(keys.values())
-            measured = self.microseconds.setdefault(cost.call_key(group.op, group.call), {})
+            measured = self.microseconds.setdefault(group.call, {})
             measured.update({way.way: self.cache.times[key] for way, key in keys.items()})
 
     def _time(self, group: _Group, new: dict[str, Candidate], known: dict[Candidate, float]) -> None:

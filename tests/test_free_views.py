@@ -1,4 +1,4 @@
-"""Tensors of equal byte order hold equal elements at equal addresses: against the address formulas."""
+"""Tensors of equal address order hold equal elements at equal addresses: against the address formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape
-from q8ta_wgpu.passes.layout_sync.free_views import byte_order
+from q8ta_wgpu.passes.layout_sync.free_views import address_order
 from tests.layout_graphs import addresses
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
@@ -40,7 +40,7 @@ def regrouped(draw: st.DrawFn) -> tuple[Shape, Shape]:
 
 @given(regrouped(), layouts, layouts)
 def test_views(pair: tuple[Shape, Shape], a: Layout, b: Layout) -> None:
-    if byte_order(pair[0], a) == byte_order(pair[1], b):
+    if address_order(pair[0], a) == address_order(pair[1], b):
         np.testing.assert_array_equal(walked(pair[0], a), walked(pair[1], b))
 
 
@@ -48,9 +48,9 @@ def test_views(pair: tuple[Shape, Shape], a: Layout, b: Layout) -> None:
 def test_permutations(shape: Shape, random: object, a: Layout, b: Layout) -> None:
     dims = list(range(len(shape)))
     random.shuffle(dims)  # type: ignore[attr-defined]
-    order = byte_order(shape, a, tuple(dims))
+    order = address_order(shape, a, tuple(dims))
     permuted = tuple(shape[d] for d in dims)
-    if order is not None and order == byte_order(permuted, b):
+    if order is not None and order == address_order(permuted, b):
         np.testing.assert_array_equal(walked(shape, a, tuple(dims)), walked(permuted, b))
 
 
@@ -61,7 +61,7 @@ def test_whole_blocks_miss_nothing(x: Shape, y: Shape, a: Layout, b: Layout) -> 
     if a.is_int8 != b.is_int8 or math.prod(x) != math.prod(y) or math.prod(x) > 20000:
         return
     same = np.array_equal(walked(x, a), walked(y, b))
-    assert same == (byte_order(x, a) == byte_order(y, b))
+    assert same == (address_order(x, a) == address_order(y, b))
 
 
 FREE = [
@@ -86,17 +86,17 @@ DEAR = [
 
 @pytest.mark.parametrize(("x", "a", "y", "b", "free"), [(*f, True) for f in FREE] + [(*d, False) for d in DEAR])
 def test_known_views(x: Shape, a: Layout, y: Shape, b: Layout, free: bool) -> None:
-    assert (byte_order(x, a) == byte_order(y, b)) is free
+    assert (address_order(x, a) == address_order(y, b)) is free
 
 
 def test_channels_last() -> None:
     """NCHW in 4C is NHWC in 4W, for any number of channels; 4C1W is not."""
     for channels in (1, 6, 8):
-        order = byte_order((2, 5, 7, channels), L4W)
-        assert byte_order((2, channels, 5, 7), L4C, (0, 2, 3, 1)) == order
-    assert byte_order((2, 6, 5, 7), L4C1W, (0, 2, 3, 1)) != byte_order((2, 5, 7, 6), L4W)
+        order = address_order((2, 5, 7, channels), L4W)
+        assert address_order((2, channels, 5, 7), L4C, (0, 2, 3, 1)) == order
+    assert address_order((2, 6, 5, 7), L4C1W, (0, 2, 3, 1)) != address_order((2, 5, 7, 6), L4W)
 
 
 def test_folded_dimensions_do_not_move() -> None:
-    assert byte_order((2, 3, 4, 5, 6), L4W, (1, 0, 2, 3, 4)) is None
-    assert byte_order((2, 3, 4, 5, 6), L4C, (0, 1, 3, 4, 2)) == byte_order((2, 3, 5, 6, 4), L4W)
+    assert address_order((2, 3, 4, 5, 6), L4W, (1, 0, 2, 3, 4)) is None
+    assert address_order((2, 3, 4, 5, 6), L4C, (0, 1, 3, 4, 2)) == address_order((2, 3, 5, 6, 4), L4W)

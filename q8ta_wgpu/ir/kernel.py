@@ -1,0 +1,102 @@
+"""What a kernel is: one way to compute an operator in a single dispatch, and what it asks of layouts and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.layout import ANY_INT8, ROW_MAJOR, Layout, word_count
+from q8ta_wgpu.ir.target import Target
+
+LayoutSet = frozenset[Layout]
+FLOAT: LayoutSet = frozenset({ROW_MAJOR})
+ANY: LayoutSet = ANY_INT8 | FLOAT
+"""Every layout; the linker keeps those that fit the operand's dtype."""
+
+Params = Mapping[str, "np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]"]
+"""Uniform fields of a dispatch by name; a 4-tuple is a vec4<u32>. Both the WGSL struct and the bytes come from it."""
+
+
+def _no_params(call: Call) -> Params:
+    return {}
+
+
+def _no_constants(call: Call) -> Mapping[str, int]:
+    return {}
+
+
+def _always(call: Call, target: Target) -> bool:
+    return True
+
+
+def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The usual number of threads: one for each word of the output."""
+    return word_count(call.output.shape, layout), 1, 1
+
+
+def four_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a kernel that links words and makes four of them: one for four words of the output."""
+    return -(-word_count(call.output.shape, layout) // 4), 1, 1
+
+
+def eight_words(call: Call, layout: Layout) -> tuple[int, int, int]:
+    """The threads of a synced kernel that links words: one for eight words of the output."""
+    return -(-word_count(call.output.shape, layout) // 8), 1, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One way to compute an operator in a single dispatch. It is identified by itself, never by its name.
+
+    Attributes:
+        name: `operator` or `operator.variant`, as shown by reports.
+        source: stems of the WGSL files linked in, the operator's own first.
+        inputs: layouts allowed for each activation operand; the last entry repeats.
+        output: layouts allowed for the result.
+        synced: activation operands and result must share packed dimension and block size.
+        supports: whether the kernel can run a call on a target.
+        preferred: whether measurements say that, where it can run, nothing after it in the table is faster.
+        wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
+        positions: whether the WGSL uses functions of positions at all; without them, equal kernels of two operators
+            in different layouts are one pipeline.
+        params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
+        constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
+        prepack: operand position -> function from (call, canonical array) to the array uploaded.
+        threads: grid in threads; the linker divides by the workgroup.
+        workgroup: threads of a workgroup in x, y, z, as the WGSL says.
+        unrolled: whether its loops of a known number of turns are written out for a CPU (q8ta_wgpu/program/unroll.py).
+        cost: estimated work beyond moving its tensors once, in units of bytes moved (1 unit = 1 byte).
+    """
+
+    name: str
+    source: tuple[str, ...]
+    inputs: tuple[LayoutSet, ...]
+    output: LayoutSet
+    synced: bool = False
+    supports: Callable[[Call, Target], bool] = _always
+    preferred: Callable[[Call, Target], bool] = _always
+    wide: tuple[str, ...] = ()
+    positions: bool = True
+    params: Callable[[Call], Params] = _no_params
+    constants: Callable[[Call], Mapping[str, int]] = _no_constants
+    prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)
+    threads: Callable[[Call, Layout], tuple[int, int, int]] = output_words
+    workgroup: tuple[int, int, int] = (64, 1, 1)
+    unrolled: bool = False
+    cost: Callable[[Call], float] = lambda call: 0.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a call: the kernel, the layout each input is read in (None for constants), the result's layout."""
+
+    kernel: Kernel
+    reads: tuple[Layout | None, ...]
+    out: Layout
+
+    def __str__(self) -> str:
+        reads = " ".join(layout.short for layout in self.reads if layout is not None)
+        return f"{self.kernel.name} ({reads} -> {self.out.short})"
