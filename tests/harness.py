@@ -109,6 +109,16 @@ def _integers(op: Op, case: Case, position: int) -> Array:
     )
 
 
+def int8_only_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
+    """A graph of one node on one int8 value, for operators that read int8 alone, and its input."""
+    q = QParams(0.037, -11)
+    graph = Graph(["x"], ["y"], [Node(op.name, ("x",), "y", case.attrs)])
+    graph.types["x"] = TensorType(case.shapes[0], INT8X4, q)
+    shape, dtype = op.check((graph.types["x"],), case.attrs)
+    graph.types["y"] = TensorType(shape, dtype, q if dtype == INT8X4 else None)
+    return graph, {"x": extremes(rng(op.name, case), case.shapes[0])}
+
+
 def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
     """The fused graph of dequantize -> op -> quantize around a case, and its int8 inputs."""
     graph, inputs, out = _unfused(op, case, setting)

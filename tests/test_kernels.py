@@ -50,16 +50,7 @@ def test_float(op: Op, index: int, device: Device) -> None:
 
 def _int8_only(op: Op, index: int, device: Device) -> None:
     """Operators that read int8 alone: one node on an int8 input."""
-    generator = harness.rng(op.name, index)
-    graph = Graph()
-    shape = op.cases[index].shapes[0]
-    q = QParams(0.037, -11)
-    graph.inputs, graph.outputs = ["x"], ["y"]
-    graph.types["x"] = TensorType(shape, INT8X4, q)
-    out_shape, dtype = op.check((graph.types["x"],), op.cases[index].attrs)
-    graph.types["y"] = TensorType(out_shape, dtype, q if dtype == INT8X4 else None)
-    graph.nodes.append(Node(op.name, ("x",), "y", op.cases[index].attrs))
-    inputs = {"x": harness.extremes(generator, shape)}
+    graph, inputs = harness.int8_only_graph(op, op.cases[index])
     expected = reference.run(graph, inputs)["y"]
     for name, plan in harness.plans(graph, index):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)

@@ -21,8 +21,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   if (matrix >= params.matrices || block.x >= params.y_words || block.y >= params.x_words) { return; }
   for (var j = 0u; j < 4u; j++) {
     let shift = j * 8u;
-    let turned = (words[0] >> shift & 255u) | ((words[1] >> shift & 255u) << 8u)
-      | ((words[2] >> shift & 255u) << 16u) | ((words[3] >> shift & 255u) << 24u);
+    let turned = ((words[0] >> shift) & 255u) | (((words[1] >> shift) & 255u) << 8u)
+      | (((words[2] >> shift) & 255u) << 16u) | (((words[3] >> shift) & 255u) << 24u);
     let c = block.y * 4u + j;
     if (c < params.columns) { y[(matrix * params.columns + c) * params.y_words + block.x] = turned; }
   }

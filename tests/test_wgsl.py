@@ -1,0 +1,96 @@
+"""Every module that the operators' cases reach is WGSL as the specification has it: Tint, which Chrome and Dawn compile
+with, takes it. Dawn's Null backend needs no GPU for that; naga is what all other tests compile with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import wgpudawn
+
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.layout import word_count
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync.plan import Step
+from q8ta_wgpu.program import link
+from tests import harness
+from tests.test_kernels import CASES, INT8_CASES, WEIGHTED
+
+TARGETS = tuple(replace(BASELINE, cpu=cpu, packed_dot=packed) for cpu in (False, True) for packed in (True, False))
+EVERY = 5
+"""Of the kernels of a weighted sum with more than a range behind it, every so-manieth is compiled: a kernel is linked
+from a body and an epilogue that know nothing of each other. Each epilogue meets a different fifth."""
+
+
+def graphs() -> Iterator[tuple[Graph, int, int]]:
+    """The graphs of one node that the kernel tests run: float32, int8, and weighted sums with what follows them. With
+    each the index of its case, and of its epilogue from 1 on (0: none)."""
+    for op, index in CASES:
+        make = harness.int8_only_graph if op.name in ("q8ta_clone", "dequantize") else harness.float_graph
+        yield make(op, op.cases[index])[0], index, 0
+    for op, index in INT8_CASES:
+        graph, _ = harness.int8_graph(op, op.cases[index], harness.SETTINGS[0])
+        if len(graph.nodes) == 1:
+            yield graph, index, 0
+    for op, index in WEIGHTED:
+        for number, epilogue in enumerate(harness.EPILOGUES, 1):
+            yield harness.epilogue_graph(op, op.cases[index], harness.SETTINGS[0], epilogue)[0], index, number
+
+
+def steps() -> Iterator[Step]:
+    """A step for every kernel of every graph, in enough layouts that each is read and written."""
+    for graph, index, epilogue in graphs():
+        kernels = OPS[graph.nodes[0].op].kernels
+        for _, plan in harness.plans(graph, index):
+            step = plan.steps[0]
+            place = next(i for i, kernel in enumerate(kernels) if kernel is step.kernel)
+            if not epilogue or (place + epilogue) % EVERY == 0:
+                yield step
+
+
+@functools.cache
+def modules() -> dict[str, str]:
+    """Every linked module, for CPUs and GPUs, with packed and with emulated dot products, and a kernel it is of."""
+    found: dict[str, str] = {}
+    for step in steps():
+        op = OPS[step.node.op]
+        params = link.fields(step.kernel, op, step.call, word_count(step.call.output.shape, step.out))
+        for target in TARGETS:
+            if step.kernel.when(step.call, target):
+                text = link.link(step.kernel, op, step.call, step.layouts, step.out, params, target)
+                found.setdefault(text, step.kernel.name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tint() -> wgpudawn.GPUDevice:
+    """A device that compiles WGSL with Tint and runs nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WGPU_BACKEND_TYPE", "Null")
+        adapter = wgpudawn.gpu.request_adapter_sync()
+    assert adapter.info["backend_type"] == "Null"
+    return adapter.request_device_sync()
+
+
+def refused(text: str, tint: wgpudawn.GPUDevice) -> str:
+    """What Tint says against a module, or an empty string."""
+    try:
+        module = tint.create_shader_module(code=text)
+        tint.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+    except wgpudawn.GPUError as error:
+        return str(error)
+    return ""
+
+
+def test_tint_takes_every_module(tint: wgpudawn.GPUDevice) -> None:
+    wrong = {name: text for module, name in modules().items() if (text := refused(module, tint))}
+    assert not wrong, wrong
+
+
+def test_tint_refuses_what_naga_alone_takes(tint: wgpudawn.GPUDevice) -> None:
+    """The test above can fail: operators mixed without parentheses."""
+    text = "@compute @workgroup_size(1) fn main() { let a = 1u >> 2u & 3u; }"
+    assert "requires parenthesis" in refused(text, tint)
