@@ -16,7 +16,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from tests import harness
 
-INT8 = [op for op in OPS.values() if op.cases and op.kernels and (op.int8 or op.unary or op.keeps_int8)]
+INT8 = [op for op in OPS.values() if op.cases and op.kernels and op.int8]
 
 
 @pytest.mark.parametrize("op", [op for op in INT8 if not op.name.startswith("q8ta_")], ids=lambda op: op.name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Graph, Node
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
 
 _KEPT = ("dequantize", "dequantize_weight")
@@ -33,7 +34,7 @@ def fold_constants(graph: Graph) -> None:
 
 def _moved(graph: Graph, node: Node, weights: Mapping[str, Node]) -> Node | None:
     """The weight that a byte-moving operator of a weight is, if there is one."""
-    moves = OPS[node.op].moves_bytes and not OPS[node.op].fill and len(node.inputs) == 1
+    moves = OPS[node.op].int8 == Moves() and len(node.inputs) == 1
     return _move_weight(graph, node, weights[node.inputs[0]]) if moves and node.inputs[0] in weights else None
 
 

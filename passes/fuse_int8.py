@@ -9,7 +9,17 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
-from q8ta_wgpu.ir.op import RESIDUAL, Lowered, Op, Site, Weight
+from q8ta_wgpu.ir.int8 import (
+    RESIDUAL,
+    Arithmetic,
+    Elementwise,
+    Int8Form,
+    Normalization,
+    QuantizedCall,
+    Weight,
+    WeightedSum,
+)
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 
 
@@ -44,8 +54,9 @@ class View:
     def tail(self, node: Node) -> Tail:
         """Follows single readers: for weighted operators one residual add or one activation, then clamps."""
         value = node.output
-        reader = self.only_reader(value) if OPS[node.op].annotate == "weighted" else None
-        if reader is not None and OPS[reader.op].unary and not OPS[reader.op].clamp:
+        reader = self.only_reader(value) if isinstance(OPS[node.op].int8, WeightedSum) else None
+        function = OPS[reader.op].int8 if reader is not None else None
+        if reader is not None and isinstance(function, Elementwise) and not function.clamp:
             active = self.clamped(reader.output, None)
             if any(u.op == "quantize" for u in self.users[active.value]):
                 return replace(active, activation=reader)
@@ -62,19 +73,22 @@ class View:
     def clamped(self, value: str, residual: str | None) -> Tail:
         """The tail from `value` on, through clamps that are each the only reader."""
         clamps: list[tuple[float, float]] = []
-        while (reader := self.only_reader(value)) is not None and (clamp := OPS[reader.op].clamp):
-            clamps.append(clamp(reader.attrs))
+        while (reader := self.only_reader(value)) is not None:
+            function = OPS[reader.op].int8
+            if not isinstance(function, Elementwise) or not function.clamp:
+                break
+            clamps.append(function.clamp(reader.attrs))
             value = reader.output
         return Tail(value, tuple(clamps), residual)
 
 
 def fuse_int8(graph: Graph) -> None:
-    """Lowers every site; notes each operator that stays in float between int8 values, and why."""
+    """Makes every int8 form there is; notes each operator that stays in float between int8 values, and why."""
     view = View(graph)
     replaced: dict[str, Node] = {}
     for node in graph.nodes:
         op = OPS[node.op]
-        if not (op.int8 or op.unary):
+        if not isinstance(op.int8, WeightedSum | Normalization | Arithmetic | Elementwise):
             continue
         tail = view.tail(node)
         quantizes = [u for u in view.users[tail.value] if u.op == "quantize" and u.output not in replaced]
@@ -83,7 +97,7 @@ def fuse_int8(graph: Graph) -> None:
             if reason:
                 _note(graph, node, reason)
         floats = [u for u in view.users[tail.value] if u.op != "quantize"]
-        if op.annotate == "weighted" and (floats or tail.value in graph.outputs):
+        if isinstance(op.int8, WeightedSum) and (floats or tail.value in graph.outputs):
             reason = _lower(graph, view, op, node, Tail(node.output), None, replaced)
             if reason and reason is not NOT_QUANTIZED:
                 _note(graph, node, reason)
@@ -104,23 +118,21 @@ def _lower(
     graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: Node | None, replaced: dict[str, Node]
 ) -> str:
     """Records the int8 node that replaces `quantize` (or, with None, `node` itself); returns why it cannot."""
-    site = _site(graph, view, op, node, tail, quantize)
-    if isinstance(site, str):
-        return site
-    lowered = _unary(site, op) if op.unary else op.int8(site) if op.int8 else NOT_QUANTIZED
-    if isinstance(lowered, str):
-        return lowered
+    call = _quantized_call(graph, view, op, node, tail, quantize)
+    form = call if isinstance(call, str) else _int8_form(op, call)
+    if isinstance(form, str):
+        return form
     output = quantize.output if quantize else node.output
     inputs: list[str] = []
-    for operand in lowered.operands:
+    for operand in form.operands:
         if isinstance(operand, np.ndarray):
-            inputs.append(graph.add_constant(f"{output}.{OPS[lowered.op].operand(len(inputs)).name}", operand))
+            inputs.append(graph.add_constant(f"{output}.{OPS[form.op].operand(len(inputs)).name}", operand))
         elif operand == RESIDUAL:
             assert tail.residual is not None
             inputs.append(tail.residual)
         else:
             inputs.append(_int8_operand(view, node.inputs[operand]))
-    replaced[output] = Node(lowered.op, tuple(inputs), output, lowered.attrs, node.source)
+    replaced[output] = Node(form.op, tuple(inputs), output, form.attrs, node.source)
     return ""
 
 
@@ -130,7 +142,9 @@ def _int8_operand(view: View, name: str) -> str:
     return found
 
 
-def _site(graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: Node | None) -> Site | str:
+def _quantized_call(
+    graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: Node | None
+) -> QuantizedCall | str:
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
     for position, name in enumerate(node.inputs):
@@ -153,13 +167,14 @@ def _site(graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: No
         lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
     residual = graph.types[tail.residual].q if tail.residual else None
     activation = _function(tail.activation) if tail.activation else None
-    return Site(graph.call(node), tuple(q), constants, out, lo, hi, residual, activation)
+    inputs = tuple(graph.types[name] for name in node.inputs)
+    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, activation)
 
 
 def _function(node: Node) -> Callable[[Array], Array]:
-    unary = OPS[node.op].unary
-    assert unary is not None
-    return lambda x: unary(x, node.attrs)
+    kind = OPS[node.op].int8
+    assert isinstance(kind, Elementwise)
+    return lambda x: kind.function(x, node.attrs)
 
 
 def _constant(graph: Graph, view: View, name: str) -> Weight | Array | None:
@@ -180,8 +195,13 @@ def _constant(graph: Graph, view: View, name: str) -> Weight | Array | None:
     return None
 
 
-def _unary(site: Site, op: Op) -> Lowered | str:
-    if site.q[0] is None or site.out is None or op.unary is None:
-        return NOT_QUANTIZED
-    values = op.unary(arithmetic.levels(site.q[0]), site.call.attrs)
-    return Lowered("q8ta_table", (0, arithmetic.table(values, site.out, site.lo, site.hi)), {})
+def _int8_form(op: Op, call: QuantizedCall) -> Int8Form | str:
+    match op.int8:
+        case Elementwise(function):
+            if call.q[0] is None or call.out is None:
+                return NOT_QUANTIZED
+            values = function(arithmetic.levels(call.q[0]), call.attrs)
+            return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
+        case WeightedSum(lower) | Normalization(lower) | Arithmetic(lower):
+            return lower(call)
+    return NOT_QUANTIZED

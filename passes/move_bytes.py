@@ -8,12 +8,14 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Elementwise, Moves
 from q8ta_wgpu.kernels import OPS
 
 
 def _fill(node: Node) -> Array | None:
-    fill = OPS[node.op].fill
-    return np.array([fill(node.attrs)], np.float32) if fill else None
+    kind = OPS[node.op].int8
+    fills = isinstance(kind, Moves) and kind.fill
+    return np.array([fills(node.attrs)], np.float32) if fills else None
 
 
 def _sinks(node: Node, q: QParams | None) -> bool:
@@ -66,8 +68,13 @@ def sink_moves(graph: Graph) -> None:
         swapped = False
         users, producers = graph.users(), graph.producers()
         for node in graph.nodes:
-            move = producers.get(node.inputs[0]) if OPS[node.op].unary else None
-            if move is None or not OPS[move.op].moves_bytes or _fill(move) is not None or len(move.inputs) != 1:
+            move = producers.get(node.inputs[0]) if isinstance(OPS[node.op].int8, Elementwise) else None
+            if (
+                move is None
+                or not isinstance(OPS[move.op].int8, Moves)
+                or _fill(move) is not None
+                or len(move.inputs) != 1
+            ):
                 continue
             source = producers.get(move.inputs[0])
             alone = len(users[move.output]) == 1 and move.output not in graph.outputs

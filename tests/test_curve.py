@@ -9,6 +9,7 @@ import pytest
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, QParams
+from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import curve
 
@@ -16,9 +17,9 @@ NAMES = ("silu", "gelu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "mish")
 
 
 def _function(name: str) -> Callable[[Array], Array]:
-    unary = OPS[name].unary
-    assert unary is not None
-    return lambda x: unary(x, {})
+    kind = OPS[name].int8
+    assert isinstance(kind, Elementwise)
+    return lambda x: kind.function(x, {})
 
 
 FUNCTIONS = {name: _function(name) for name in NAMES}

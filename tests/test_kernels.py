@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
@@ -19,7 +20,7 @@ from q8ta_wgpu.runtime.device import Device
 from tests import harness
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
-INT8_CASES = [(op, i) for op, i in CASES if (op.int8 or op.unary or op.keeps_int8) and op.name != "q8ta_clone"]
+INT8_CASES = [(op, i) for op, i in CASES if op.int8 and op.name != "q8ta_clone"]
 
 
 def _id(value: object) -> str:
@@ -77,7 +78,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
             assert mismatches == 0, f"{name}, {setting}: {mismatches} of {expected.size} differ"
 
 
-WEIGHTED = [(op, i) for op, i in CASES if op.annotate == "weighted"]
+WEIGHTED = [(op, i) for op, i in CASES if isinstance(op.int8, WeightedSum)]
 
 
 @pytest.mark.parametrize("epilogue", harness.EPILOGUES)

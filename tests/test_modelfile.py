@@ -27,6 +27,7 @@ from safetensors.numpy import save as safetensors_bytes
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, ModelFileError, Q8taError
 from q8ta_wgpu.ir.graph import Array, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import weighted
@@ -708,7 +709,7 @@ LOOP = re.compile(r"\b(?:for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]+);|(while|loop)\b)")
 def test_every_loop_is_accounted_for(op: Op) -> None:
     """Trusted shader modules have no loop bound, so an operator whose shader loops over anything but a fixed number (a
     literal, module constants) or its weight's taps states its work; `verify` holds it below MAX_WORK."""
-    weighted_sum = op.annotate == "weighted" or op.operands[1:5] == weighted.OPERANDS[1:]
+    weighted_sum = isinstance(op.int8, WeightedSum) or op.operands[1:5] == weighted.OPERANDS[1:]
     if weighted_sum or op.work is not None:
         return
     for kernel in op.kernels:

@@ -59,7 +59,7 @@ def modules() -> dict[str, str]:
         op = OPS[step.node.op]
         params = link.fields(step.kernel, op, step.call, word_count(step.call.output.shape, step.out))
         for target in TARGETS:
-            if step.kernel.when(step.call, target):
+            if step.kernel.supports(step.call, target):
                 text = link.link(step.kernel, op, step.call, step.layouts, step.out, params, target)
                 found.setdefault(text, step.kernel.name)
     return found

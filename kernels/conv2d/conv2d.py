@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import Builder, Case, Lowered, Op, Operand, Site
+from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -32,8 +33,8 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
 
 
-def _lower(site: Site) -> Lowered | str:
-    return weighted.lower(site, "q8ta_conv2d", site.call.attrs)
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    return weighted.lower(call, "q8ta_conv2d", call.attrs)
 
 
 def _depth_quads(call: Call) -> int:
@@ -218,8 +219,7 @@ conv2d = Op(
         "aten.convolution.default": _import_convolution,
         "aten.conv1d.default": _import_conv1d,
     },
-    int8=_lower,
-    annotate="weighted",
+    int8=WeightedSum(_lower),
     cases=CASES,
     tolerance=1e-5,
 )

@@ -13,6 +13,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.op import EITHER, Attr, Case, Op, Operand, check_padded, dims, pair
@@ -124,8 +125,7 @@ im2col = Op(
     reads=_reads,
     schema=SCHEMA,
     kernels=(_words(True), _words(False), Kernel("im2col", ("im2col", "map"), (ANY,), ANY, params=_params)),
-    moves_bytes=True,
-    fill=lambda attrs: 0.0,
+    int8=Moves(fill=lambda attrs: 0.0),
     cases=(
         _case((2, 5, 6, 7), 3, padding=1),
         _case((1, 16, 5, 7), (3, 2), (1, 2), (0, 1, 2, 0), (2, 1)),

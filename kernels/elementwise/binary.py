@@ -10,9 +10,10 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Builder, Case, Import, Lowered, Op, Operand, Site, reads_same_place
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
 
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
@@ -53,28 +54,34 @@ def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None
     return None
 
 
-def _lower_sum(sign: float) -> Callable[[Site], Lowered | str]:
-    def lower(site: Site) -> Lowered | str:
-        a, b = site.q
-        if a is None or b is None or site.out is None:
+def _lower_sum(sign: float) -> ToInt8:
+    def lower(call: QuantizedCall) -> Int8Form | str:
+        a, b = call.q
+        if a is None or b is None or call.out is None:
             return "it needs two quantized operands and a quantized result"
-        found = add_multipliers(a.scale, sign * site.call.attrs["alpha"] * b.scale, site.out.scale)
+        found = add_multipliers(a.scale, sign * call.attrs["alpha"] * b.scale, call.out.scale)
         if found is None:
-            return f"its scales {a.scale:.3g}, {b.scale:.3g} and {site.out.scale:.3g} are too far apart for int32"
-        attrs = {"a_multiplier": found[0], "b_multiplier": found[1], "shift": found[2], "lo": site.lo, "hi": site.hi}
-        return Lowered("q8ta_add", (0, 1), attrs)
+            return f"its scales {a.scale:.3g}, {b.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
+        attrs = {
+            "a_multiplier": found[0],
+            "b_multiplier": found[1],
+            "shift": found[2],
+            "lo": call.lo,
+            "hi": call.hi,
+        }
+        return Int8Form("q8ta_add", (0, 1), attrs)
 
     return lower
 
 
-def _lower_mul(site: Site) -> Lowered | str:
-    a, b = site.q
-    if a is None or b is None or site.out is None:
+def _lower_mul(call: QuantizedCall) -> Int8Form | str:
+    a, b = call.q
+    if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
-    multiplier = np.float32(a.scale * b.scale / site.out.scale)
+    multiplier = np.float32(a.scale * b.scale / call.out.scale)
     if not np.isfinite(multiplier):
         return "the ratio of its scales is not a finite float32"
-    return Lowered("q8ta_mul", (0, 1), {"multiplier": float(multiplier), "lo": site.lo, "hi": site.hi})
+    return Int8Form("q8ta_mul", (0, 1), {"multiplier": float(multiplier), "lo": call.lo, "hi": call.hi})
 
 
 def _add_int8(call: Call, arrays: Sequence[Array]) -> Array:
@@ -168,7 +175,7 @@ def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
     return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
 
 
-def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8: Callable[[Site], Lowered | str]) -> Op:
+def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8: ToInt8) -> Op:
     summed = name != "mul"
     overloads = ("Tensor", "Scalar")
     return Op(
@@ -179,9 +186,8 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
         kernels=(Kernel(name, (name, "map"), (FLOAT,), FLOAT, params=_float_params),),
         aten={f"aten.{name}{mark}.{o}": _import(name) for mark in ("", "_") for o in overloads},
-        int8=int8,
+        int8=Arithmetic(int8),
         reads=reads_same_place,
-        annotate="elementwise",
         cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
         tolerance=1e-6,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same_place, same_as_first
@@ -251,12 +252,12 @@ def _reference(row: _Row) -> Callable[[Call, Sequence[Array]], Array]:
     return reference
 
 
-def _unary(row: _Row) -> Callable[[Array, Attrs], Array]:
-    def unary(x: Array, attrs: Attrs) -> Array:
+def _bounded(row: _Row) -> Callable[[Array, Attrs], Array]:
+    def function(x: Array, attrs: Attrs) -> Array:
         with np.errstate(all="ignore"):
             return np.clip(row.function(np.asarray(x, np.float64), attrs), -FLOAT_MAX, FLOAT_MAX)
 
-    return unary
+    return function
 
 
 def _op(index: int, row: _Row) -> Op:
@@ -277,9 +278,7 @@ def _op(index: int, row: _Row) -> Op:
             ),
         ),
         aten=_aten(row),
-        unary=_unary(row),
-        clamp=row.clamp,
-        annotate="elementwise",
+        int8=Elementwise(_bounded(row), row.clamp),
         reads=reads_same_place,
         cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
         tolerance=row.tolerance,

@@ -11,9 +11,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape
-from q8ta_wgpu.ir.op import Builder, Case, Lowered, Op, Operand, Site, dims
+from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -48,8 +49,8 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
 
 
-def _lower(site: Site) -> Lowered | str:
-    return weighted.lower(site, "q8ta_linear", {})
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    return weighted.lower(call, "q8ta_linear", {})
 
 
 def _params(call: Call) -> Params:
@@ -248,8 +249,7 @@ linear = Op(
         "aten.addmm.default": _import_addmm,
         "aten.matmul.default": _import_matmul,
     },
-    int8=_lower,
-    annotate="weighted",
+    int8=WeightedSum(_lower),
     cases=(
         _case((1,), 16, 8),
         _case((5,), 13, 7),

@@ -11,6 +11,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
 from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Op, Operand, reads_same_place
@@ -114,8 +115,7 @@ OPS = (
             "aten.concatenate.default": _import_cat,
             "aten.stack.default": _import_stack,
         },
-        moves_bytes=True,
-        annotate="shared",
+        int8=Moves(),
         reads=reads_same_place,
         cases=(
             Case(_along(1, (3, 5, 7), (2, 1, 3, 5)), {"dim": 1}),

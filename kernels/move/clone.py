@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8
 from q8ta_wgpu.ir.op import Case, Op, Operand, same_as_first
@@ -38,7 +39,7 @@ OPS = (
             Kernel("q8ta_clone.words", ("clone_words", "words"), (ANY_INT8,), ANY_INT8, True, threads=eight_words),
             Kernel("q8ta_clone", ("copy", "map"), (ANY_INT8,), ANY_INT8),
         ),
-        moves_bytes=True,
+        int8=Moves(),
         cases=(
             Case(((2, 5, 3, 7),)),
             Case(((1, 8, 4, 4),)),

@@ -10,6 +10,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Op, Operand
@@ -116,9 +117,7 @@ OPS = (
             Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),
         ),
         aten={"aten.pad.default": _import, "aten.constant_pad_nd.default": _import},
-        moves_bytes=True,
-        fill=lambda attrs: float(attrs["value"]),
-        annotate="shared",
+        int8=Moves(fill=lambda attrs: float(attrs["value"])),
         reads=_reads,
         cases=(
             Case(((2, 5, 3, 7),), {"padding": (0, 0, 0, 0, 1, 2, 3, 1), "value": 0.0}),

@@ -14,6 +14,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
 from q8ta_wgpu.ir.op import EITHER, Attr, Case, Import, Op, Operand, Reads
@@ -242,8 +243,7 @@ def move(
             Kernel(name, ("move", "move_walk", "map"), (ANY,), ANY, params=_params(digits)),
         ),
         aten=aten,
-        moves_bytes=True,
-        annotate="shared",
+        int8=Moves(),
         reads=reads,
         cases=tuple(Case((x,), attrs) for x, attrs in cases),
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
@@ -129,8 +130,7 @@ OPS = (
             ),
         ),
         aten=_ATEN,
-        moves_bytes=True,
-        annotate="shared",
+        int8=Moves(),
         reads=_reads,
         cases=(
             Case(((2, 5, 3, 7),), {"scale": (2.0, 2.0), "size": (0, 0), "exact": False}),

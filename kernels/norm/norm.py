@@ -14,9 +14,10 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Lowered, Op, Operand, Site, extent, reads_same_place
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import rows
 
@@ -161,24 +162,24 @@ def _batch_norm_params_int8(call: Call) -> Params:
     return {**_channel_params(call), **epilogue.params(call), "x_zero": np.int32(call.zeros[0])}
 
 
-def _lower_batch_norm(site: Site) -> Lowered | str:
+def _lower_batch_norm(call: QuantizedCall) -> Int8Form | str:
     """A convolution's contract with the weight 1: the channel's factor is part of the multiplier."""
-    arrays = [site.constants.get(i) for i in range(1, 5)]
-    if site.q[0] is None or site.out is None:
+    arrays = [call.constants.get(i) for i in range(1, 5)]
+    if call.q[0] is None or call.out is None:
         return "it needs a quantized input and a quantized result"
     gamma, beta, mean, variance = (a.astype(np.float64) if isinstance(a, np.ndarray) else None for a in arrays)
     if gamma is None or beta is None or mean is None or variance is None:
         return "its parameters are not float constants"
-    unit = 2.0**arithmetic.FRACTION / site.out.scale
+    unit = 2.0**arithmetic.FRACTION / call.out.scale
     with np.errstate(all="ignore"):
-        factor = gamma / np.sqrt(variance + site.call.attrs["eps"])
-        multiplier = np.asarray(factor * site.q[0].scale * unit, np.float32)
+        factor = gamma / np.sqrt(variance + call.attrs["eps"])
+        multiplier = np.asarray(factor * call.q[0].scale * unit, np.float32)
         offset = np.rint((beta - mean * factor) * unit)
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
         return "the ratio of its scales is not a finite float32"
     limit = arithmetic.OFFSET_LIMIT
     operands = (0, multiplier, np.clip(offset, -limit, limit).astype(np.int32))
-    return Lowered("q8ta_batch_norm", operands, {"lo": site.lo, "hi": site.hi})
+    return Int8Form("q8ta_batch_norm", operands, {"lo": call.lo, "hi": call.hi})
 
 
 def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -272,9 +273,8 @@ batch_norm = Op(
         "aten.batch_norm.default": _import_batch_norm,
         "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
     },
-    int8=_lower_batch_norm,
+    int8=Normalization(_lower_batch_norm),
     reads=reads_same_place,
-    annotate="normalized",
     cases=(
         _batch_norm_case((2, 5, 3, 7)),
         _batch_norm_case((3, 8)),

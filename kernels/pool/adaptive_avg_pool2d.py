@@ -10,9 +10,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Lowered, Op, Operand, Site, pair
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 from q8ta_wgpu.kernels.pool import average, pooling
@@ -77,9 +78,9 @@ def _adaptive_params(call: Call) -> Params:
     return fields
 
 
-def _lower_adaptive(site: Site) -> Lowered | str:
-    attrs = site.call.attrs
-    return average.lower(site, "q8ta_adaptive_avg_pool2d", attrs, _largest_window(site.call.inputs[0].shape, attrs))
+def _lower_adaptive(call: QuantizedCall) -> Int8Form | str:
+    attrs = call.attrs
+    return average.lower(call, "q8ta_adaptive_avg_pool2d", attrs, _largest_window(call.inputs[0].shape, attrs))
 
 
 def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
@@ -100,8 +101,7 @@ adaptive_avg_pool2d = Op(
         "aten._adaptive_avg_pool2d.default": _import_adaptive,
         "aten.adaptive_avg_pool1d.default": pooling.one_dimensional(_import_adaptive),
     },
-    int8=_lower_adaptive,
-    annotate="elementwise",
+    int8=Arithmetic(_lower_adaptive),
     work=_adaptive_work,
     cases=(
         Case(((2, 5, 7, 9),), {"output_size": (1, 1)}),

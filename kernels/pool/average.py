@@ -9,9 +9,10 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Lowered, Site, dims
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels
 
@@ -38,9 +39,9 @@ def valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
     return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
 
 
-def ratio_of(site: Site, count: int) -> float | str:
+def ratio_of(call: QuantizedCall, count: int) -> float | str:
     """s_x/s_y in float64, or why a sum of `count` elements has no int8 form."""
-    x, y = site.q[0], site.out
+    x, y = call.q[0], call.out
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
     if text := too_many(count):
@@ -54,12 +55,12 @@ def too_many(count: int) -> str:
     return f"a sum of {count} elements could pass int32" if count * 255 > arithmetic.INT32_MAX else ""
 
 
-def lower(site: Site, op: str, attrs: Attrs, count: int) -> Lowered | str:
+def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | str:
     """The int8 form whose multiplier follows from `ratio` and the input size."""
-    ratio = ratio_of(site, count)
+    ratio = ratio_of(call, count)
     if isinstance(ratio, str):
         return ratio
-    return Lowered(op, (0,), {**attrs, "lo": site.lo, "hi": site.hi, "ratio": ratio})
+    return Int8Form(op, (0,), {**attrs, "lo": call.lo, "hi": call.hi, "ratio": ratio})
 
 
 def multiplier(ratio: float, divisor: Any) -> Any:

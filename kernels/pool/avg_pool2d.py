@@ -9,9 +9,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Lowered, Op, Operand, Site
+from q8ta_wgpu.ir.op import Attr, Builder, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -80,17 +81,17 @@ def _infer_avg_pool_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[S
     return shape, INT8X4
 
 
-def _lower_avg_pool(site: Site) -> Lowered | str:
-    attrs = site.call.attrs
+def _lower_avg_pool(call: QuantizedCall) -> Int8Form | str:
+    attrs = call.attrs
     height, width = attrs["kernel"]
-    ratio = average.ratio_of(site, height * width)
+    ratio = average.ratio_of(call, height * width)
     if isinstance(ratio, str):
         return ratio
     if _multipliers(attrs) > MOST_MULTIPLIERS:
         return f"its windows of {height}x{width} have more than {MOST_MULTIPLIERS} divisors"
     divisors = np.array([fixed]) if (fixed := _fixed_divisor(attrs)) else np.arange(1, height * width + 1)
     table = average.multiplier(ratio, divisors)
-    return Lowered("q8ta_avg_pool2d", (0, table), {**attrs, "lo": site.lo, "hi": site.hi})
+    return Int8Form("q8ta_avg_pool2d", (0, table), {**attrs, "lo": call.lo, "hi": call.hi})
 
 
 def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
@@ -124,8 +125,7 @@ avg_pool2d = Op(
         "aten.avg_pool2d.default": _import_avg_pool,
         "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
     },
-    int8=_lower_avg_pool,
-    annotate="elementwise",
+    int8=Arithmetic(_lower_avg_pool),
     reads=pooling.reads,
     work=pooling.work,
     cases=(

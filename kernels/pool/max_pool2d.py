@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.int8 import Monotonic
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.op import EITHER, Builder, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels
@@ -64,8 +65,7 @@ max_pool2d = Op(
         "aten.max_pool2d_with_indices.default": lambda b, args: [_import_max_pool(b, args)],
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),
     },
-    monotonic=True,
-    annotate="shared",
+    int8=Monotonic(),
     reads=pooling.reads,
     work=pooling.work,
     cases=(

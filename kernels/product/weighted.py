@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
+from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.layout import Layout, canonical
-from q8ta_wgpu.ir.op import RESIDUAL, Lowered, Operand, Site, Weight
+from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue import epilogue
 
@@ -72,13 +73,13 @@ OPERANDS = (
 output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
 
 
-def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
+def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     """The int8 form of a weighted sum: `op`, `op`_add with a residual, `op`_act with an
     activation before rounding, `op`_float with a float32 result.
 
     The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
     """
-    weight, bias, x = site.constants.get(1), site.constants.get(2), site.q[0]
+    weight, bias, x = call.constants.get(1), call.constants.get(2), call.q[0]
     if x is None:
         return "its input is a constant"
     if not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
@@ -93,15 +94,15 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
     if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
-    if site.out is None:
+    if call.out is None:
         offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(
             np.int32
         )
-        return Lowered(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
-    curve = curves.fit(site.activation, site.out, site.lo, site.hi) if site.activation else None
-    if site.activation and (curve is None or site.residual):
+        return Int8Form(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
+    curve = curves.fit(call.activation, call.out, call.lo, call.hi) if call.activation else None
+    if call.activation and (curve is None or call.residual):
         return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
-    unit = 2.0**arithmetic.FRACTION / (curve.step if curve else site.out.scale)
+    unit = 2.0**arithmetic.FRACTION / (curve.step if curve else call.out.scale)
     multiplier = (scale * unit).astype(np.float32)
     if not np.isfinite(multiplier).all():
         return "the ratio of its scales is not a finite float32"
@@ -109,15 +110,15 @@ def lower(site: Site, op: str, attrs: Attrs) -> Lowered | str:
     shifted = bias.astype(np.float64) - (curve.low if curve else 0.0)
     offset = np.clip(np.rint(shifted * unit), -limit, limit).astype(np.int32)
     operands = (0, weight.values, multiplier, offset, correction)
-    bounded = {**attrs, "lo": site.lo, "hi": site.hi}
+    bounded = {**attrs, "lo": call.lo, "hi": call.hi}
     if curve:
-        return Lowered(f"{op}_act", (*operands, curve.knots), bounded)
-    if site.residual is None:
-        return Lowered(op, operands, bounded)
-    factor = round(site.residual.scale * unit)
+        return Int8Form(f"{op}_act", (*operands, curve.knots), bounded)
+    if call.residual is None:
+        return Int8Form(op, operands, bounded)
+    factor = round(call.residual.scale * unit)
     if factor > epilogue.LARGEST_RESIDUAL:
-        return f"its residual's scale is {site.residual.scale / site.out.scale:.3g} times the output's, past int32"
-    return Lowered(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
+        return f"its residual's scale is {call.residual.scale / call.out.scale:.3g} times the output's, past int32"
+    return Int8Form(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

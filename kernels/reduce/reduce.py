@@ -11,9 +11,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
-from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Lowered, Op, Operand, Site
+from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.kernels.pool import average
@@ -134,9 +135,9 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
     """The float operator and its int8 form."""
     params = _params(name)
 
-    def lower(site: Site) -> Lowered | str:
-        count = _count(site.call.inputs[0].shape, site.call.attrs)
-        return average.lower(site, f"q8ta_{name}", site.call.attrs, count)
+    def lower(call: QuantizedCall) -> Int8Form | str:
+        count = _count(call.inputs[0].shape, call.attrs)
+        return average.lower(call, f"q8ta_{name}", call.attrs, count)
 
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
         return np.asarray(_sums(call, arrays[0].astype(np.float64)) / _divisor(name, call)).astype(np.float32)
@@ -173,8 +174,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             schema=SCHEMA,
             kernels=(kernel,),
             aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
-            int8=lower,
-            annotate="elementwise",
+            int8=Arithmetic(lower),
             cases=CASES,
             tolerance=1e-5,
             work=_work,
@@ -211,8 +211,7 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
             ),
         ),
         aten={f"aten.{name}.default": _import(name)},
-        monotonic=True,
-        annotate="shared",
+        int8=Monotonic(),
         cases=CASES,
         work=_work,
     )

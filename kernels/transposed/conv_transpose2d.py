@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Lowered, Op, Operand, Site, check_padded, extent, pair
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.product import weighted
@@ -120,13 +121,13 @@ OPERANDS = (*weighted.OPERANDS[:4], replace(weighted.OPERANDS[4], valid=_valid_c
 the image still meets an input of z_x, a tap that falls between two input pixels meets none."""
 
 
-def _lower(site: Site) -> Lowered | str:
-    lowered = weighted.lower(site, "q8ta_conv_transpose2d", site.call.attrs)
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    lowered = weighted.lower(call, "q8ta_conv_transpose2d", call.attrs)
     if isinstance(lowered, str):
         return lowered
-    weight, x = lowered.operands[1], site.q[0]
+    weight, x = lowered.operands[1], call.q[0]
     assert isinstance(weight, np.ndarray) and x is not None
-    correction, largest = _corrections(weight, x.zero, site.call.attrs)
+    correction, largest = _corrections(weight, x.zero, call.attrs)
     if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     operands = (*lowered.operands[:4], correction.astype(np.int32), *lowered.operands[5:])
@@ -292,8 +293,7 @@ conv_transpose2d = Op(
     schema=SCHEMA,
     kernels=(Kernel("conv_transpose2d", ("conv_transpose2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
     aten={"aten.conv_transpose2d.input": _conv_transpose, "aten.conv_transpose1d.default": _import_conv_transpose1d},
-    int8=_lower,
-    annotate="weighted",
+    int8=WeightedSum(_lower),
     cases=CASES,
     tolerance=1e-5,
 )

@@ -37,6 +37,15 @@ with warnings.catch_warnings():
     from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
 
 from q8ta_wgpu.errors import InputError, UnsupportedError  # noqa: E402
+from q8ta_wgpu.ir.int8 import (  # noqa: E402
+    Arithmetic,
+    Elementwise,
+    Int8,
+    Monotonic,
+    Moves,
+    Normalization,
+    WeightedSum,
+)
 from q8ta_wgpu.kernels import ATEN  # noqa: E402
 
 _EPS = 2.0**-20
@@ -102,14 +111,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             name = str(node.target)
             if node.op != "call_function" or name not in ATEN or not _is_float(node) or _ANNOTATION in node.meta:
                 continue
-            match ATEN[name][0].annotate:
-                case "weighted":
+            match _kind(node):
+                case WeightedSum():
                     self._weighted(node)
-                case "elementwise":
+                case Arithmetic() | Elementwise():
                     self._put(node, {n: self._activation for n in node.all_input_nodes if _is_float(n)})
-                case "shared":
+                case Moves() | Monotonic():
                     self._shared(node)
-                case "normalized" if not _is_weighted(node.args[0]):
+                case Normalization() if not _is_weighted(node.args[0]):
                     self._put(node, {node.all_input_nodes[0]: self._activation})
         return model
 
@@ -164,23 +173,27 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         )
 
 
+def _kind(node: Any) -> Int8 | None:
+    """What the operator a node calls is in int8."""
+    name = str(node.target) if isinstance(node, Node) else ""
+    return ATEN[name][0].int8 if name in ATEN else None
+
+
 def _normalizes(node: Node) -> bool:
     """Whether a node is a batch norm, or the result taken from one."""
-    name = str(node.target)
     if node.target is operator.getitem:
         return _normalizes(node.all_input_nodes[0])
-    return name in ATEN and ATEN[name][0].annotate == "normalized"
+    return isinstance(_kind(node), Normalization)
 
 
 def _clamps(node: Node) -> bool:
-    name = str(node.target)
-    return name in ATEN and ATEN[name][0].clamp is not None
+    kind = _kind(node)
+    return isinstance(kind, Elementwise) and kind.clamp is not None
 
 
 def _is_weighted(node: Any) -> bool:
     """Whether a node is a convolution or linear, whose batch norm torchao folds itself."""
-    name = str(node.target) if isinstance(node, Node) else ""
-    return name in ATEN and ATEN[name][0].annotate == "weighted"
+    return isinstance(_kind(node), WeightedSum)
 
 
 def _named_arguments(node: Node) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8, Monotonic, Moves
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
 
@@ -111,53 +112,6 @@ class Operand:
     at_result: bool = False
 
 
-@dataclass(frozen=True)
-class Weight:
-    """A quantized constant: real = scale[c] * (values - zero[c]) along `axis`; float64 scales, int64 zeros."""
-
-    values: Array
-    scale: Array
-    zero: Array
-    axis: int
-
-
-@dataclass(frozen=True)
-class Site:
-    """A float operator between dequantizes and a quantize: what its int8 form is made from.
-
-    Attributes:
-        call: the float call.
-        q: quantization of each operand, None for constants.
-        constants: constant operands by position: a `Weight`, or a float32 array.
-        out: quantization of the result, None for a float32 result.
-        lo, hi: range of the result, with fused activations and the quantize node's own range.
-        residual: quantization of an addend joined before rounding, if any.
-        activation: float64 function applied before rounding, if any (not a clamp).
-    """
-
-    call: Call
-    q: tuple[QParams | None, ...]
-    constants: Mapping[int, Weight | Array]
-    out: QParams | None
-    lo: int = -128
-    hi: int = 127
-    residual: QParams | None = None
-    activation: Callable[[Array], Array] | None = None
-
-
-RESIDUAL = -1
-"""In `Lowered.operands`: the site's residual value."""
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """The int8 node for a site: operator, operands (a position in the float call, RESIDUAL, or a new constant)."""
-
-    op: str
-    operands: tuple[int | Array, ...]
-    attrs: Attrs
-
-
 class Builder(Protocol):
     """What an importer function writes to."""
 
@@ -224,14 +178,7 @@ class Op:
         variadic: whether the last operand repeats.
         kernels: ways to run it, preferred first.
         aten: aten overload name -> importer function.
-        int8: makes the int8 form of a site, or says why there is none.
-        unary: f(float64 array, attrs): the elementwise function of a single tensor, for the 256-entry table.
-        clamp: attrs -> (low, high) if the operator is a clamp, so that it can fold into the producer's range.
-        moves_bytes: whether results are only copies of input elements, so that it runs unchanged on int8.
-        fill: attrs -> the real value a byte-moving operator writes where it copies no element (pad), else None.
-        monotonic: whether q(op(x)) == op(q(x)) with equal scales (max_pool), so that it runs unchanged on int8.
-        annotate: how the quantizer treats it: 'weighted', 'elementwise', 'shared' (one observer for in and out),
-            'normalized' (only its first operand is an activation), or ''.
+        int8: what a float operator is in int8, None where it stays in float32.
         reads: which part of its inputs a part of the result needs, so that big images can run in tiles.
         cases: calls the tests run over every kernel.
         tolerance: for float results, the largest relative error against the reference; 0 for exact.
@@ -247,13 +194,7 @@ class Op:
     variadic: bool = False
     kernels: tuple[Kernel, ...] = ()
     aten: Mapping[str, Import] = field(default_factory=dict)
-    int8: Callable[[Site], Lowered | str] | None = None
-    unary: Callable[[Array, Attrs], Array] | None = None
-    clamp: Callable[[Attrs], tuple[float, float]] | None = None
-    moves_bytes: bool = False
-    fill: Callable[[Attrs], float] | None = None
-    monotonic: bool = False
-    annotate: str = ""
+    int8: Int8 | None = None
     reads: Reads | None = None
     cases: tuple[Case, ...] = ()
     tolerance: float = 0.0
@@ -273,19 +214,19 @@ class Op:
     @property
     def keeps_int8(self) -> bool:
         """Whether the same operator runs on int8 values, leaving scale and zero point as they are."""
-        return self.moves_bytes or self.monotonic
+        return isinstance(self.int8, Moves | Monotonic)
 
     def check(self, types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         """Checks a call against the schema and returns the result's shape and dtype; raises GraphError."""
         expected = len(self.operands)
         if len(types) < expected or (len(types) > expected and not self.variadic):
             raise GraphError(f"{self.name} takes {expected} inputs, found {len(types)}")
-        for position, found in enumerate(types):
+        for position, given in enumerate(types):
             operand = self.operand(position)
-            if found.dtype not in operand.dtypes:
+            if given.dtype not in operand.dtypes:
                 wanted = " or ".join(operand.dtypes)
                 raise GraphError(
-                    f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {found.dtype}"
+                    f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {given.dtype}"
                 )
         if set(attrs) != set(self.schema):
             raise GraphError(f"{self.name} has attributes {sorted(self.schema)}, found {sorted(attrs)}")

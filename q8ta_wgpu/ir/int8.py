@@ -1,0 +1,127 @@
+"""What an operator is in int8: the kind that each float `Op` states once, for the passes, `verify` and the quantizer.
+
+| kind            | in int8                                              | the quantizer observes            |
+|-----------------|------------------------------------------------------|-----------------------------------|
+| `WeightedSum`   | an operator of its own, what follows it joins it     | the activation, weight and result |
+| `Normalization` | an operator of its own, or part of the sum before it | the activation and the result     |
+| `Arithmetic`    | an operator of its own                               | every operand and the result      |
+| `Elementwise`   | a 256-entry table; a clamp is a range before it      | the operand and the result        |
+| `Moves`         | itself: scale and zero point stay                    | operands and result as one        |
+| `Monotonic`     | itself: scale and zero point stay                    | operands and result as one        |
+
+An operator without a kind stays in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from q8ta_wgpu.ir.graph import Array, Attrs, QParams, TensorType
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A quantized constant: real = scale[c] * (values - zero[c]) along `axis`; float64 scales, int64 zeros."""
+
+    values: Array
+    scale: Array
+    zero: Array
+    axis: int
+
+
+@dataclass(frozen=True)
+class QuantizedCall:
+    """A call of a float operator whose operands come out of dequantizes and whose result goes into a quantize.
+
+    Attributes:
+        attrs, inputs: the float call's attributes and the types of its operands.
+        q: quantization of each operand, None for constants.
+        constants: constant operands by position: a `Weight`, or a float32 array.
+        out: quantization of the result, None for a float32 result.
+        lo, hi: range of the result, with fused activations and the quantize node's own range.
+        residual: quantization of an addend joined before rounding, if any.
+        activation: float64 function applied before rounding, if any (not a clamp).
+    """
+
+    attrs: Attrs
+    inputs: tuple[TensorType, ...]
+    q: tuple[QParams | None, ...]
+    constants: Mapping[int, Weight | Array]
+    out: QParams | None
+    lo: int = -128
+    hi: int = 127
+    residual: QParams | None = None
+    activation: Callable[[Array], Array] | None = None
+
+
+RESIDUAL = -1
+"""In `Int8Form.operands`: the addend joined before rounding."""
+
+
+@dataclass(frozen=True)
+class Int8Form:
+    """The int8 node for a quantized call: operator, operands (a position in the float call, RESIDUAL, or a new
+    constant) and attributes."""
+
+    op: str
+    operands: tuple[int | Array, ...]
+    attrs: Attrs
+
+
+ToInt8 = Callable[[QuantizedCall], "Int8Form | str"]
+"""Makes the int8 form of a quantized call, or says why there is none."""
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """Products of an activation with a quantized weight, summed: a convolution or linear. Its rounding takes in what
+    only it feeds: a batch norm, an addend or an activation, clamps."""
+
+    lower: ToInt8
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """A factor and a term for each channel, constants in float32 (batch norm)."""
+
+    lower: ToInt8
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Integer arithmetic on operands that are all activations (add, mul, averages); clamps behind it join it."""
+
+    lower: ToInt8
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A function of one tensor, element by element.
+
+    Attributes:
+        function: (float64 array, attrs) -> float64 array.
+        clamp: attrs -> (low, high) if the function is a clamp, so that the operator before it can take it in.
+    """
+
+    function: Callable[[Array, Attrs], Array]
+    clamp: Callable[[Attrs], tuple[float, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Results are copies of input elements (view, cat, pixel_shuffle).
+
+    Attributes:
+        fill: attrs -> the real value written where no element is copied (pad), if there is such a value.
+    """
+
+    fill: Callable[[Attrs], float] | None = None
+
+
+@dataclass(frozen=True)
+class Monotonic:
+    """q(op(x)) == op(q(x)) at one scale and zero point, since results are the largest or smallest of inputs."""
+
+
+Int8 = WeightedSum | Normalization | Arithmetic | Elementwise | Moves | Monotonic
