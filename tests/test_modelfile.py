@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -31,8 +32,8 @@ from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.model import encoding, reference
 from q8ta_wgpu.model import file as modelfile
-from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
@@ -173,6 +174,32 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.q8ta"]
 
 
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.q8ta")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket.q8ta"))
+        (tmp_path / "folder.q8ta").mkdir()
+        (tmp_path / "link.q8ta").symlink_to("pipe.q8ta")
+        (tmp_path / "circle.q8ta").symlink_to("circle.q8ta")
+        before = {p.name: p.lstat().st_mode for p in tmp_path.iterdir()}
+        for name in before:
+            with pytest.raises(ModelFileError, match="cannot write"):
+                MODEL.save(tmp_path / name)
+        assert {p.name: p.lstat().st_mode for p in tmp_path.iterdir()} == before
+    with pytest.raises(ModelFileError, match="no regular file"):
+        MODEL.save(tmp_path / "link.q8ta")
+    with pytest.raises(ModelFileError, match="cannot write"):
+        MODEL.save("net\0.q8ta")
+
+
+def test_a_link_to_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.q8ta").symlink_to("folder/net.q8ta")
+    MODEL.save(tmp_path / "link.q8ta")
+    assert (tmp_path / "link.q8ta").is_symlink()
+    assert same(q8.load(tmp_path / "folder" / "net.q8ta"), MODEL)
+
+
 def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     graph = MODEL.graph.copy()
     graph.types["y"] = TensorType((1, 2))
@@ -241,6 +268,7 @@ def test_newer(saved: bytes, tmp_path: Path) -> None:
     assert "checksum" not in message
     for version in (0, -1, True, "1", None, 10**30):
         refused(forge(saved, field(version=version)), tmp_path)
+    assert "a version" in refused(forge(saved, lambda data, _: data.pop("version")), tmp_path)
 
 
 def container(header: dict[str, Any], data: bytes = b"") -> bytes:
@@ -437,7 +465,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "shape true": (value("x", shape=[True, 5, 6, 7]), "positive sizes"),
     "shape fraction": (value("x", shape=[2.0, 5, 6, 7]), "positive sizes"),
     "shape of rank 9": (value("x", shape=[1] * 9), "at most 8"),
-    "shape with a million entries": (value("x", shape=[1] * 10**6), "at most 8"),
+    "shape with a million entries": (value("x", shape=[1] * 10**6), "entries"),
+    "shape with many sizes": (value("x", shape=[1] * 10**5), "at most 8"),
     "size 2^60": (value("x", shape=[2**60]), "positive sizes"),
     "2^60 elements": (value("x", shape=[2**20, 2**20, 2**20]), "elements"),
     "shape is text": (value("x", shape="2567"), "must be a list"),
@@ -473,7 +502,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "stride of lists": (attr(CONV, stride=[[1], [1]]), "an integer"),
     "stride is a number": (attr(CONV, stride=1), "must be a list"),
     "stride is text": (attr(CONV, stride="11"), "must be a list"),
-    "stride with 10^6 entries": (attr(CONV, stride=[1] * 10**6), "at most 64"),
+    "stride with 10^5 entries": (attr(CONV, stride=[1] * 10**5), "at most 64"),
     "stride true": (attr(CONV, stride=[True, True]), "an integer"),
     "stride 1.0": (attr(CONV, stride=[1.0, 1.0]), "an integer"),
     "groups 0": (attr(CONV, groups=0), "groups must be in"),
@@ -498,10 +527,13 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "structure of text": (field(structure="tuple"), "structure holds"),
     "structure with true": (field(structure=[True, 0]), "structure holds"),
     "structure 60 deep": (field(structure=DEEP), "nested"),
-    "structure with 10^6 outputs": (field(structure={"tuple": [0] * 10**6}), "positions"),
+    "structure with 10^5 outputs": (field(structure={"tuple": [0] * 10**5}), "positions"),
     "nodes is an object": (field(nodes={}), "'nodes' must be a list"),
     "nodes hold numbers": (field(nodes=[1, 2]), "must be an object"),
-    "10^5 nodes": (lambda d, c: d.update(nodes=[d["nodes"][0]] * 10**5), "more than 65536"),
+    "10^5 nodes": (lambda d, c: d.update(nodes=[d["nodes"][0]] * 10**5), "entries"),
+    "unknown key": (field(shader="@compute fn main() {}"), "a key that is not known: 'shader'"),
+    "unknown key of a value": (value("x", device="x" * 2**20), "value x has a key that is not known: 'device'"),
+    "unknown key of a node": (lambda d, c: node(d, TABLE).update(more=[1]), "a key that is not known: 'more'"),
     "values is a list": (field(values=[]), "'values' must be a dict"),
     "inputs hold numbers": (field(inputs=[0]), "a name must be"),
     "inputs is text": (field(inputs="x"), "'inputs' must be a list"),
@@ -519,7 +551,7 @@ def test_edited_by_hand(name: str, saved: bytes, tmp_path: Path) -> None:
     assert "checksum" not in message
 
 
-@pytest.mark.parametrize("key", ["version", "inputs", "outputs", "structure", "notes", "values", "nodes"])
+@pytest.mark.parametrize("key", ["inputs", "outputs", "structure", "notes", "values", "nodes"])
 def test_missing_key(key: str, saved: bytes, tmp_path: Path) -> None:
     assert f"'{key}' is missing" in refused(forge(saved, lambda data, _: data.pop(key)), tmp_path)
 
@@ -547,11 +579,64 @@ def test_json_that_is_not_json(saved: bytes, tmp_path: Path) -> None:
     assert same(read(sealed(text, constants), tmp_path), MODEL)
 
 
-def test_checksum_is_checked_first(saved: bytes, tmp_path: Path) -> None:
+def test_checksum_is_checked_first(saved: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, constants = unpacked(saved)
     good = sealed(json.dumps(data, separators=(",", ":")), constants)
     assert same(read(good, tmp_path), MODEL)
+    monkeypatch.setattr(modelfile, "decode", lambda *_: pytest.fail("the text was parsed"))
     assert "checksum" in refused(good.replace(b"small.y", b"small.z"), tmp_path)
+
+
+COSTLY = {
+    "keys given twice": ('"notes":[]', '"notes":{' + ",".join(f'"{i}":0' for i in range(25_000)) + ',"24999":0}'),
+    "empty objects": ('"notes":[]', '"notes":[' + "{}," * 3_000_000 + "{}]"),
+    "empty lists": ('"notes":[]', '"more":[' + "[]," * 3_000_000 + "[]]"),
+    "short texts": ('"notes":[]', '"notes":[' + '"ab",' * 2_000_000 + '"ab"]'),
+    "many keys": ('"notes":[]', '"notes":{' + ",".join(f'"{i:x}":0' for i in range(1_000_000)) + "}"),
+    "a long name": ('"notes":[]', '"' + "a" * (modelfile.MAX_TEXT + 1) + '":[]'),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_text_that_would_cost_much(name: str, saved: bytes, tmp_path: Path) -> None:
+    """Refused within the time, and no more than a few copies of the file's bytes are held."""
+    data, constants = unpacked(saved)
+    text = json.dumps(data, separators=(",", ":"))
+    old, new = COSTLY[name]
+    assert old in text
+    forged = sealed(text.replace(old, new, 1), constants)
+    message = refused(forged, tmp_path)
+    assert "checksum" not in message
+    path = tmp_path / "read.q8ta"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError):
+            q8.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(forged) + (16 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_text_as_large_as_allowed(saved: bytes, tmp_path: Path) -> None:
+    """What parsing itself may cost, at its worst."""
+    data, constants = unpacked(saved)
+    text = json.dumps(data, separators=(",", ":"))
+    members = ",".join(f'"{i:x}":0' for i in range(encoding.MAX_PARTS - 2000))
+    path = tmp_path / "read.q8ta"
+    path.write_bytes(sealed(text.replace('"notes":[]', f'"notes":{{{members}}}', 1), constants))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError, match="'notes' must be a list"):
+            q8.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_many_constants(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = {str(i): entry for i in range(modelfile.MAX_TENSORS + 1)}
+    assert "more than" in refused(container({"__metadata__": {"q8ta": "{}"}, **header}), tmp_path)
 
 
 # --- fuzzing ---

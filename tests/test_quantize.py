@@ -222,6 +222,16 @@ def test_reshape_that_does_not_fit() -> None:
     assert model.reshape((4, 3, 5, 5)).graph.types[model.graph.outputs[0]].shape == (4, 6)
 
 
+def test_reshape_beyond_what_may_run() -> None:
+    """A reshaped graph is checked as a loaded one is."""
+    model = q8.compile(quantize(conv(3, 4), data(1, 3, 5, 5)))
+    with pytest.raises(q8.InputError, match=r"cannot take inputs of \(1, 3, 16777216, 16777216\).*elements"):
+        model.reshape((1, 3, 2**24, 2**24))
+    model = q8.compile(quantize(Plain(lambda s, x: x @ x.transpose(-1, -2)), data(1, 5, 5)))
+    with pytest.raises(q8.InputError, match=r"cannot take inputs of \(1, 40000, 8192\).*steps"):
+        model.reshape((1, 40000, 8192))
+
+
 def test_a_uint8_output_is_refused() -> None:
     qd = torch.ops.quantized_decomposed
 

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
@@ -194,3 +196,18 @@ def test_reshape_takes_any_integers_and_names_what_is_none() -> None:
     assert [t.shape for t in model.reshape(sizes).inputs.values()] == [(1, 4, 9, 8)]
     with pytest.raises(q8.InputError, match="must be a tuple of integers, found 7"):
         model.reshape(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pad", "fits"),
+    [((-5, 3), True), ((-4, 9), True), ((-3, -1), True), ((-6, 8), False), ((7, -6), False), ((-3, -2), False)],
+)
+def test_a_negative_pad_takes_no_more_than_there_is(pad: tuple[int, int], fits: bool) -> None:
+    x = torch.arange(10.0).reshape(2, 5)
+    types, attrs = (TensorType((2, 5)),), {"padding": (0, 0, *pad), "value": 9.0}
+    if not fits:
+        with pytest.raises(GraphError, match="cuts more than there is"):
+            OPS["pad"].check(types, attrs)
+        return
+    _, found, expected = _float(Net(lambda _, x: F.pad(x, pad, value=9.0)), x)
+    np.testing.assert_array_equal(found, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,71 @@ def test_tiles_equal_the_whole(name: str, size: tuple[int, int], vulkan: Device)
         assert tiled.windows > 1
         found = tiled(x)
     assert int((found.view(np.uint32) != whole.view(np.uint32)).sum()) == 0
+
+
+def max_pooled(structure: Any) -> q8.Model:
+    """int8 in, int8 out."""
+    qd = torch.ops.quantized_decomposed
+    q = (0.1, 3, -128, 127)
+
+    class Pool(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            real = qd.dequantize_per_tensor(qd.quantize_per_tensor(x, *q, torch.int8), *q, torch.int8)
+            return structure(qd.quantize_per_tensor(nn.functional.max_pool2d(real, 3, 1, 1), *q, torch.int8))
+
+    return q8.compile(torch.export.export(Pool(), (torch.randn(1, 2, 16, 16),)))
+
+
+@pytest.mark.parametrize("structure", [lambda y: y, lambda y: {"none": None, "y": [(y,)]}], ids=["tensor", "nested"])
+def test_outputs_are_what_a_session_gives(structure: Any, vulkan: Device) -> None:
+    model = max_pooled(structure)
+    x = np.random.default_rng(3).normal(size=(2, 2, 40, 24)).astype(np.float32)
+    with q8.Session(model.reshape(x.shape), vulkan) as session:
+        whole = session(x)
+    with q8.TiledSession(model, x.shape, vulkan, max_bytes=8000) as tiled:
+        assert tiled.windows > 1
+        found = tiled(x)
+    ((a, spec), (b, expected)) = (torch.utils._pytree.tree_flatten(outputs) for outputs in (found, whole))
+    assert spec == expected
+    a, b = (next(leaf for leaf in leaves if leaf is not None) for leaves in (a, b))
+    assert a.dtype == b.dtype == np.int8
+    assert np.array_equal(a, b)
+
+
+def test_an_image_larger_than_any_graph() -> None:
+    """The whole padded image would have more than 2^31 elements; every window fits."""
+    model = compiled(nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.Conv2d(64, 1, 3, padding=1)), (1, 1, 24, 24))
+    with pytest.raises(q8.InputError, match="elements"):
+        model.reshape((1, 1, 5800, 5800))
+    with q8.TiledSession(model, (1, 1, 5800, 5800), "reference", max_bytes=128 << 20) as tiled:
+        assert tiled.windows > 16
+        assert max(tiled.window) < 1500
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 1, 0, 4), (1, 2, 30, 30), (1, 1, 2, 30)])
+def test_shapes_that_no_session_takes(shape: tuple[int, ...]) -> None:
+    model = compiled(nn.Conv2d(1, 4, 3), (1, 1, 24, 24))
+    with pytest.raises(q8.InputError, match=r"\("):
+        q8.TiledSession(model, shape, "reference")
+    with pytest.raises(q8.InputError, match="max_bytes"):
+        q8.TiledSession(model, (1, 1, 30, 30), "reference", max_bytes=0)
+
+
+def test_what_is_no_image_model() -> None:
+    model = compiled(nn.Linear(4, 4), (2, 4))
+    with pytest.raises(q8.InputError, match="4-D"):
+        q8.TiledSession(model, (2, 4), "reference")
+    with pytest.raises(q8.InputError, match="takes a Model"):
+        q8.TiledSession("net.q8ta", (1, 1, 8, 8))  # type: ignore[arg-type]
+
+
+def test_a_closed_session() -> None:
+    model = compiled(nn.Conv2d(1, 4, 3), (1, 1, 24, 24))
+    tiled = q8.TiledSession(model, (1, 1, 24, 24), "reference")
+    tiled.close()
+    tiled.close()
+    with pytest.raises(q8.InputError, match="closed"):
+        tiled(np.zeros((1, 1, 24, 24), np.float32))
 
 
 def test_an_image_that_fits_is_one_window(vulkan: Device) -> None:

@@ -32,8 +32,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if len(padding) != 2 * len(x) or len(x) > MAX_RANK:
         raise GraphError(f"pad of {x} needs two numbers for each of at most {MAX_RANK} dimensions, found {padding}")
     shape = tuple(d + before + after for d, (before, after) in zip(x, _pairs(attrs), strict=True))
-    if any(d < 1 for d in shape):
-        raise GraphError(f"pad of {x} by {padding} leaves nothing: {shape}")
+    if any(d + min(ends) < 0 or new < 1 for d, new, ends in zip(x, shape, _pairs(attrs), strict=True)):
+        raise GraphError(f"pad of {x} by {padding} cuts more than there is")
     return shape, types[0].dtype
 
 

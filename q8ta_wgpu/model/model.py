@@ -12,6 +12,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.report import Report
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Model:
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
         """The same model for inputs of other sizes: one shape per input, in order.
 
-        Raises InputError where the network does not fit them, naming the node.
+        Raises InputError where the network does not fit them or a value or dispatch would be too large, naming the
+        node.
         """
         if len(shapes) != len(self.graph.inputs):
             raise InputError(
@@ -61,14 +63,19 @@ class Model:
                     f"input {name} has {len(old.shape)} dimensions {old.shape}, each at least 1, found {shape}"
                 )
             graph.types[name] = replace(old, shape=sizes)
+        wanted = ", ".join(str(tuple(shape)) for shape in shapes)
         for node in graph.nodes:
             types = tuple(graph.types[i] for i in node.inputs)
             try:
                 shape, _ = OPS[node.op].check(types, node.attrs)
+                graph.types[node.output] = replace(graph.types[node.output], shape=shape)
             except GraphError as error:
                 place = f" ({node.source})" if node.source else ""
-                raise InputError(f"the model cannot take inputs of {shapes}: {node.output}{place}: {error}") from None
-            graph.types[node.output] = replace(graph.types[node.output], shape=shape)
+                raise InputError(f"the model cannot take inputs of {wanted}: {node.output}{place}: {error}") from None
+        try:
+            verify(graph, RUNNABLE)
+        except GraphError as error:
+            raise InputError(f"the model cannot take inputs of {wanted}: {error}") from None
         return Model(graph, self.structure)
 
 

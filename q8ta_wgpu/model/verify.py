@@ -11,7 +11,11 @@ from q8ta_wgpu.kernels import OPS
 
 RUNNABLE = "runnable"
 """The stage a model file holds. Every operator has a kernel, constant operands are constants whose values the kernels
-can rely on, no dispatch takes more than MAX_WORK steps, and only float32 and int8x4 values go in and out."""
+can rely on, no value has more than MAX_ELEMENTS elements and no dispatch takes more than MAX_WORK steps, and only
+float32 and int8x4 values go in and out."""
+
+MAX_ELEMENTS = 1 << 31
+"""Elements one value may have: u32 addresses, and what no device could bind is refused before it is allocated."""
 
 
 def verify(graph: Graph, stage: str = "") -> None:
@@ -21,6 +25,9 @@ def verify(graph: Graph, stage: str = "") -> None:
     for name in (*graph.inputs, *graph.constants, *graph.outputs):
         if name not in graph.types:
             raise GraphError(f"value {name} has no type{where}")
+    for name, t in graph.types.items() if stage == RUNNABLE else ():
+        if t.numel > MAX_ELEMENTS:
+            raise GraphError(f"value {name} would have {t.numel} elements, more than {MAX_ELEMENTS}")
     for name, array in graph.constants.items():
         t = graph.types[name]
         if array.shape != t.shape or array.dtype != np.dtype(DTYPES[t.dtype]):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import Array, Graph, Node
+from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Shape, word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
@@ -37,51 +37,70 @@ class TiledSession:
     """A fully convolutional model over images too large for one program: a Session over windows of one size.
 
     Args:
-        model: one float32 or uint8 input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
+        model: one input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
         shape: (n, c, h, w) of the whole image.
         device: as for Session.
         max_bytes: the largest value a window may hold; by default what the device can bind.
 
-    A call takes the whole image and returns the whole output, the same bytes as an untiled run. An image that fits is
-    one window.
+    A call takes the whole image and returns the whole output: the bytes, the dtype and the structure (a tuple, a dict
+    of one tensor ...) that an untiled Session gives. An image that fits is one window.
 
-    Raises InputError where the model is not fully convolutional, or not even its halo fits into `max_bytes`.
+    Raises InputError where the model is not fully convolutional, or not even its halo fits into `max_bytes`;
+    DeviceError as Session does.
     """
 
     def __init__(self, model: Model, shape: Shape, device: Any = None, max_bytes: int | None = None) -> None:
-        names = model.graph.inputs
-        if len(names) != 1 or len(model.graph.outputs) != 1 or len(shape) != 4:
-            raise InputError(f"tiling takes one 4-D input and one output, found {len(names)} inputs and shape {shape}")
-        whole = model.reshape(shape).graph
-        self.shape = shape
-        self._output = whole.types[whole.outputs[0]].shape
-        self.window = _window_size(whole, model, shape, max_bytes or _binding_size(device))
-        if self.window == shape[2:]:
+        if not hasattr(model, "graph"):
+            raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
+        names, outputs = model.graph.inputs, model.graph.outputs
+        found = [model.graph.types[name].shape for name in (*names, *outputs)]
+        if (len(names), len(outputs), [len(s) for s in found]) != (1, 1, [4, 4]):
+            raise InputError(
+                f"tiling takes a model of one 4-D input and one 4-D output, found {len(names)} inputs and "
+                f"{len(outputs)} outputs of shapes {', '.join(map(str, found))}"
+            )
+        if max_bytes is not None and max_bytes < 1:
+            raise InputError(f"max_bytes must be at least 1, found {max_bytes}")
+        if not (isinstance(device, str) and device == "reference"):
+            from q8ta_wgpu.runtime.device import open_device
+
+            device = open_device(device)
+        limit = max_bytes or (BASELINE.binding_size if isinstance(device, str) else device.target.binding_size)
+        strips = _strips(model, shape)
+        types = [strip.types[strip.outputs[0]].shape for strip in strips]
+        self.shape = tuple(shape)
+        self._output = (*types[0][:3], types[1][3])
+        self.window = _window_size(strips, model, self.shape, limit)
+        if self.window == self.shape[2:]:
             self._rows: tuple[Window, ...] = (Window(0, 0, 0, self._output[2]),)
             self._columns: tuple[Window, ...] = (Window(0, 0, 0, self._output[3]),)
         else:
-            self._rows, self._columns = (tuple(_windows(whole, axis, self.window[axis - 2])) for axis in _AXES)
-        self.session = Session(model.reshape((*shape[:2], *self.window)), device)
+            self._rows, self._columns = (
+                tuple(_windows(strip, axis, size)) for strip, axis, size in zip(strips, _AXES, self.window, strict=True)
+            )
+        self.session = Session(model.reshape((*self.shape[:2], *self.window)), device)
 
     @property
     def windows(self) -> int:
         """How many windows the image takes."""
         return len(self._rows) * len(self._columns)
 
-    def __call__(self, x: Any) -> Array:
+    def __call__(self, x: Any) -> Any:
         """Runs every window; x is an array of `shape`, of the dtype the model takes."""
-        x = as_array(self.session.model.graph.inputs[0], x)
+        model = self.session.model
+        x = as_array(model.graph.inputs[0], x)
         if x.shape != self.shape:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
-        result = np.empty(self._output, np.float32)
+        result = np.empty(self._output, model.graph.given(model.graph.outputs[0]))
         height, width = self.window
         places = list(itertools.product(self._rows, self._columns))
         windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in places)
         for (r, c), outputs in zip(places, self.session.run_many(windows), strict=True):
             rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
-            kept = _only(outputs)[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
+            (found,) = model.structure.flatten(outputs)
+            kept = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
             result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
-        return result
+        return model.structure.unflatten([result])
 
     def close(self) -> None:
         """Frees device memory."""
@@ -94,18 +113,14 @@ class TiledSession:
         self.close()
 
 
-def _only(outputs: Any) -> Array:
-    while isinstance(outputs, (tuple, list)):
-        (outputs,) = outputs
-    return np.asarray(next(iter(outputs.values())) if isinstance(outputs, dict) else outputs)
-
-
-def _binding_size(device: Any) -> int:
-    if isinstance(device, str) and device == "reference":
-        return BASELINE.binding_size
-    from q8ta_wgpu.runtime.device import open_device
-
-    return open_device(device).target.binding_size
+def _strips(model: Model, shape: Shape) -> tuple[Graph, Graph]:
+    """The model over all rows of the image and over all its columns, as narrow as it was compiled: what is read along
+    one axis does not depend on the other, and the whole may be larger than any graph can be."""
+    if len(shape) != 4:
+        raise InputError(f"tiling takes the shape (n, c, h, w) of an image, found {shape}")
+    height, width = model.graph.types[model.graph.inputs[0]].shape[2:]
+    n, c, h, w = shape
+    return model.reshape((n, c, h, width)).graph, model.reshape((n, c, height, w)).graph
 
 
 def largest_value(graph: Graph) -> int:
@@ -119,14 +134,21 @@ def largest_value(graph: Graph) -> int:
     return max(sizes)
 
 
-def _window_size(graph: Graph, model: Model, shape: Shape, limit: int) -> tuple[int, int]:
+def _window_size(strips: tuple[Graph, Graph], model: Model, shape: Shape, limit: int) -> tuple[int, int]:
     """The largest window of the image, its longer side halved until every value fits."""
     size = [shape[2], shape[3]]
-    multiples = [_alignment(graph, axis) for axis in _AXES]
-    while largest_value(model.reshape((*shape[:2], *size)).graph) > limit:
+    multiples = [_alignment(strip, axis) for strip, axis in zip(strips, _AXES, strict=True)]
+    while not _fits(model, (*shape[:2], *size), limit):
         longer = 0 if size[0] >= size[1] else 1
         size[longer] = _half(size[longer], shape[2 + longer], multiples[longer])
     return size[0], size[1]
+
+
+def _fits(model: Model, shape: Shape, limit: int) -> bool:
+    try:
+        return largest_value(model.reshape(shape).graph) <= limit
+    except InputError:  # the strips have the shapes it takes, so it is too large for a graph
+        return False
 
 
 def _half(size: int, extent: int, multiple: int) -> int:
