@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
 from q8ta_wgpu.ir.op import Case, Op
@@ -78,6 +79,11 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
     return arrays
 
 
+def single_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
+    """A graph of one node as it stands, on float values where the operator takes them, else on int8; and its inputs."""
+    return (float_graph if FLOAT32 in op.operands[0].dtypes else int8_only_graph)(op, case)
+
+
 def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     """A graph of one float node, and its inputs."""
     graph = Graph()
@@ -121,11 +127,17 @@ def int8_only_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
 
 def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
     """The fused graph of dequantize -> op -> quantize around a case, and its int8 inputs."""
+    graph, inputs = unfused_graph(op, case, setting)
+    return run_passes(graph), inputs
+
+
+def unfused_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
+    """`int8_graph` as it is before the passes."""
     graph, inputs, out = _unfused(op, case, setting)
     graph.types["y"] = TensorType(graph.types["real"].shape, INT8X4, out)
     graph.nodes.append(Node("quantize", ("real",), "y", {"lo": -128, "hi": 127}))
     graph.outputs = ["y"]
-    return run_passes(graph), inputs
+    return graph, inputs
 
 
 EPILOGUES = tuple(after.suffix.removeprefix("_") for after in epilogue.EPILOGUES if after.suffix)
@@ -134,11 +146,17 @@ EPILOGUES = tuple(after.suffix.removeprefix("_") for after in epilogue.EPILOGUES
 
 def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
     """The fused graph of a weighted operator with what follows it: see kernels/epilogue/epilogue.py."""
+    graph, inputs = unfused_epilogue(op, case, setting, after)
+    return run_passes(graph), inputs
+
+
+def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
+    """`epilogue_graph` as it is before the passes."""
     graph, inputs, out = _unfused(op, case, setting)
     result = graph.types["real"]
     if after == "float":
         graph.outputs = ["real"]
-        return run_passes(graph), inputs
+        return graph, inputs
     after_first, _, then = after.partition("_")
     last = "real"
     if after_first in ("sum", "table", "dequantize"):
@@ -172,12 +190,25 @@ def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Gr
             graph.types["y"] = TensorType(shape)
             graph.nodes.append(Node("pixel_shuffle", (last,), "y", {"upscale_factor": factor}))
             graph.outputs = ["y"]
-        return run_passes(graph), inputs
+        return graph, inputs
     q = QParams(out.scale * (1.3 if last == "joined" and after_first != "add" else 1.0), setting.zeros[2])
     graph.types["y"] = TensorType(result.shape, INT8X4, q)
     graph.nodes.append(Node("quantize", (last,), "y", {"lo": -128, "hi": 127}))
     graph.outputs = ["y"]
-    return run_passes(graph), inputs
+    return graph, inputs
+
+
+def graphs() -> Iterator[tuple[Graph, int, int]]:
+    """The fused graphs of every operator's cases: as it stands, in int8, and weighted sums with what follows them. With
+    each the index of its case, and of its epilogue from 1 on (0: none)."""
+    for op in OPS.values():
+        for index, case in enumerate(op.cases):
+            yield single_graph(op, case)[0], index, 0
+            if FLOAT32 in op.operands[0].dtypes and op.int8:
+                yield int8_graph(op, case, SETTINGS[0])[0], index, 0
+            if isinstance(op.int8, WeightedSum):
+                for number, after in enumerate(EPILOGUES, 1):
+                    yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, number
 
 
 PARTS = {"sum_dequantize": ("q8ta_add",), "sum": ("q8ta_add",), "table": ("q8ta_table",), "dequantize": ()}
@@ -326,13 +357,6 @@ def run_poisoned(
         ]
     finally:
         executor.close()
-
-
-def float_twin(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array], QParams]:
-    """The unfused graph behind `int8_graph` up to the float result, its inputs and the output's quantization."""
-    graph, inputs, out = _unfused(op, case, setting)
-    graph.outputs = ["real"]
-    return graph, inputs, out
 
 
 def flat(outputs: object) -> list[Array]:

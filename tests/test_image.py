@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.program.build import schedule
@@ -51,6 +52,13 @@ def with_quantize(index: int, setting: harness.Setting, after: str) -> tuple[Gra
     graph.types["image"] = TensorType(image.shape)
     graph.nodes.insert(0, Node("quantize", ("image",), "x0", RANGE))
     return graph, {"image": image, **inputs}
+
+
+def graphs() -> Iterator[Graph]:
+    """The folded graph of every case with every epilogue."""
+    for index in IMAGES:
+        for after in ("", *harness.EPILOGUES):
+            yield folded(run_passes(with_quantize(index, harness.SETTINGS[0], after)[0]))
 
 
 def folded(graph: Graph) -> Graph:

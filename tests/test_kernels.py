@@ -17,7 +17,7 @@ from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.layout_sync.table import transitions
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
 INT8_CASES = [(op, i) for op, i in CASES if op.int8 and op.name != "q8ta_clone"]
@@ -33,12 +33,18 @@ def test_every_operator_has_cases() -> None:
     assert [op.name for op in OPS.values() if op.kernels and not op.cases and op.name not in made] == []
 
 
+def test_every_kernel_runs_a_case() -> None:
+    """Each kernel of each operator is chosen by `harness.plans` for some case, so that the tests below run it."""
+    made = [graph for graph in (*(g for g, _, _ in harness.graphs()), *test_image.graphs()) if len(graph.nodes) == 1]
+    reached = {id(plan.steps[0].kernel) for graph in made for turn in (0, 1) for _, plan in harness.plans(graph, turn)}
+    missing = [f"{op.name}: {kernel.name}" for op in OPS.values() for kernel in op.kernels if id(kernel) not in reached]
+    assert missing == []
+
+
 @pytest.mark.parametrize(("op", "index"), CASES, ids=_id)
-def test_float(op: Op, index: int, device: Device) -> None:
-    """Operators on float32 values (or across the border to int8) against their reference."""
-    if op.name == "q8ta_clone" or op.name == "dequantize":
-        return _int8_only(op, index, device)
-    graph, inputs = harness.float_graph(op, op.cases[index])
+def test_single(op: Op, index: int, device: Device) -> None:
+    """Operators on float32 values, across the border to int8 and on int8 values alone against their reference."""
+    graph, inputs = harness.single_graph(op, op.cases[index])
     expected = reference.run(graph, inputs)["y"]
     for name, plan in harness.plans(graph, index):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
@@ -47,15 +53,6 @@ def test_float(op: Op, index: int, device: Device) -> None:
             continue
         size = max(float(np.abs(expected).max()), 1.0)
         np.testing.assert_allclose(found, expected, rtol=op.tolerance, atol=op.tolerance * size, err_msg=name)
-
-
-def _int8_only(op: Op, index: int, device: Device) -> None:
-    """Operators that read int8 alone: one node on an int8 input."""
-    graph, inputs = harness.int8_only_graph(op, op.cases[index])
-    expected = reference.run(graph, inputs)["y"]
-    for name, plan in harness.plans(graph, index):
-        (found,) = harness.run_poisoned(graph, inputs, plan, device)
-        np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
@@ -122,29 +119,6 @@ def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
         assert "dot4I8Packed" not in schedule(graph, target, plan).shaders[0]
         (found,) = harness.run_poisoned(graph, inputs, plan, device, target)
         np.testing.assert_array_equal(found, expected, err_msg=name)
-
-
-@pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
-def test_int8_against_float(op: Op, index: int) -> None:
-    """The int8 definition is the quantized float operator: at most one step off, and equal away from ties."""
-    for setting in harness.settings_for(op, index):
-        if setting.mode == "overflow":
-            continue  # results beyond 2^15 steps saturate by definition, whatever a bias would have cancelled
-        graph, inputs = harness.int8_graph(op, op.cases[index], setting)
-        found = reference.run(graph, inputs)["y"].astype(np.int64)
-        exact = exact_steps(op, index, setting)
-        rounded = np.clip(np.rint(exact), -128, 127)
-        assert np.abs(found - rounded).max() <= 1, setting
-        clear = np.abs(exact - np.floor(exact) - 0.5) > 2.0**-10
-        assert (found == rounded)[clear].mean() >= 0.999 if clear.any() else True, setting
-
-
-def exact_steps(op: Op, index: int, setting: harness.Setting) -> np.ndarray:
-    """The operator in float64 on the dequantized inputs, in steps of the output (zero point added)."""
-    graph, inputs, out = harness.float_twin(op, op.cases[index], setting)
-    real = reference.run(graph, inputs)["real"].astype(np.float64)
-    real = np.nan_to_num(real, nan=0.0, posinf=1e9, neginf=-1e9)  # quantize: NaN is the zero point, infinities saturate
-    return real / out.scale + out.zero
 
 
 @pytest.mark.parametrize("before", INT8_LAYOUTS, ids=lambda layout: layout.short)

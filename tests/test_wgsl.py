@@ -10,14 +10,12 @@ from dataclasses import replace
 import pytest
 import wgpudawn
 
-from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.plan import Step
 from q8ta_wgpu.program import link
 from tests import harness
-from tests.test_kernels import CASES, INT8_CASES, WEIGHTED
 
 TARGETS = tuple(replace(BASELINE, cpu=cpu, packed_dot=packed) for cpu in (False, True) for packed in (True, False))
 EVERY = 5
@@ -25,24 +23,11 @@ EVERY = 5
 from a body and an epilogue that know nothing of each other. Each epilogue meets a different fifth."""
 
 
-def graphs() -> Iterator[tuple[Graph, int, int]]:
-    """The graphs of one node that the kernel tests run: float32, int8, and weighted sums with what follows them. With
-    each the index of its case, and of its epilogue from 1 on (0: none)."""
-    for op, index in CASES:
-        make = harness.int8_only_graph if op.name in ("q8ta_clone", "dequantize") else harness.float_graph
-        yield make(op, op.cases[index])[0], index, 0
-    for op, index in INT8_CASES:
-        graph, _ = harness.int8_graph(op, op.cases[index], harness.SETTINGS[0])
-        if len(graph.nodes) == 1:
-            yield graph, index, 0
-    for op, index in WEIGHTED:
-        for number, epilogue in enumerate(harness.EPILOGUES, 1):
-            yield harness.epilogue_graph(op, op.cases[index], harness.SETTINGS[0], epilogue)[0], index, number
-
-
 def steps() -> Iterator[Step]:
     """A step for every kernel of every graph, in enough layouts that each is read and written."""
-    for graph, index, epilogue in graphs():
+    for graph, index, epilogue in harness.graphs():
+        if len(graph.nodes) != 1:
+            continue
         kernels = OPS[graph.nodes[0].op].kernels
         for _, plan in harness.plans(graph, index):
             step = plan.steps[0]

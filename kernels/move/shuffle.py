@@ -81,6 +81,7 @@ pixel_shuffle = move(
         ((1, 45, 2, 3), {"upscale_factor": 3}),
         ((25, 2, 3), {"upscale_factor": 5}),
         ((2, 2, 4, 3, 2), {"upscale_factor": 2}),
+        ((1, 16, 3, 8), {"upscale_factor": 1}),
     ),
 )
 
@@ -119,6 +120,7 @@ pixel_unshuffle = move(
         ((1, 5, 6, 9), {"downscale_factor": 3}),
         ((1, 5, 10), {"downscale_factor": 5}),
         ((2, 2, 3, 4, 2), {"downscale_factor": 2}),
+        ((1, 16, 3, 8), {"downscale_factor": 1}),
     ),
 )
 

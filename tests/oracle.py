@@ -1,0 +1,234 @@
+"""What torch computes, in float64, for the operators of our graphs: an oracle that shares nothing with our reference.
+
+`TORCH` maps an operator's name to a function of its attributes and operands. `run` evaluates a graph whose operators
+are not yet fused, so that an int8 operator is judged by what it stands for: dequantize -> float operator -> quantize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph, QParams
+
+TIE = 2.0**-10
+"""In steps: an int8 operator rounds what is farther than this from a tie as exact arithmetic would (its multipliers are
+rounded to float32 or to integers, its sums are exact)."""
+
+JOINED = 2.0**-7
+"""The same for an addend that joins a sum before rounding: its multiplier has 14 fraction bits."""
+
+
+def _image(x: Tensor) -> Tensor:
+    """A batch of images: torch's pools and unfold take no other ranks with every option."""
+    return x if x.dim() == 4 else x[None]
+
+
+def _conv2d(a: Attrs, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    top, left, bottom, right = a["padding"]
+    return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, a["stride"], 0, a["dilation"], a["groups"])
+
+
+def _conv_transpose2d(a: Attrs, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Our weight is (outputs, inputs / groups, h, w), torch's (inputs, outputs / groups, h, w)."""
+    groups, (outputs, depth, *kernel) = a["groups"], weight.shape
+    turned = weight.reshape(groups, outputs // groups, depth, *kernel).transpose(1, 2)
+    turned = turned.reshape(groups * depth, outputs // groups, *kernel)
+    return F.conv_transpose2d(x, turned, bias, a["stride"], a["padding"], a["output_padding"], groups, a["dilation"])
+
+
+def _im2col(a: Attrs, x: Tensor) -> Tensor:
+    (top, left, bottom, right), (n, channels, _, _), (kh, kw) = a["padding"], x.shape, a["kernel"]
+    padded = F.pad(x, (left, right, top, bottom, 0, -channels % 4))
+    depth, width = padded.shape[1], padded.shape[3]
+    rows = F.unfold(padded, (kh, kw), a["dilation"], 0, a["stride"]).reshape(n, depth, kh * kw, -1).transpose(1, 2)
+    return rows.reshape(n, kh * kw * depth, -1, (width - a["dilation"][1] * (kw - 1) - 1) // a["stride"][1] + 1)
+
+
+def _padded_evenly(a: Attrs) -> bool:
+    """Whether torch's pools take the padding themselves: the same on both sides, at most half a kernel."""
+    before, after = a["padding"][:2], a["padding"][2:]
+    return tuple(before) == tuple(after) and all(2 * p <= k for p, k in zip(before, a["kernel"], strict=True))
+
+
+def _pooled(a: Attrs, x: Tensor, pool: Callable[[Tensor], Tensor], fill: float) -> Tensor:
+    """A pool of an image padded by hand. With ceil_mode no window starts past the image and the padding before it."""
+    top, left, bottom, right = a["padding"]
+    y = pool(F.pad(x, (left, right, top, bottom), value=fill))
+    starts = [
+        -(-(extent + before) // stride)
+        for extent, before, stride in zip(x.shape[-2:], (top, left), a["stride"], strict=True)
+    ]
+    return y[..., : starts[0], : starts[1]]
+
+
+def _avg_pool2d(a: Attrs, x: Tensor) -> Tensor:
+    override, include = a["divisor_override"] or None, a["count_include_pad"]
+    if _padded_evenly(a):
+        return F.avg_pool2d(x, a["kernel"], a["stride"], a["padding"][:2], a["ceil_mode"], include, override)
+    if include or override:
+        return _pooled(a, x, lambda y: F.avg_pool2d(y, a["kernel"], a["stride"], 0, a["ceil_mode"], True, override), 0)
+
+    def sums(y: Tensor) -> Tensor:
+        return F.avg_pool2d(y, a["kernel"], a["stride"], 0, a["ceil_mode"], True, 1)
+
+    return _pooled(a, x, sums, 0) / _pooled(a, torch.ones_like(x), sums, 0)
+
+
+def _max_pool2d(a: Attrs, x: Tensor) -> Tensor:
+    options = a["dilation"], a["ceil_mode"]
+    if _padded_evenly(a):
+        return F.max_pool2d(x, a["kernel"], a["stride"], a["padding"][:2], *options)
+    return _pooled(a, x, lambda y: F.max_pool2d(y, a["kernel"], a["stride"], 0, *options), -torch.inf)
+
+
+def _upsample_nearest(a: Attrs, x: Tensor) -> Tensor:
+    """In float32, in which torch computes its indices for every image of a network; only copies are made."""
+    size = [s or int(d * f) for d, s, f in zip(x.shape[-2:], a["size"], a["scale"], strict=True)]
+    scales = [None if s else f for s, f in zip(a["size"], a["scale"], strict=True)]
+    aten = torch.ops.aten
+    up = aten._upsample_nearest_exact2d if a["exact"] else aten.upsample_nearest2d
+    y: Tensor = up(_image(x).float(), size, *scales)
+    return y.double().reshape(*x.shape[:-2], *size)
+
+
+def _view(a: Attrs, x: Tensor) -> Tensor:
+    """0 keeps the dimension at its place from the left, -2 from the right."""
+    rank = len(a["shape"])
+    return x.reshape([x.shape[i] if d == 0 else x.shape[i - rank] if d == -2 else d for i, d in enumerate(a["shape"])])
+
+
+def _slice(a: Attrs, x: Tensor) -> Tensor:
+    return torch.ops.aten.slice(x, a["dim"], a["start"], a["end"], a["step"])  # type: ignore[no-any-return]
+
+
+def _pad(a: Attrs, x: Tensor) -> Tensor:
+    pairs = list(zip(a["padding"][::2], a["padding"][1::2], strict=True))
+    return F.pad(x, [n for pair in reversed(pairs) for n in pair], value=a["value"])
+
+
+def _reduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda a, x: function(x, tuple(a["dims"]), keepdim=a["keepdim"])
+
+
+def _elu(a: Attrs, x: Tensor) -> Tensor:
+    return torch.ops.aten.elu(x, a["alpha"], a["scale"], a["input_scale"])  # type: ignore[no-any-return]
+
+
+Function = Callable[..., Tensor]
+
+TORCH: Mapping[str, Function] = {
+    # weighted
+    "conv2d": _conv2d,
+    "conv_transpose2d": _conv_transpose2d,
+    "linear": lambda _, x, weight, bias: F.linear(x, weight, bias),
+    "matmul": lambda _, a, b: a @ b,
+    # windows
+    "avg_pool2d": _avg_pool2d,
+    "max_pool2d": _max_pool2d,
+    "adaptive_avg_pool2d": lambda a, x: F.adaptive_avg_pool2d(x, a["output_size"]),
+    "im2col": _im2col,
+    # reductions and norms
+    "mean": _reduced(torch.mean),
+    "sum": _reduced(torch.sum),
+    "amax": _reduced(torch.amax),
+    "amin": _reduced(torch.amin),
+    "softmax": lambda a, x: F.softmax(x, a["dim"]),
+    "log_softmax": lambda a, x: F.log_softmax(x, a["dim"]),
+    "layer_norm": lambda a, x, gamma, beta: F.layer_norm(x, gamma.shape, gamma, beta, a["eps"]),
+    "group_norm": lambda a, x, gamma, beta: F.group_norm(x, a["groups"], gamma, beta, a["eps"]),
+    "batch_norm": lambda a, x, gamma, beta, mean, var: F.batch_norm(x, mean, var, gamma, beta, eps=a["eps"]),
+    # elementwise
+    "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
+    "sub": lambda a, x, y: torch.sub(x, y, alpha=a["alpha"]),
+    "mul": lambda _, x, y: x * y,
+    "prelu": lambda _, x, slope: F.prelu(x, slope),
+    "relu": lambda _, x: F.relu(x),
+    "clamp": lambda a, x: torch.clamp(x, a["min"], a["max"]),
+    "sigmoid": lambda _, x: torch.sigmoid(x),
+    "tanh": lambda _, x: torch.tanh(x),
+    "silu": lambda _, x: F.silu(x),
+    "gelu": lambda _, x: F.gelu(x),
+    "gelu_tanh": lambda _, x: F.gelu(x, approximate="tanh"),
+    "hardswish": lambda _, x: F.hardswish(x),
+    "hardsigmoid": lambda _, x: F.hardsigmoid(x),
+    "leaky_relu": lambda a, x: F.leaky_relu(x, a["slope"]),
+    "elu": _elu,
+    "softplus": lambda a, x: F.softplus(x, a["beta"], a["threshold"]),
+    "mish": lambda _, x: F.mish(x),
+    "exp": lambda _, x: torch.exp(x),
+    "log": lambda _, x: torch.log(x),
+    "sqrt": lambda _, x: torch.sqrt(x),
+    "rsqrt": lambda _, x: torch.rsqrt(x),
+    "reciprocal": lambda _, x: torch.reciprocal(x),
+    "abs": lambda _, x: torch.abs(x),
+    "pow": lambda a, x: torch.pow(x, a["exponent"]),
+    "affine": lambda a, x: x * a["factor"] + a["term"],
+    # moves
+    "cat": lambda a, *xs: torch.cat(xs, a["dim"]),
+    "expand": lambda a, x: x.expand(a["shape"]),
+    "repeat": lambda a, x: x.repeat(a["repeats"]),
+    "flip": lambda a, x: x.flip(a["dims"]),
+    "pad": _pad,
+    "permute": lambda a, x: x.permute(a["dims"]),
+    "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),
+    "pixel_unshuffle": lambda a, x: F.pixel_unshuffle(x, a["downscale_factor"]),
+    "channel_shuffle": lambda a, x: F.channel_shuffle(x, a["groups"]),
+    "slice": _slice,
+    "upsample_nearest": _upsample_nearest,
+    "view": _view,
+    "q8ta_clone": lambda _, x: x.clone(),
+}
+"""Operator -> f(attrs, *operands) in torch; every tensor is float64."""
+
+BORDER = ("quantize", "dequantize", "dequantize_weight")
+"""Between real and stored numbers: `run` computes them as torch's documentation defines them."""
+
+
+def quantized(real: Tensor, q: QParams, lo: int, hi: int, tie: float) -> tuple[Tensor, Tensor]:
+    """Real numbers as steps, rounded half to even and clamped to [lo, hi], and which are nearer to a tie than `tie`.
+
+    A NaN is the zero point.
+    """
+    exact = torch.nan_to_num(real / q.scale, nan=0.0, posinf=1e9, neginf=-1e9)
+    near = ((exact - exact.floor() - 0.5).abs() <= tie) & (exact + q.zero > lo - 1) & (exact + q.zero < hi + 1)
+    return (torch.round(exact) + q.zero).clamp(lo, hi), near
+
+
+def run(graph: Graph, inputs: Mapping[str, Array], tie: float = TIE) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Every value of a graph of `TORCH`'s and `BORDER`'s operators in float64 (stored numbers are steps), and for those
+    behind a quantize which elements some rounding on the way decided near a tie."""
+    arrays = {**graph.constants, **inputs}
+    values = {name: torch.from_numpy(np.array(array, np.float64)) for name, array in arrays.items()}
+    near: dict[str, Tensor] = {}
+    for node in graph.nodes:
+        operands = [values[name] for name in node.inputs]
+        doubts = [near[name] for name in node.inputs if name in near]
+        match node.op:
+            case "quantize":
+                q = _steps(graph, node.output)
+                y, doubt = quantized(operands[0], q, node.attrs["lo"], node.attrs["hi"], tie)
+                doubts.append(doubt)
+            case "dequantize":
+                q = _steps(graph, node.inputs[0])
+                y = (operands[0] - q.zero) * q.scale
+            case "dequantize_weight":
+                axis = [-1 if i == node.attrs["axis"] else 1 for i in range(operands[0].dim())]
+                y = (operands[0] - operands[2].reshape(axis)) * operands[1].reshape(axis)
+            case _:
+                y = TORCH[node.op](node.attrs, *operands)
+                doubts = [d if d.shape == y.shape else TORCH[node.op](node.attrs, d.double()) > 0 for d in doubts]
+        values[node.output] = y
+        if doubts:
+            near[node.output] = torch.stack(doubts).any(0)
+    return values, near
+
+
+def _steps(graph: Graph, name: str) -> QParams:
+    q = graph.types[name].q
+    assert q is not None
+    return q

@@ -1,0 +1,135 @@
+"""The numpy references against torch in float64, over all cases of all operators: no device takes part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes import run_passes
+from tests import harness, oracle
+from tests.harness import Setting
+
+ULP = 2.0**-23
+"""References compute in float64 and round once to float32."""
+
+ONE_BY_ONE = [op for op in OPS.values() if op.cases and op.name in oracle.TORCH and FLOAT32 in op.operands[0].dtypes]
+INT8 = [op for op in ONE_BY_ONE if op.int8]
+WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
+
+WITHOUT = {
+    name: "quantize and q8ta_conv2d in one: test_image.py compares it with the two"
+    for name in OPS
+    if name.startswith("q8ta_conv2d_image")
+}
+"""Operators that no torch function is compared with, and why."""
+
+
+def _id(op: Op) -> str:
+    return op.name
+
+
+@pytest.mark.parametrize("op", ONE_BY_ONE, ids=_id)
+def test_float(op: Op) -> None:
+    """Float references equal torch's float64 result rounded to float32; special values and NaN included."""
+    for case in op.cases:
+        graph, inputs = harness.float_graph(op, case)
+        exact = oracle.run(graph, inputs)[0]["y"].numpy()
+        found = reference.run(graph, inputs)["y"]
+        assert found.shape == exact.shape, case
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(found, exact.astype(np.float32), rtol=ULP, atol=1e-30, err_msg=str(case))
+
+
+@pytest.mark.parametrize("op", INT8, ids=_id)
+def test_int8(op: Op) -> None:
+    """dequantize -> operator -> quantize: the fused graph gives the bytes of exact arithmetic."""
+    for index, case in enumerate(op.cases):
+        for setting in harness.settings_for(op, index):
+            _compare(*harness.unfused_graph(op, case, setting), setting)
+
+
+@pytest.mark.parametrize("epilogue", harness.EPILOGUES)
+@pytest.mark.parametrize("op", WEIGHTED, ids=_id)
+def test_epilogues(op: Op, epilogue: str) -> None:
+    """What follows a weighted sum in its dispatch, with the int8 values between that the graph stores."""
+    for index, case in enumerate(op.cases):
+        for setting in harness.settings_for(op, index):
+            if setting.mode == "overflow" and epilogue == "act":
+                continue  # an activation 2^30 steps tall has no curve: it stays in float32
+            graph, inputs = harness.unfused_epilogue(op, case, setting, epilogue)
+            if epilogue == "float":
+                _compare_sums(graph, inputs)
+            else:
+                _compare(graph, inputs, setting, oracle.JOINED if epilogue == "add" else oracle.TIE)
+
+
+def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: float = oracle.TIE) -> None:
+    """Equal wherever no rounding was within `tie` steps of a tie, at most one step apart elsewhere; where scales are
+    powers of two, halves are even for both.
+
+    An 'overflow' sum saturates beyond 2^16 steps before its bias is added: nine of ten are equal.
+    """
+    (name,), fused = graph.outputs, run_passes(graph)
+    if setting.mode == "overflow" and fused.notes:
+        assert "too far apart" in fused.notes[0]
+        return
+    assert not fused.notes, fused.notes
+    values, doubts = oracle.run(graph, inputs, tie)
+    found, exact, near = reference.run(fused, inputs)[name], values[name].numpy(), doubts[name].numpy()
+    assert found.shape == exact.shape
+    last = next(node.output for node in reversed(graph.nodes) if node.op == "quantize")
+    q = graph.types[last].q
+    assert q is not None
+    step = 1.0 if graph.types[name].q else q.scale
+    apart = np.rint(np.abs(found - exact) / step)
+    if setting.mode == "overflow":
+        assert (apart == 0).mean() >= 0.9, setting
+        return
+    assert apart.max() <= 1, setting
+    assert not apart[~near].any(), setting
+    assert setting.mode != "ties" or not apart.any(), setting
+    assert setting.mode == "ties" or (~near).mean() > 0.8, "hardly anything is compared"
+
+
+def _compare_sums(graph: Graph, inputs: dict[str, Array]) -> None:
+    """A float result: the bias is rounded to a step of the sum, the rest to float32."""
+    (name,), weight = graph.outputs, graph.constants["w.scale"]
+    q = graph.types["x0"].q
+    assert q is not None
+    exact = oracle.run(graph, inputs)[0][name].numpy()
+    found = reference.run(run_passes(graph), inputs)[name]
+    assert np.abs(found - exact).max() <= 0.5 * q.scale * weight.max() + ULP * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("index", range(len(OPS["quantize"].cases)))
+def test_quantize(index: int) -> None:
+    """NaN is the zero point, infinities saturate."""
+    graph, inputs = harness.float_graph(OPS["quantize"], OPS["quantize"].cases[index])
+    values, near = oracle.run(graph, inputs)
+    apart = np.abs(reference.run(graph, inputs)["y"] - values["y"].numpy())
+    assert apart.max() <= 1
+    assert not apart[~near["y"].numpy()].any()
+
+
+def test_dequantize() -> None:
+    every = np.arange(-128, 128).astype(np.int8)
+    for q in (QParams(0.037, -11), QParams(1e-7, 127), QParams(3e5, -128)):
+        graph = Graph(["x"], ["y"], [Node("dequantize", ("x",), "y")])
+        graph.types = {"x": TensorType(every.shape, INT8X4, q), "y": TensorType(every.shape)}
+        exact = oracle.run(graph, {"x": every})[0]["y"].numpy()
+        np.testing.assert_allclose(reference.run(graph, {"x": every})["y"], exact, rtol=ULP)
+
+
+def test_every_operator_meets_torch() -> None:
+    """A new operator has a row in `oracle.TORCH`, is what a float operator with a row becomes, or is in `WITHOUT`."""
+    made = {node.op for graph, _, _ in harness.graphs() for node in graph.nodes}
+    compared = {op.name for op in ONE_BY_ONE} | {
+        n for n in made if n not in OPS or FLOAT32 not in OPS[n].operands[0].dtypes
+    }
+    assert set(OPS) - compared - set(oracle.BORDER) - set(WITHOUT) == set()
+    assert (set(oracle.TORCH) | set(oracle.BORDER) | set(WITHOUT)) <= set(OPS), "rows of operators that are gone"
