@@ -73,7 +73,7 @@ def _products(device: Device, m: int, k: int, n: int) -> dict[str, Loaded]:
     found = {}
     for kernel in candidates(graph, device):
         variant = kernel.name.partition(".")[2]
-        if variant.startswith("tiled") and device.target.cpu and not variant.endswith(TILES_CPU):
+        if variant.startswith("tiled") and device.software and not variant.endswith(TILES_CPU):
             continue
         if variant == "gemv" or variant.startswith("tiled"):
             found[variant] = load(graph, device, plan_for(graph, kernel))

@@ -28,7 +28,7 @@ def pays(call: Call, target: Target) -> bool:
     """Whether a q8ta_conv2d_image is faster than quantize and q8ta_conv2d; on a CPU it always was."""
     weight = call.inputs[1].shape
     pixels = call.output.numel // weight[0]
-    return target.cpu or pixels * math.prod(weight[1:]) * -(-weight[0] // TILE) <= MOST_LOADS
+    return target.few_cores or pixels * math.prod(weight[1:]) * -(-weight[0] // TILE) <= MOST_LOADS
 
 
 def fold_where_it_pays(graph: Graph, target: Target) -> Graph:

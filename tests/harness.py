@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
 from q8ta_wgpu.ir.op import Case, Op
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model import reference
@@ -26,7 +26,6 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 
 POISON = 0x8F7F80FF
-SOFTWARE = replace(BASELINE, cpu=True)
 
 
 @dataclass(frozen=True)

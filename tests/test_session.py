@@ -6,7 +6,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import wgpu
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
@@ -485,17 +487,57 @@ def test_a_device_that_breaks_the_contract(
     assert Session(one_node("add", (3,), inputs=2), other)(np.ones(3, np.float32), np.ones(3, np.float32)).sum() == 6
 
 
-def test_dot_rates(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Device(vulkan.wgpu)
-    rates = other.dot_rates
-    assert rates.packed > 0
-    assert rates.emulated > 0
-    assert other.target.packed_dot == (rates.emulated < 1.25 * rates.packed)
-    for packed, emulated in ((2.0, 1.0), (1.0, 2.0)):
-        monkeypatch.setattr(probe, "dot_rates", lambda device, p=packed, e=emulated: probe.DotRates(p, e))
-        third = Device(vulkan.wgpu)
-        assert third.dot_rates.packed == packed
-        assert third.target.packed_dot == (packed > emulated)
+class Gpu:
+    """A software device that says it is a GPU."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.adapter = SimpleNamespace(info={**real.adapter.info, "adapter_type": "DiscreteGPU"})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+@pytest.mark.parametrize(
+    ("packed", "emulated", "linked", "fast"),
+    [(6.0, 1.0, True, True), (1.0, 1.0, True, False), (1.0, 6.0, False, False)],
+)
+def test_a_target_is_measured_when_a_device_is_opened(
+    packed: float, emulated: float, linked: bool, fast: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and on a GPU alone: nothing that is asked of a device later changes what it is scheduled for."""
+    asked: list[Device] = []
+
+    def rates(device: Device) -> probe.DotRates:
+        asked.append(device)
+        return probe.DotRates(packed, emulated)
+
+    monkeypatch.setattr(probe, "dot_rates", rates)
+    gpu = Device(Gpu(vulkan.wgpu))
+    assert (gpu.target.packed_dot, gpu.target.fast_dot) == (linked, fast)
+    assert gpu.target == replace(BASELINE, **limits_of(gpu), packed_dot=linked, fast_dot=fast)
+    assert asked == [gpu]
+    cpu = Device(vulkan.wgpu)
+    assert cpu.target == replace(SOFTWARE, **limits_of(cpu))
+    assert asked == [gpu]
+    for device in (gpu, cpu):
+        before = device.target
+        with Session(MODEL, device) as opened:
+            opened.time(small_input(), repeats=1, warmup=0)
+        assert device.target is before
+        with ThreadPoolExecutor(4) as pool:
+            assert set(map(id, pool.map(getattr, [device] * 8, ["dot_rates"] * 8))) == {id(device.dot_rates)}
+    assert asked == [gpu, cpu]
+
+
+def limits_of(device: Device) -> dict[str, Any]:
+    behaviour = {"packed_dot", "fast_dot", "shares_memory", "few_cores", "unroll"}
+    return {key: value for key, value in asdict(device.target).items() if key not in behaviour}
+
+
+def test_dot_rates(vulkan: Device) -> None:
+    assert vulkan.dot_rates.packed > 0
+    assert vulkan.dot_rates.emulated > 0
 
 
 def test_a_saved_model_runs_the_same(tmp_path: Any, device: Device) -> None:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.program import link
@@ -147,7 +147,7 @@ def test_only_a_cpu_s_kernels_are_written_out(kernel: object) -> None:
             params = link.fields(step.kernel, op, step.call, 1)
             texts = [
                 link.link(step.kernel, op, step.call, step.layouts, step.out, params, target)
-                for target in (BASELINE, harness.SOFTWARE)
+                for target in (BASELINE, SOFTWARE)
             ]
             assert all(link.source(stem) in texts[0] for stem in step.kernel.source if stem != "dot")
             assert (texts[0] != texts[1]) == step.kernel.unrolled
@@ -158,7 +158,7 @@ def test_only_a_cpu_s_kernels_are_written_out(kernel: object) -> None:
 def test_products_in_registers_are_a_cpu_s_alone() -> None:
     sizes = ((1, 1, 1), (49, 160, 60), (100, 9, 18), (3136, 64, 144), (12544, 96, 4))
     for narrow in (False, True):
-        chosen = {gemm.choose(s, harness.SOFTWARE, narrow) for s in sizes}
+        chosen = {gemm.choose(s, SOFTWARE, narrow) for s in sizes}
         assert all(gemm.NARROW_TILES[name].body == gemm.REGISTERS for name in chosen) and len(chosen) == 2
         assert not any(gemm.NARROW_TILES[gemm.choose(s, BASELINE, narrow)].body == gemm.REGISTERS for s in sizes)
     for tile in gemm.NARROW_TILES.values():

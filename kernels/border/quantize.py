@@ -129,7 +129,7 @@ OPS = (
                 ("quantize_block", "quantize_steps", "to_4C", "channel_tile"),
                 (FLOAT,),
                 ONLY_4C,
-                preferred=lambda call, target: not target.cpu or dims(call.output)[1] > 4,
+                preferred=lambda call, target: target.shares_memory or dims(call.output)[1] > 4,
                 positions=False,
                 params=lambda call: {**_quantize_params(call), **channel_tile.params(call, words=False)},
                 threads=lambda call, layout: channel_tile.threads(call, words=False),

@@ -85,7 +85,7 @@ def _threads(call: Call, layout: Layout, columns: int) -> tuple[int, int, int]:
 def _preferred(call: Call, target: Target, columns: int) -> bool:
     if columns == min(STRIPS.values()):
         return True
-    if target.cpu:
+    if target.few_cores:
         return columns * call.inputs[1].shape[3] <= UNROLLED
     return _threads(call, Layout.PACKED_INT8_4C, columns)[0] >= ENOUGH_STRIPS
 

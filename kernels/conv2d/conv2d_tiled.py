@@ -182,7 +182,7 @@ def _dw_supports(call: Call, target: Target) -> bool:
 
 def _dw_preferred(call: Call, target: Target, large: bool, dot: bool) -> bool:
     enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
-    return (enough or target.cpu) == large and dot == (target.packed_dot and not target.cpu)
+    return (enough or target.few_cores) == large and dot == target.fast_dot
 
 
 def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:

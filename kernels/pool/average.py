@@ -101,7 +101,7 @@ def _run_bits(call: Call) -> int:
 
 def _shares_work(call: Call, target: Target) -> bool:
     """Threads of a CPU gain nothing from sharing an image, and barriers cost them much."""
-    return not target.cpu
+    return target.shares_memory
 
 
 def image_kernels(

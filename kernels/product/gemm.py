@@ -75,7 +75,7 @@ class Tile:
     def fits(self, target: Target) -> bool:
         """Whether a target's workgroups are large enough; a tile in registers is for CPUs alone."""
         return (
-            (target.cpu or self.body != REGISTERS)
+            (self.body != REGISTERS or not target.shares_memory)
             and self.threads <= target.invocations
             and self.memory <= target.workgroup_memory
         )
@@ -171,7 +171,7 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) ->
     def padded(weights: Mapping[str, float]) -> str:
         return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
 
-    if target.cpu:
+    if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):

@@ -79,7 +79,7 @@ FEW_ROWS = 8
 
 def choose(sizes: Sizes, target: Target) -> str:
     """The name of the tile for a product: the large one where it fills the GPU. A CPU has few cores to fill."""
-    return "64x64" if target.cpu or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
+    return "64x64" if target.few_cores or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
 
 
 def _no_params(call: Call) -> Params:

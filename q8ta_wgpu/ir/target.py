@@ -1,4 +1,4 @@
-"""What a kernel may rely on: the adapter's limits and features, as numbers. No wgpu here."""
+"""What a kernel may rely on and how a device behaves: limits as numbers, behaviour as answers. No wgpu here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """Limits and features a program is scheduled for; the defaults are WebGPU's baseline.
+    """Limits a program is scheduled for, and how the device behaves where that decides which kernel is fastest.
+
+    The defaults are WebGPU's baseline, on a GPU. What a network computes never depends on a target, only how fast.
 
     Attributes:
         name: adapter name, for messages.
@@ -17,8 +19,14 @@ class Target:
         workgroups: workgroups a grid dimension may have.
         binding_size: bytes one storage binding may cover.
         uniform_alignment: bytes a uniform buffer offset is a multiple of.
-        packed_dot: whether dot4I8Packed is at least as fast as its emulation.
-        cpu: whether the adapter is software on the CPU.
+        packed_dot: whether dot4I8Packed is at least as fast as its emulation, so that it is what is linked.
+        fast_dot: whether a dot product is clearly faster than its four products, so that it pays to put words together
+            for its sake. One instruction on an H200, 6 times as fast; on lavapipe both forms reach 57 GOP/s.
+        shares_memory: whether threads gain from what others of their workgroup load, as matrix products on an H200 do.
+            Software runs a workgroup as one thread: barriers cost it much, and products are faster in registers.
+        few_cores: whether a few workgroups fill the device. Tiles then are as large as they may be, and loading
+            something again is faster than a dispatch that prepares it.
+        unroll: whether loops are written out. lavapipe's compiler keeps local arrays in memory otherwise.
     """
 
     name: str = "baseline"
@@ -29,7 +37,12 @@ class Target:
     binding_size: int = 128 << 20
     uniform_alignment: int = 256
     packed_dot: bool = True
-    cpu: bool = False
+    fast_dot: bool = True
+    shares_memory: bool = True
+    few_cores: bool = False
+    unroll: bool = False
 
 
 BASELINE = Target()
+SOFTWARE = Target("software", fast_dot=False, shares_memory=False, few_cores=True, unroll=True)
+"""The baseline on an adapter that is software on the CPU."""

@@ -211,7 +211,7 @@ def link(
     choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if target.packed_dot else "dot_emulated"}
     stems = [choices.get(stem, stem) for stem in kernel.source]
     text = "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
-    if not (kernel.unrolled and target.cpu):
+    if not (kernel.unrolled and target.unroll):
         return text
     label, _, rest = text.partition("\n")
     return f"{label}\n{unroll(rest)}"

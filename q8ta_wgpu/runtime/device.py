@@ -6,14 +6,14 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import wgpu
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.modules import create_module
 from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder, native_works
@@ -80,13 +80,15 @@ class Device:
         for limit, needed in _NEEDED_LIMITS.items():
             if (found := wgpu_device.limits[limit]) < needed:
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
-        self.target = _target(self.name, wgpu_device.limits, wgpu_device.adapter.info["adapter_type"] == "CPU")
+        self.software = wgpu_device.adapter.info["adapter_type"] == "CPU"
         self.timestamps = "timestamp-query" in wgpu_device.features
         # OpenGL has one context, which waiting keeps: who else wants it meanwhile ends the process after some seconds.
         opengl = wgpu_device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
         self.waiting: contextlib.AbstractContextManager[Any] = self.lock if opengl else contextlib.nullcontext()
         self._pipelines: dict[str, Pipeline] = {}
         self._layouts: dict[int, tuple[Any, Any]] = {}
+        self._measured: dict[str, Any] = {}
+        self.target = self._target()
 
     def pipeline(self, text: str, buffers: int) -> Pipeline:
         """The pipeline of a linked module whose first `buffers` bindings are storage, the last of them written.
@@ -124,26 +126,50 @@ class Device:
             return False
         return True
 
-    @functools.cached_property
+    @property
     def contract(self) -> str:
         """How the device breaks the arithmetic contract of the int8 operators; empty where it keeps it."""
-        with self.lock, wgpu_errors(f"{self.name} could not be probed"):
-            return probe.contract(self)
+        return str(self._once("contract", probe.contract))
 
-    @functools.cached_property
+    @property
     def dot_rates(self) -> probe.DotRates:
-        """Measured speed of dot4I8Packed and of its emulation. Where the emulation wins by more than what such a
-        measurement wavers, `target.packed_dot` is cleared."""
-        with self.lock, wgpu_errors(f"{self.name} could not be measured"):
-            rates = probe.dot_rates(self)
-            self.target = replace(self.target, packed_dot=rates.emulated < 1.25 * rates.packed)
-            return rates
+        """Measured speed of dot4I8Packed and of its emulation."""
+        rates: probe.DotRates = self._once("dot_rates", probe.dot_rates)
+        return rates
 
-    @functools.cached_property
+    @property
     def copy_rate(self) -> float:
         """Measured copy bandwidth: 10^9 bytes a second, read and written, in buffers larger than most caches."""
-        with self.lock, wgpu_errors(f"{self.name} could not be measured"):
-            return probe.copy_rate(self)
+        return float(self._once("copy_rate", probe.copy_rate))
+
+    def _once(self, name: str, measure: Callable[[Device], Any]) -> Any:
+        """What `measure` finds, by one thread once."""
+        with self.lock:
+            if name not in self._measured:
+                with wgpu_errors(f"{self.name} could not be measured"):
+                    self._measured[name] = measure(self)
+            return self._measured[name]
+
+    def _target(self) -> Target:
+        """The device's limits, and its behaviour: dot products are measured, except where they are known to be alike.
+
+        A rate counts as higher where it is by more than such a measurement wavers, a quarter.
+        """
+        limits = self.wgpu.limits
+        found = replace(
+            SOFTWARE if self.software else BASELINE,
+            name=self.name,
+            storage_buffers=limits["max-storage-buffers-per-shader-stage"],
+            invocations=limits["max-compute-invocations-per-workgroup"],
+            workgroup_memory=limits["max-compute-workgroup-storage-size"],
+            workgroups=limits["max-compute-workgroups-per-dimension"],
+            binding_size=min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"]),
+            uniform_alignment=max(limits["min-uniform-buffer-offset-alignment"], 16),
+        )
+        if self.software:
+            return found
+        packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
+        return replace(found, packed_dot=emulated < 1.25 * packed, fast_dot=packed > 1.25 * emulated)
 
     @functools.cached_property
     def recorder(self) -> type[Recorder]:
@@ -161,19 +187,6 @@ class Device:
             layout = self.wgpu.create_bind_group_layout(entries=entries)
             self._layouts[buffers] = layout, self.wgpu.create_pipeline_layout(bind_group_layouts=[layout])
         return self._layouts[buffers]
-
-
-def _target(name: str, limits: dict[str, int], cpu: bool) -> Target:
-    return Target(
-        name=name,
-        storage_buffers=limits["max-storage-buffers-per-shader-stage"],
-        invocations=limits["max-compute-invocations-per-workgroup"],
-        workgroup_memory=limits["max-compute-workgroup-storage-size"],
-        workgroups=limits["max-compute-workgroups-per-dimension"],
-        binding_size=min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"]),
-        uniform_alignment=max(limits["min-uniform-buffer-offset-alignment"], 16),
-        cpu=cpu,
-    )
 
 
 _open: dict[tuple[str, int], Device] = {}

@@ -70,7 +70,7 @@ class Executor:
                     (self.buffer(port.place), _aligned(port.size), offset)
                     for port, offset in zip(program.outputs, self._offsets, strict=True)
                 ]
-                self._recorder = device.recorder(device.wgpu, self._steps, copies, device.target.cpu)
+                self._recorder = device.recorder(device.wgpu, self._steps, copies, device.software)
                 self._free.append(self._new_staging())
         except BaseException:
             self.close()

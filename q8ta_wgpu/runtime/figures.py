@@ -49,7 +49,7 @@ class Opening:
     """Seconds that opening a session took.
 
     Attributes:
-        device: opening the adapter and checking its arithmetic, where no session had done so.
+        device: opening and measuring the adapter and checking its arithmetic, where no session had done so.
         scheduling: layouts, kernels, WGSL, packed weights.
         loading: compiling pipelines, making buffers, uploading weights, binding.
     """

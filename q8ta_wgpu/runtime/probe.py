@@ -187,7 +187,7 @@ def copy_rate(device: Device, seconds: float = 0.05) -> float:
     """Bytes read and written by a kernel that copies a large buffer, in 10^9 a second: the best of what fits in about
     `seconds` after a warm-up. By timestamps where the device has them, else on the host's clock."""
     gpu: Any = device.wgpu
-    size = min(_COPIED[device.target.cpu], device.target.binding_size) // 4096 * 4096
+    size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
     compiled = device.pipeline(f"// probe of the copy bandwidth{_COPY}", 2)
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
     made: list[Any] = []

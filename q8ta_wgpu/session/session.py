@@ -86,14 +86,11 @@ class Session:
 
         started = time.perf_counter()
         self.device = open_device(device)
-        if any(t.dtype in (INT8, INT8X4) for t in model.graph.types.values()):
-            if self.device.contract:
-                raise DeviceError(
-                    f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
-                    "device='reference'; a newer driver may help"
-                )
-            if not self.device.target.cpu:
-                _ = self.device.dot_rates  # which form of the dot product is linked; on CPUs the two are about equal
+        if any(t.dtype in (INT8, INT8X4) for t in model.graph.types.values()) and self.device.contract:
+            raise DeviceError(
+                f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
+                "device='reference'; a newer driver may help"
+            )
         opened = time.perf_counter()
         program = self.program
         scheduled = time.perf_counter()

@@ -143,7 +143,7 @@ class Timer:
 
     def _warm(self, executor: Executor) -> None:
         """Runs the first dispatch once, and on until a GPU's clocks are up."""
-        seconds = 0.0 if self.device.target.cpu else WARM_UP if self._spun else SPIN_UP
+        seconds = 0.0 if self.device.software else WARM_UP if self._spun else SPIN_UP
         runs = _runs(executor.time_runs([], 2, only=0)[-1])
         self._spun, start = True, time.perf_counter()
         while time.perf_counter() - start < seconds:
