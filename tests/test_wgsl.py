@@ -11,13 +11,13 @@ import pytest
 import wgpudawn
 
 from q8ta_wgpu.ir.layout import word_count
-from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.plan import Step
 from q8ta_wgpu.program import link
 from tests import harness
 
-TARGETS = tuple(replace(BASELINE, cpu=cpu, packed_dot=packed) for cpu in (False, True) for packed in (True, False))
+TARGETS = tuple(replace(kind, packed_dot=packed) for kind in (BASELINE, SOFTWARE) for packed in (True, False))
 EVERY = 5
 """Of the kernels of a weighted sum with more than a range behind it, every so-manieth is compiled: a kernel is linked
 from a body and an epilogue that know nothing of each other. Each epilogue meets a different fifth."""
