@@ -19,7 +19,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
-from bench.interleave import heaviest
+from bench.timing import heaviest
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
 from tests.networks import NETWORKS, example_input

@@ -1,4 +1,4 @@
-"""The SPIR-V that a kernel becomes, read out of this process: `python -m bench.spirv [--device NAME]`. Linux only.
+"""The SPIR-V that a kernel becomes, read out of this process. Linux only.
 
 wgpu shows nobody what naga wrote, but right after a pipeline is made the words handed to the driver still stand in the
 memory of the process. This makes the pipeline of one linked kernel, finds its module there, and counts the
@@ -9,7 +9,6 @@ Then it times both forms on the adapter. Numbers of instructions and capabilitie
 
 from __future__ import annotations
 
-import argparse
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.gpu import chosen, linear, plan_for
+from bench.graphs import chosen, linear, plan_for
+from bench.options import Options
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.program.program import Program
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.device import Device
 
 MAGIC = 0x07230203
 HEADER, LARGEST_BOUND = 5, 1 << 20
@@ -91,11 +91,9 @@ def _key(module: list[tuple[int, Words]]) -> bytes:
     return b"".join(operands.tobytes() for _, operands in module)
 
 
-def main() -> None:
+def part_spirv(options: Options) -> None:
     """Prints the counts of the kernel chosen for a matrix product, and the rates of both forms of the dot product."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", help="part of an adapter's name")
-    device = open_device(parser.parse_args().device)
+    device = options.device
     graph = linear(1024, 1024, 1024)
     kernel = chosen(graph, device)
     program = schedule(graph, device.target, plan_for(graph, kernel))
@@ -111,7 +109,3 @@ def main() -> None:
     rates = device.dot_rates
     times = rates.packed / rates.emulated
     print(f"  packed {rates.packed:.3g} GOP/s, emulated {rates.emulated:.3g} GOP/s: {times:.2f} times as fast")
-
-
-if __name__ == "__main__":
-    main()

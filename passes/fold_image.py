@@ -18,7 +18,7 @@ CONVOLUTION, OF_IMAGE = "q8ta_conv2d", "q8ta_conv2d_image"
 
 MOST_LOADS = 3 << 22
 """Floats that a GPU quantizes while loading in less time than a dispatch of `quantize` takes: every pixel once for each
-tap and each tile of channels. `python -m bench.gpu_conv image` on an H200: up to 11 million are faster, 43 slower."""
+tap and each tile of channels. `python -m bench image` on an H200: up to 11 million are faster, 43 slower."""
 
 TILE = 64
 """Channels of the result that share what was loaded."""

@@ -1,6 +1,6 @@
 """Rewrites convolutions to im2col and a 1x1 convolution. Not among PASSES: the implicit matrix product needs no copy.
 
-`python -m bench.gpu_conv im2col` measures where the copy pays.
+`python -m bench im2col` measures where the copy pays.
 """
 
 from __future__ import annotations

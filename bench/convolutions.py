@@ -1,57 +1,28 @@
-"""Measures convolution variants against each other on one adapter: `python -m bench.gpu_conv [PART...]`.
+"""Convolution variants against each other: grouped, transposed, im2col, first layers that read a float image.
 
-Parts: grouped, transposed, im2col, image (default: all). Kernels of one shape are timed in turns, round after round, so
-that a machine that others use disturbs all of them alike; times are medians of GPU time by timestamp queries.
+Kernels of one shape are timed in turns, so that a machine that others use disturbs all of them alike.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
-
-from bench.gpu import WARM_UP, Shape, candidates, chosen, conv, op_graph, plan_for, random_words, weights
+from bench.graphs import candidates, chosen, conv, plan_for, transposed
+from bench.options import Options
+from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.im2col import use_im2col
-from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
-from q8ta_wgpu.program.build import schedule
-from q8ta_wgpu.runtime.device import Device, open_device
-from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.runtime.device import Device
 
-ROUNDS = 7
-
-
-def in_turns(device: Device, plans: Mapping[str, tuple[Graph, Plan]]) -> dict[str, float]:
-    """Median microseconds of a run of each graph under its plan, all of them timed in turns."""
-    executors: dict[str, tuple[Executor, list[Any], int]] = {}
-    times: dict[str, list[float]] = {name: [] for name in plans}
-    try:
-        for name, (graph, plan) in plans.items():
-            executor = Executor(schedule(graph, device.target, plan), device)
-            words = random_words(graph, plan)
-            once = float(executor.time_runs(words, 2)[-1])
-            executors[name] = executor, words, int(np.clip(1000 / max(once, 1.0), 1, 100))
-        start = time.perf_counter()
-        while time.perf_counter() - start < WARM_UP * len(plans):
-            for executor, words, runs in executors.values():
-                executor.time_runs(words, 1, runs)
-        for _ in range(ROUNDS):
-            for name, (executor, words, runs) in executors.items():
-                times[name] += [float(t) for t in executor.time_runs(words, 2, runs)[1:]]
-    finally:
-        for executor, _, _ in executors.values():
-            executor.close()
-    return {name: float(np.median(found)) for name, found in times.items()}
+BATCHES = (1, 32)
 
 
 def compare(device: Device, name: str, graph: Graph, macs: int, slow: str = ".direct") -> None:
     """Prints every kernel of a graph's node, fastest first, beside the general one."""
-    kernels = {kernel.name: kernel for kernel in candidates(graph, device)}
-    found = in_turns(device, {label: (graph, plan_for(graph, kernel)) for label, kernel in kernels.items()})
+    kernels = candidates(graph, device)
+    found = compared({kernel.name: load(graph, device, plan_for(graph, kernel)) for kernel in kernels})
     general = next(us for label, us in found.items() if label.endswith(slow))
     pick = chosen(graph, device).name
     print(f"{name}: {2e-6 * macs / found[pick]:.3f} TOPS, {general / found[pick]:.1f} times the general kernel")
@@ -77,9 +48,10 @@ GROUPED: tuple[tuple[int, int, int, int, int, int], ...] = (
 AlexNet."""
 
 
-def part_grouped(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+def part_grouped(options: Options) -> None:
     """Grouped convolutions by strips and by the general kernel."""
-    for batch in batches:
+    device = options.device
+    for batch in options.batches or BATCHES:
         for inputs, outputs, size, kernel, stride, groups in GROUPED:
             graph = conv((batch, inputs, size, size), outputs, kernel, stride, groups)
             macs = graph.types["y"].numel * inputs // groups * kernel * kernel
@@ -102,31 +74,10 @@ TRANSPOSED: tuple[tuple[int, int, int, int, int, int], ...] = (
 and FSRCNN's last layer (Dong et al. 2016)."""
 
 
-def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) -> Graph:
-    """A q8ta_conv_transpose2d with the input's size times the stride."""
-    missing = stride - (kernel - 2 * padding)
-    attrs: dict[str, Any] = {
-        "stride": (stride, stride),
-        "padding": (padding, padding),
-        "output_padding": (max(missing, 0),) * 2,
-        "dilation": (1, 1),
-        "groups": 1,
-        "lo": -128,
-        "hi": 127,
-    }
-    weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
-    # -3 is the zero point of op_graph's inputs; each phase sums every stride-th tap.
-    sums = [
-        weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)
-    ]
-    return op_graph(
-        "q8ta_conv_transpose2d", [x], attrs, (weight, multiplier, offset, (-3 * np.array(sums)).astype(np.int32))
-    )
-
-
-def part_transposed(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+def part_transposed(options: Options) -> None:
     """Transposed convolutions by tiled products and by the general kernel."""
-    for batch in batches:
+    device = options.device
+    for batch in options.batches or BATCHES:
         for inputs, outputs, size, kernel, stride, padding in TRANSPOSED:
             graph = transposed((batch, inputs, size, size), outputs, kernel, stride, padding)
             macs = batch * size * size * graph.types["c0"].numel
@@ -147,14 +98,20 @@ WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
 """ResNet-50's convolutions with windows."""
 
 
-def part_im2col(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+def part_im2col(options: Options) -> None:
     """im2col and a 1x1 product, two dispatches, against the implicit product that gathers while it loads."""
-    for batch in batches:
+    device = options.device
+    for batch in options.batches or BATCHES:
         for inputs, size, outputs, kernel, stride in WINDOWS:
             graph = conv((batch, inputs, size, size), outputs, kernel, stride)
             rewritten = use_im2col(graph)
             plans = {"implicit": sync_layouts(graph, device.target), "im2col": sync_layouts(rewritten, device.target)}
-            found = in_turns(device, {"implicit": (graph, plans["implicit"]), "im2col": (rewritten, plans["im2col"])})
+            found = compared(
+                {
+                    "implicit": load(graph, device, plans["implicit"]),
+                    "im2col": load(rewritten, device, plans["im2col"]),
+                }
+            )
             copied = rewritten.types[rewritten.nodes[0].output].numel
             kernels = {name: " + ".join(step.kernel.name for step in plan.steps) for name, plan in plans.items()}
             print(
@@ -175,9 +132,10 @@ IMAGES: Mapping[str, tuple[int, int, int, int, int]] = {
 """First layers that read a float image."""
 
 
-def part_image(device: Device, batches: Sequence[int] = (1, 32)) -> None:
+def part_image(options: Options) -> None:
     """A float image quantized by a dispatch of its own, against a convolution that quantizes while it loads."""
-    for batch in batches:
+    device = options.device
+    for batch in options.batches or BATCHES:
         for name, (inputs, size, outputs, kernel, stride) in IMAGES.items():
             graph = conv((batch, inputs, size, size), outputs, kernel, stride)
             (x,) = graph.inputs
@@ -187,7 +145,7 @@ def part_image(device: Device, batches: Sequence[int] = (1, 32)) -> None:
             graph.outputs.append(x)  # what is returned as well is not folded
             plans = {"two": (graph, sync_layouts(graph, device.target))}
             plans["one"] = (folded, sync_layouts(folded, device.target))
-            found = in_turns(device, plans)
+            found = compared({label: load(g, device, plan) for label, (g, plan) in plans.items()})
             kernels = {label: " + ".join(step.kernel.name for step in plan.steps) for label, (_, plan) in plans.items()}
             print(
                 f"b{batch} {name} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
@@ -195,30 +153,3 @@ def part_image(device: Device, batches: Sequence[int] = (1, 32)) -> None:
                 f"ratio {found['one'] / found['two']:.3f}",
                 flush=True,
             )
-
-
-PARTS: Mapping[str, Callable[..., None]] = {
-    "grouped": part_grouped,
-    "transposed": part_transposed,
-    "im2col": part_im2col,
-    "image": part_image,
-}
-
-
-def main() -> None:
-    """Runs the parts asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(PARTS))
-    parser.add_argument("--device", help="part of an adapter's name")
-    parser.add_argument("--batch", type=int, nargs="*", help="batch sizes (default: each part's own)")
-    args = parser.parse_args()
-    if unknown := set(args.parts) - set(PARTS):
-        parser.error(f"unknown parts {sorted(unknown)}, there are {', '.join(PARTS)}")
-    device = open_device(args.device)
-    print(device.name, f"packed dot {device.target.packed_dot}")
-    for part in args.parts:
-        PARTS[part](device, *([args.batch] if args.batch else []))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,20 @@
-"""Whole networks on a GPU, in this library and in PyTorch CUDA: the parts `networks` and `torch` of bench/gpu.py."""
+"""Whole networks on a GPU, in this library and in PyTorch CUDA."""
 
 from __future__ import annotations
 
 import functools
-import gzip
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.interleave import compared, heaviest, load
 from bench.kernel_sets import general
+from bench.models import read
+from bench.options import Options
+from bench.timing import compared, heaviest, load
 from q8ta_wgpu.runtime.device import Device
 
 SPIN_UP = 0.5
@@ -84,17 +83,6 @@ class Results:
         return "\n".join(lines)
 
 
-def read(folder: Path, stem: str) -> q8.Model:
-    """The model STEM.q8ta, or STEM.q8ta.gz, of a folder that bench/save_models.py wrote."""
-    packed = folder / f"{stem}.q8ta.gz"
-    if not packed.exists():
-        return q8.load(folder / f"{stem}.q8ta")
-    with tempfile.TemporaryDirectory() as scratch:
-        plain = Path(scratch) / f"{stem}.q8ta"
-        plain.write_bytes(gzip.decompress(packed.read_bytes()))
-        return q8.load(plain)
-
-
 def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
     """Median milliseconds of a call from numpy to numpy."""
     times = []
@@ -105,10 +93,13 @@ def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
     return 1e3 * float(np.median(times[5:]))
 
 
-def part_networks(device: Device, folder: Path, results: Results) -> None:
+def part_networks(options: Options, results: Results) -> None:
     """GPU time of int8 with the kernels chosen, with the general ones, and of float32, in turns; then end to end."""
+    device, folder = options.device, options.models
     for title, (stem, shape) in NETWORKS.items():
-        for batch in BATCHES:
+        if options.names and stem not in options.names:
+            continue
+        for batch in options.batches or BATCHES:
             if title == "sub-pixel 256x256" and batch > 1:
                 continue
             model = read(folder, stem).reshape((batch, *shape))
@@ -138,7 +129,7 @@ def _whole(device: Device, model: q8.Model, key: Key, results: Results, times: d
         print(heaviest(session.time(*inputs)))
 
 
-def part_torch(results: Results) -> None:
+def part_torch(options: Options, results: Results) -> None:
     """The same architectures in PyTorch CUDA by events on its stream: eager, and compiled with CUDA graphs.
 
     Convolutions in channels-last order; float32 is what PyTorch does by default (convolutions may take TF32).
@@ -146,11 +137,13 @@ def part_torch(results: Results) -> None:
     import torch
 
     for dtype, label in ((torch.float16, "f16"), (torch.float32, "f32")):
-        for title, (_, shape) in NETWORKS.items():
+        for title, (stem, shape) in NETWORKS.items():
+            if options.names and stem not in options.names:
+                continue
             module = _module(torch, title).eval().to("cuda", dtype)
             order = torch.channels_last if len(shape) == 3 else torch.contiguous_format
             module = module.to(memory_format=order)
-            for batch in (1,) if title == "sub-pixel 256x256" else BATCHES:
+            for batch in (1,) if title == "sub-pixel 256x256" else options.batches or BATCHES:
                 x = torch.randn(batch, *shape, device="cuda", dtype=dtype).to(memory_format=order)
                 torch._dynamo.reset()
                 compiled = torch.compile(module, mode="reduce-overhead", dynamic=False)

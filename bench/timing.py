@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.graphs import random_words
 from bench.kernel_sets import only
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
-from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.program.program import Program
@@ -53,14 +53,7 @@ def load(
     with only(keep or (lambda kernel: True)):
         plan = plan or sync_layouts(graph, device.target)
         program = schedule(graph, device.target, plan)
-    rng = np.random.default_rng(1)
-    words = [
-        rng.integers(0, 1 << 32, word_count(graph.types[name].shape, layout), dtype=np.uint32)
-        if (layout := plan.layouts.get(name, Layout.DEFAULT)).is_int8
-        else rng.normal(0, 1, graph.types[name].shape).astype(np.float32)
-        for name in graph.inputs
-    ]
-    return Loaded(Executor(program, device), words)
+    return Loaded(Executor(program, device), random_words(graph, plan))
 
 
 def interleaved(programs: Mapping[str, Loaded]) -> dict[str, float]:

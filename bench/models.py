@@ -1,4 +1,4 @@
-"""Writes the models that benchmarks time on machines without torchao: `python -m bench.save_models FOLDER [NAME...]`.
+"""The models that benchmarks time on machines without torchao: written where it is, read where it is not.
 
 NAME.q8ta is the int8 network. What is large and only timed is written as NAME.q8ta.gz with the weights of every layer's
 first output channel in all of its channels: valid, as fast as the real ones, and small once compressed. So are the
@@ -7,31 +7,22 @@ float32 networks, NAME.float32.q8ta.gz, and ViT-B/16's encoder.
 
 from __future__ import annotations
 
-import argparse
 import gzip
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 import q8ta_wgpu as q8
-from demo.network import trained
+from bench.options import Options
 from q8ta_wgpu.ir.graph import Array
-from tests.networks import NETWORKS, example_input, vit_b16
 
-Made = tuple[Callable[[], nn.Module], tuple[int, ...]]
-
-MODELS: dict[str, Made] = {
-    **{name: (entry.factory, entry.shape) for name, entry in NETWORKS.items() if not name.endswith("block")},
-    "subpixel": (NETWORKS["subpixel"].factory, (1, 1, 240, 426)),
-    "demo": (trained, (1, 1, 240, 426)),
-    "vit_b16": (vit_b16, (1, 197, 768)),
-}
-"""What is written: the networks of the tests, two super-resolution networks to 720p and a large encoder."""
+Made = tuple[Callable[[], Any], tuple[int, ...]]
+"""What makes a module, and the shape of its input."""
 
 FLOAT32 = ("resnet50", "mobilenet_v2", "subpixel", "demo", "vit_b16")
 LARGEST = 32 << 20
@@ -65,30 +56,44 @@ def write(model: q8.Model, path: Path) -> None:
         path.write_bytes(gzip.compress(plain.read_bytes(), 6))
 
 
-def main() -> None:
-    """Writes the models asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", default=list(MODELS), help=", ".join(MODELS))
-    args = parser.parse_args()
-    if unknown := set(args.names) - set(MODELS):
-        parser.error(f"unknown network {', '.join(sorted(unknown))}: there are {', '.join(MODELS)}")
-    args.folder.mkdir(parents=True, exist_ok=True)
-    for name in args.names:
-        factory, shape = MODELS[name]
+def read(folder: Path, stem: str) -> q8.Model:
+    """The model STEM.q8ta, or STEM.q8ta.gz, of a folder that `python -m bench save` wrote."""
+    packed = folder / f"{stem}.q8ta.gz"
+    if not packed.exists():
+        return q8.load(folder / f"{stem}.q8ta")
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch) / f"{stem}.q8ta"
+        plain.write_bytes(gzip.decompress(packed.read_bytes()))
+        return q8.load(plain)
+
+
+def part_save(options: Options) -> None:
+    """Writes the models asked for; needs torch and torchao."""
+    import torch
+
+    from demo.network import trained
+    from tests.networks import NETWORKS, example_input, vit_b16
+
+    made: dict[str, Made] = {
+        **{name: (entry.factory, entry.shape) for name, entry in NETWORKS.items() if not name.endswith("block")},
+        "subpixel": (NETWORKS["subpixel"].factory, (1, 1, 240, 426)),
+        "demo": (trained, (1, 1, 240, 426)),
+        "vit_b16": (vit_b16, (1, 197, 768)),
+    }
+    if unknown := set(options.names) - set(made):
+        sys.exit(f"unknown network {', '.join(sorted(unknown))}: there are {', '.join(made)}")
+    options.models.mkdir(parents=True, exist_ok=True)
+    for name in options.names or made:
+        factory, shape = made[name]
         module, x = factory(), example_input(shape)
         if name == "demo":
             x = x - x.min()  # a picture's values are not negative
             x = x / x.max()
         int8 = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
         size = sum(array.nbytes for array in int8.graph.constants.values())
-        paths = [args.folder / (f"{name}.q8ta.gz" if size > LARGEST else f"{name}.q8ta")]
+        paths = [options.models / (f"{name}.q8ta.gz" if size > LARGEST else f"{name}.q8ta")]
         write(int8, paths[0])
         if name in FLOAT32:
-            paths.append(args.folder / f"{name}.float32.q8ta.gz")
+            paths.append(options.models / f"{name}.float32.q8ta.gz")
             write(q8.compile(torch.export.export(module, (x,))), paths[1])
         print(", ".join(f"{path} {path.stat().st_size / 2**20:.1f} MiB" for path in paths), flush=True)
-
-
-if __name__ == "__main__":
-    main()

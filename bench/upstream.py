@@ -1,15 +1,11 @@
 """The experiments of the ExecuTorch pull requests this project comes from, on one adapter, in one run.
 
-`python -m bench.seeds [PART...] [--models FOLDER] [--device NAME]`. Parts: convolution, gemv, pixel_shuffle, clones.
-Needs this library and, for networks, resnet50.q8ta and refinenet.q8ta in FOLDER (`python -m bench.save_models FOLDER`
-writes them where torch is). Times are GPU times, medians of samples taken in turns: compare rows of one table.
+For networks they need resnet50.q8ta and refinenet.q8ta in the folder of models.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.gpu import candidates, linear, plan_for
-from bench.interleave import Loaded, compared, load
+from bench.graphs import candidates, linear, plan_for
 from bench.kernel_sets import general
+from bench.options import Options
+from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.kernels import OPS
@@ -28,7 +25,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, plan_of, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import problem_of
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.device import Device
 
 ROWS = (1, 2, 4, 6, 8, 16)
 PRODUCTS = ((4096, 4096), (2048, 1000), (1024, 768), (768, 3072))
@@ -43,9 +40,10 @@ SHUFFLES = (((1, 128, 64, 36), 2), ((1, 8, 128, 72), 2), ((1, 9, 240, 426), 3), 
 QPARAMS = {"one scale": (QParams(0.02, -3), QParams(0.02, -3)), "two scales": (QParams(0.02, -3), QParams(0.031, 11))}
 
 
-def part_convolution(device: Device, folder: Path) -> None:
+def part_convolution(options: Options) -> None:
     """ResNet-50 with the kernels chosen by rule against the general kernels alone."""
-    graph = q8.load(folder / "resnet50.q8ta").graph
+    device = options.device
+    graph = q8.load(options.models / "resnet50.q8ta").graph
     us = compared({"chosen": load(graph, device), "general": load(graph, device, keep=general)})
     print("ResNet-50, batch 1           ms")
     print(f"general kernels only {us['general'] / 1e3:>10.3f}")
@@ -53,13 +51,13 @@ def part_convolution(device: Device, folder: Path) -> None:
     print("(upstream, im2col by rule against its general kernel: 14.2 -> 6.8 ms, 2.1)")
 
 
-def part_gemv(device: Device, folder: Path) -> None:
+def part_gemv(options: Options) -> None:
     """Matrix-vector kernels against the best tile for few rows, and the number of rows where they cross."""
     print(f"{'K':>5} {'N':>5} " + "".join(f"{f'M={m} gemv/tile us':>24}" for m in ROWS) + "   tiles win from")
     for k, n in PRODUCTS:
         cells, crossing = [], ""
         for m in ROWS:
-            us = compared(_products(device, m, k, n))
+            us = compared(_products(options.device, m, k, n))
             gemv = us.pop("gemv", None)
             best = min(us, key=us.__getitem__)
             crossing = crossing or (f"M={m}" if gemv is None or us[best] < gemv else "")
@@ -156,8 +154,9 @@ def from_4c(graph: Graph, device: Device) -> Plan:
     return plan_of(graph, device.target, problem, found, "optimal", bound)
 
 
-def part_pixel_shuffle(device: Device, folder: Path) -> None:
+def part_pixel_shuffle(options: Options) -> None:
     """Fused int8 pixel_shuffle against the chain that it replaces, alone and inside a RefineNet."""
+    device = options.device
     print(f"{'pixel_shuffle from 4C':<26} {'':<11} {'chain us':>14} {'fused us':>14} {'times':>6}   (dispatches)")
     for shape, factor in SHUFFLES:
         for label, qs in QPARAMS.items():
@@ -171,7 +170,7 @@ def part_pixel_shuffle(device: Device, folder: Path) -> None:
             us = compared(loaded)
             cells = " ".join(f"{us[name]:>10.1f} ({counts[name]})" for name in ("chain", "fused"))
             print(f"{f'{list(shape)} x{factor}':<26} {label:<11} {cells} {us['chain'] / us['fused']:>6.2f}")
-    graph = _refinenet(folder)
+    graph = _refinenet(options.models)
     chains = unfused(graph)
     image = {graph.inputs[0]: np.random.default_rng(0).normal(0, 1, graph.types[graph.inputs[0]].shape).astype("f")}
     found, expected = (reference.run(g, image)[graph.outputs[0]] for g in (chains, graph))
@@ -190,38 +189,13 @@ def _refinenet(folder: Path) -> Graph:
     return graph
 
 
-def part_clones(device: Device, folder: Path) -> None:
+def part_clones(options: Options) -> None:
     """Transitions between layouts in the RefineNet, with and without fusion, under both policies."""
-    graph = _refinenet(folder)
+    device = options.device
+    graph = _refinenet(options.models)
     print(f"{'layout transitions, RefineNet':<32} {'greedy':>8} {'optimal':>8}")
     for label, found in (("pixel_shuffle as float chains", unfused(graph)), ("fused", graph)):
         counts = [len(sync_layouts(found, device.target, policy).transitions) for policy in reversed(POLICIES)]
         print(f"{label:<32} {counts[0]:>8} {counts[1]:>8}")
     print("(upstream, its greedy sweep on its own table, before and since views take packed layouts: 11 -> 3;")
     print(" python -m pytest bench/bench_layouts.py runs that table through both policies)")
-
-
-PARTS = {"convolution": part_convolution, "gemv": part_gemv, "pixel_shuffle": part_pixel_shuffle, "clones": part_clones}
-
-
-def main() -> None:
-    """Runs the parts asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
-    parser.add_argument("--models", type=Path, default=Path("models"), help="folder of .q8ta files")
-    parser.add_argument("--device", help="part of an adapter's name")
-    args = parser.parse_args()
-    if unknown := set(args.parts) - set(PARTS):
-        parser.error(f"unknown part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    device = open_device(args.device)
-    if not device.timestamps:
-        sys.exit(f"{device.name} has no timestamp queries: nothing can be timed")
-    print(device.name)
-    for part in args.parts:
-        start = time.perf_counter()
-        PARTS[part](device, args.models)
-        print(f"-- {part}: {time.perf_counter() - start:.1f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()

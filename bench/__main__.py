@@ -1,0 +1,72 @@
+"""Measures kernels and whole networks: `python -m bench PART... [options]`.
+
+GPU times are medians by timestamp queries after a warm-up, and what one line compares was timed in turns: compare
+figures of one run, never with another run's. Parts run in the order given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bench.networks import Results
+from bench.options import Options
+
+PARTS: Mapping[str, tuple[str, str, str]] = {
+    # part: module, function, what it does
+    "save": ("models", "part_save", "write the models that other parts read (needs torch and torchao)"),
+    "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
+    "models": ("check", "part_models", "bytes of saved models"),
+    "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
+    "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
+    "grouped": ("convolutions", "part_grouped", "grouped convolutions"),
+    "transposed": ("convolutions", "part_transposed", "transposed convolutions"),
+    "im2col": ("convolutions", "part_im2col", "im2col and a product, against the implicit product"),
+    "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
+    "memory": ("memory", "part_memory", "depthwise and memory-bound operators beside a copy"),
+    "float-products": ("floats", "part_products", "float32 matmul, linear and conv2d by tile"),
+    "float-rows": ("floats", "part_rows", "softmax and norms by how rows are shared"),
+    "float-networks": ("floats", "part_networks", "networks with attention, by kernel"),
+    "networks": ("networks", "part_networks", "whole networks: int8, general kernels, float32, end to end"),
+    "torch": ("networks", "part_torch", "the same networks in PyTorch CUDA (needs torch and torchvision)"),
+    "upstream-convolution": ("upstream", "part_convolution", "ResNet-50 with kernels by rule and with general ones"),
+    "upstream-gemv": ("upstream", "part_gemv", "matrix-vector kernels against tiles"),
+    "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
+    "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
+    "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
+}
+
+
+def main() -> None:
+    """Runs the parts asked for."""
+    listed = "\n".join(f"  {name:<24}{text}" for name, (_, _, text) in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=f"{__doc__}\nparts:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART")
+    parser.add_argument("--device", help="part of an adapter's name")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="folder of .q8ta files")
+    parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
+    parser.add_argument("--names", nargs="*", default=[], help="networks or cases (default: all)")
+    args = parser.parse_args()
+    options = Options(args.device, args.models, args.batch, args.names)
+    results = Results()
+    for name in args.parts:
+        module, function, _ = PARTS[name]
+        part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
+        start = time.perf_counter()
+        if name != "save":
+            print(options.device.name)
+        part(options, results) if name in ("networks", "torch") else part(options)
+        print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
+    if results.found:
+        print(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Bytes against the numpy reference: every kernel on real layer shapes, and saved models."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import q8ta_wgpu as q8
+from bench.graphs import candidates, conv, linear, plan_for
+from bench.options import Options
+from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.layout import Layout, pack, unpack
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+
+
+def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:
+    """Elements of a kernel's result that differ from the reference."""
+    program = schedule(graph, device.target, plan_for(graph, kernel))
+    executor = Executor(program, device)
+    try:
+        layouts = {
+            port.name: next(layout for layout in Layout if layout.short == port.layout) for port in program.inputs
+        }
+        executor.poison(0x8F7F80FF)
+        (words,) = executor.run([pack(inputs[port.name], layouts[port.name]) for port in program.inputs])
+        port = program.outputs[0]
+        out = next(layout for layout in Layout if layout.short == port.layout)
+        found = unpack(words, port.shape, out) if out.is_int8 else words.reshape(port.shape)
+        return int((found != expected).sum())
+    finally:
+        executor.close()
+
+
+def part_kernels(options: Options) -> None:
+    """0 mismatches for every kernel on real layer shapes."""
+    device = options.device
+    shapes: dict[str, Graph] = {
+        "7x7 s2 3->64": conv((1, 3, 112, 112), 64, 7, 2),
+        "1x1 64->256": conv((2, 64, 28, 28), 256, 1),
+        "1x1 s2 256->512": conv((1, 256, 28, 28), 512, 1, 2),
+        "3x3 128->128": conv((1, 128, 28, 28), 128, 3),
+        "3x3 s2 512": conv((1, 512, 14, 14), 512, 3, 2),
+        "1x1 24->144": conv((1, 24, 56, 56), 144, 1),
+        "1x1 add 576->96": conv((1, 576, 14, 14), 96, 1, residual=True),
+        "3x3 add 32->32": conv((1, 32, 61, 107), 32, 3, residual=True),
+        "5x5 1->32": conv((1, 1, 61, 107), 32, 5),
+        "3x3 dw 96": conv((1, 96, 57, 57), 96, 3, 1, 96),
+        "3x3 dw s2 144": conv((2, 144, 56, 56), 144, 3, 2, 144),
+        "5x5 dw s2 40": conv((1, 40, 29, 29), 40, 5, 2, 40),
+        "1x1 gemv 960->240": conv((4, 960, 1, 1), 240, 1),
+        "linear 1": linear(1, 2048, 1000),
+        "linear 8": linear(8, 770, 130),
+        "linear 197": linear(197, 768, 768),
+    }
+    total = 0
+    for name, graph in shapes.items():
+        rng = np.random.default_rng(2)
+        inputs = {n: rng.integers(-128, 128, graph.types[n].shape).astype(np.int8) for n in graph.inputs}
+        expected = reference.run(graph, inputs)["y"]
+        found = {k.name: mismatches(device, graph, k, expected, inputs) for k in candidates(graph, device)}
+        total += sum(found.values())
+        bad = {kernel: n for kernel, n in found.items() if n}
+        print(f"{name:<20} {len(found)} kernels, values {np.unique(expected).size}, mismatches {bad or 0}")
+    print(f"mismatches in all: {total}")
+    if total:
+        sys.exit(1)
+
+
+def differing(model: q8.Model, device: Device, seed: int) -> tuple[str, int, int]:
+    """(adapter, values that differ, values compared) for one random input."""
+    generator = np.random.default_rng(seed)
+    inputs = {name: generator.normal(size=t.shape).astype(np.float32) for name, t in model.inputs.items()}
+    with q8.Session(model, device) as session:
+        outputs = session(**inputs)
+        name = session.name
+    expected = reference.run(model.graph, inputs)
+    wanted = model.structure.unflatten([expected[output] for output in model.graph.outputs])
+    pairs = list(zip(_flat(outputs), _flat(wanted), strict=True))
+    count = sum(int((f.view(np.uint32) != e.view(np.uint32)).sum()) for f, e in pairs)
+    return name, count, sum(e.size for _, e in pairs)
+
+
+def _flat(outputs: object) -> list[Array]:
+    if isinstance(outputs, np.ndarray):
+        return [outputs]
+    assert isinstance(outputs, (tuple, list, dict))
+    items = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for item in items for array in _flat(item)]
+
+
+def part_models(options: Options) -> None:
+    """Saved models against the reference, two inputs each; exits with 1 where an exact model differs."""
+    total = 0
+    for path in sorted(options.models.glob("*.q8ta")):
+        model = q8.load(path)
+        for seed in (1, 2):
+            name, count, size = differing(model, options.device, seed)
+            exact = model.report().exact
+            total += count if exact else 0
+            note = "" if exact else " (float32 operators, each with a tolerance)"
+            print(f"{path.stem:<16} seed {seed}: {count} of {size} values differ on {name}{note}")
+    if total:
+        sys.exit(f"{total} values differ")

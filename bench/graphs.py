@@ -1,0 +1,132 @@
+"""Graphs of one node for the benchmarks, with weights that fill the int8 range, and the plans that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.layout import Layout, Shape, word_count
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, usable_kernels
+from q8ta_wgpu.runtime.device import Device
+
+
+def one_node(
+    op: str, shapes: Sequence[Shape], attrs: dict[str, Any], constants: Sequence[Array] = (), dtype: str = INT8X4
+) -> Graph:
+    """A graph of one node: activations x0, x1, ... of `shapes` and `dtype`, constants c0, c1, ... after the first."""
+    graph = Graph()
+    for i, shape in enumerate(shapes):
+        graph.types[f"x{i}"] = TensorType(shape, dtype, QParams(0.02, -3 + i) if dtype == INT8X4 else None)
+        graph.inputs.append(f"x{i}")
+    stored = [graph.add_constant(f"c{i}", c) for i, c in enumerate(constants)]
+    inputs = (graph.inputs[0], *stored, *graph.inputs[1:])
+    shape, result = OPS[op].check(tuple(graph.types[n] for n in inputs), attrs)
+    graph.types["y"] = TensorType(shape, result, QParams(0.04, 5) if result == INT8X4 else None)
+    graph.nodes.append(Node(op, inputs, "y", attrs))
+    graph.outputs.append("y")
+    return graph
+
+
+def weights(shape: Shape, zero: int = -3) -> tuple[Array, ...]:
+    """Random int8 weights of `shape` and their epilogue's numbers, for results that fill the int8 range."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(-127, 128, shape, dtype=np.int8)
+    channels, depth = shape[0], int(np.prod(shape[1:]))
+    multiplier = rng.uniform(0.5, 1.5, channels).astype(np.float32) * np.float32(2**14 * 60 / (73 * 73 * depth**0.5))
+    offset = rng.integers(-(2**19), 2**19, channels).astype(np.int32)
+    correction = (zero * w.reshape(channels, -1).sum(1, dtype=np.int64)).astype(np.int32)
+    return w, multiplier, offset, correction
+
+
+def conv(x: Shape, channels: int, kernel: int, stride: int = 1, groups: int = 1, residual: bool = False) -> Graph:
+    """A q8ta_conv2d with padding kernel // 2, or a q8ta_conv2d_add."""
+    attrs: dict[str, Any] = {
+        "stride": (stride, stride),
+        "padding": (kernel // 2,) * 4,
+        "dilation": (1, 1),
+        "groups": groups,
+        "lo": -128,
+        "hi": 127,
+    }
+    shapes = [x]
+    if residual:
+        attrs["residual_multiplier"] = 9000
+        shapes.append((x[0], channels, -(-x[2] // stride), -(-x[3] // stride)))
+    stored = weights((channels, x[1] // groups, kernel, kernel))
+    return one_node("q8ta_conv2d_add" if residual else "q8ta_conv2d", shapes, attrs, stored)
+
+
+def linear(m: int, k: int, n: int) -> Graph:
+    """A q8ta_linear."""
+    return one_node("q8ta_linear", [(m, k)], {"lo": -128, "hi": 127}, weights((n, k)))
+
+
+def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan:
+    """One node run by `kernel`, in `layout` where that is allowed, else in the kernel's first layouts."""
+    node = graph.nodes[0]
+    op, call = OPS[node.op], graph.call(node)
+    picked = [layout if layout in o else o[0] if o else None for o in input_layouts(kernel, op, call)]
+    outs = allowed(kernel.output, call.output.dtype)
+    out = layout if layout is not None and layout in outs else outs[0]
+    placed = {name: chosen for name, chosen in zip(node.inputs, picked, strict=True) if chosen is not None}
+    return Plan((Step(node, call, kernel, tuple(picked), out),), {**placed, node.output: out})
+
+
+def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
+    """Every kernel that can run the graph's node."""
+    node = graph.nodes[0]
+    call = graph.call(node)
+    return (kernel for kernel in OPS[node.op].kernels if kernel.supports(call, device.target))
+
+
+def chosen(graph: Graph, device: Device) -> Kernel:
+    """The kernel that is used for the graph's node."""
+    node = graph.nodes[0]
+    return usable_kernels(OPS[node.op], graph.call(node), device.target, node.output)[0]
+
+
+def random_words(graph: Graph, plan: Plan) -> list[Array]:
+    """Random bytes for every input."""
+    rng = np.random.default_rng(1)
+    words = []
+    for name in graph.inputs:
+        t, layout = graph.types[name], plan.layouts.get(name, Layout.DEFAULT)
+        words.append(
+            rng.integers(0, 1 << 32, word_count(t.shape, layout), dtype=np.uint32)
+            if layout.is_int8
+            else rng.normal(0, 1, t.shape).astype(np.float32)
+        )
+    return words
+
+
+def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) -> Graph:
+    """A q8ta_conv_transpose2d with the input's size times the stride."""
+    missing = stride - (kernel - 2 * padding)
+    attrs: dict[str, Any] = {
+        "stride": (stride, stride),
+        "padding": (padding, padding),
+        "output_padding": (max(missing, 0),) * 2,
+        "dilation": (1, 1),
+        "groups": 1,
+        "lo": -128,
+        "hi": 127,
+    }
+    weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
+    # -3 is the zero point of one_node's inputs; each phase sums every stride-th tap.
+    sums = [
+        weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)
+    ]
+    return one_node(
+        "q8ta_conv_transpose2d", [x], attrs, (weight, multiplier, offset, (-3 * np.array(sums)).astype(np.int32))
+    )
+
+
+def macs(graph: Graph) -> int:
+    """Multiply-accumulates of the graph's node."""
+    return graph.types["y"].numel * int(np.prod(graph.types["c0"].shape[1:]))

@@ -1,0 +1,32 @@
+"""What every part of `python -m bench` is given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from q8ta_wgpu.runtime.device import Device, open_device
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line.
+
+    Attributes:
+        adapter: part of an adapter's name; None for the best.
+        models: folder of .q8ta files, written by `python -m bench save`.
+        batches: batch sizes; empty for each part's own.
+        names: networks or cases; empty for all of a part's.
+    """
+
+    adapter: str | None = None
+    models: Path = Path("models")
+    batches: Sequence[int] = ()
+    names: Sequence[str] = ()
+
+    @functools.cached_property
+    def device(self) -> Device:
+        """The adapter, opened when a part first needs it."""
+        return open_device(self.adapter)
