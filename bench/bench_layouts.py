@@ -19,7 +19,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import BASELINE
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
@@ -62,9 +61,9 @@ def explained(plan: Plan, other: Plan) -> list[str]:
     for each in (plan, other):
         costs.append({})
         for step in each.steps:
-            paid = cost.dispatch_cost(step.kernel, OPS[step.node.op], step.call, step.layouts, step.out)
-            reads = " ".join(layout.short for layout in step.layouts if layout)
-            costs[-1][step.node.output] = paid, f"{step.kernel.name} {reads} -> {step.out.short}"
+            paid = cost.dispatch_cost(step.variant, step.call)
+            reads = " ".join(layout.short for layout in step.variant.reads if layout)
+            costs[-1][step.node.output] = paid, f"{step.variant.kernel.name} {reads} -> {step.variant.out.short}"
     free = (0.0, "no dispatch")
     extra = {name: costs[0].get(name, free)[0] - costs[1].get(name, free)[0] for name in costs[0] | costs[1]}
     worst = sorted(extra, key=lambda name: -extra[name])[:3]

@@ -113,7 +113,7 @@ def part_im2col(options: Options) -> None:
                 }
             )
             copied = rewritten.types[rewritten.nodes[0].output].numel
-            kernels = {name: " + ".join(step.kernel.name for step in plan.steps) for name, plan in plans.items()}
+            kernels = {name: " + ".join(s.variant.kernel.name for s in plan.steps) for name, plan in plans.items()}
             print(
                 f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
                 f"implicit {found['implicit']:.1f} us ({kernels['implicit']}), im2col {found['im2col']:.1f} us "
@@ -146,7 +146,9 @@ def part_image(options: Options) -> None:
             plans = {"two": (graph, sync_layouts(graph, device.target))}
             plans["one"] = (folded, sync_layouts(folded, device.target))
             found = compared({label: load(g, device, plan) for label, (g, plan) in plans.items()})
-            kernels = {label: " + ".join(step.kernel.name for step in plan.steps) for label, (_, plan) in plans.items()}
+            kernels = {
+                label: " + ".join(s.variant.kernel.name for s in plan.steps) for label, (_, plan) in plans.items()
+            }
             print(
                 f"b{batch} {name} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
                 f"{found['two']:.1f} us ({kernels['two']}), folded {found['one']:.1f} us ({kernels['one']}), "

@@ -83,7 +83,7 @@ def shared_by(kernel: Kernel, graph: Graph) -> Iterator[tuple[str, Kernel]]:
     yield kernel.name, kernel
     call = graph.call(graph.nodes[0])
     own = kernel.constants(call)
-    rows = kernel.threads(call, plan_for(graph, kernel).steps[0].out)[0] // own["LANES"]
+    rows = kernel.threads(call, plan_for(graph, kernel).steps[0].variant.out)[0] // own["LANES"]
     for threads, lanes in SHARES:
         yield f"{kernel.name} {lanes} of {threads}", _shared(kernel, rows, {**own, "THREADS": threads, "LANES": lanes})
 

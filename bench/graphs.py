@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
@@ -70,12 +70,12 @@ def linear(m: int, k: int, n: int) -> Graph:
 def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan:
     """One node run by `kernel`, in `layout` where that is allowed, else in the kernel's first layouts."""
     node = graph.nodes[0]
-    op, call = OPS[node.op], graph.call(node)
-    picked = [layout if layout in o else o[0] if o else None for o in input_layouts(kernel, op, call)]
+    call = graph.call(node)
+    picked = [layout if layout in o else o[0] if o else None for o in input_layouts(kernel, call)]
     outs = allowed(kernel.output, call.output.dtype)
     out = layout if layout is not None and layout in outs else outs[0]
     placed = {name: chosen for name, chosen in zip(node.inputs, picked, strict=True) if chosen is not None}
-    return Plan((Step(node, call, kernel, tuple(picked), out),), {**placed, node.output: out})
+    return Plan((Step(node, call, Variant(kernel, tuple(picked), out)),), {**placed, node.output: out})
 
 
 def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
@@ -88,7 +88,7 @@ def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
 def chosen(graph: Graph, device: Device) -> Kernel:
     """The kernel that is used for the graph's node."""
     node = graph.nodes[0]
-    return usable_kernels(OPS[node.op], graph.call(node), device.target, node.output)[0]
+    return usable_kernels(graph.call(node), device.target, node.output)[0]
 
 
 def random_words(graph: Graph, plan: Plan) -> list[Array]:

@@ -11,9 +11,8 @@ from bench.graphs import candidates, conv, one_node
 from bench.options import Options
 from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import FLOAT32, Call, Graph
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import ROW_MAJOR, Layout, word_count
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.layout_sync.table import input_layouts, kernel_options, usable_kernels
 from q8ta_wgpu.program.link import grid
@@ -137,19 +136,19 @@ def cases() -> Iterator[Case]:
 def plan_of(case: Case, kernel: Kernel) -> Plan | None:
     """The case run by a kernel, None where it does not allow the case's layouts."""
     node = case.graph.nodes[0]
-    op, call = OPS[node.op], case.graph.call(node)
-    picked: list[Layout | None] = [case.x if options else None for options in input_layouts(kernel, op, call)]
-    for option in kernel_options(kernel, op, call, 0.0):
+    call = case.graph.call(node)
+    picked: list[Layout | None] = [case.x if options else None for options in input_layouts(kernel, call)]
+    for option in kernel_options(kernel, call, 0.0):
         fits = all(not read or case.x in read for read in option.reads)
         if option.out == case.y and fits:
             placed = dict.fromkeys(case.graph.inputs, case.x)
-            return Plan((Step(node, call, kernel, tuple(picked), case.y),), {**placed, "y": case.y})
+            return Plan((Step(node, call, Variant(kernel, tuple(picked), case.y)),), {**placed, "y": case.y})
     return None
 
 
 def chosen(case: Case, call: Call, device: Device) -> Kernel:
     """The first kernel that suits the case and allows its layouts."""
-    suiting = usable_kernels(OPS[case.graph.nodes[0].op], call, device.target, case.name)
+    suiting = usable_kernels(call, device.target, case.name)
     return next(kernel for kernel in suiting if plan_of(case, kernel))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
@@ -18,8 +18,9 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, input_layouts
-from q8ta_wgpu.passes.layout_sync.plan import allowed as allowed_layouts
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.table import allowed as allowed_layouts
+from q8ta_wgpu.passes.layout_sync.table import input_layouts
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.runtime.device import Device
@@ -301,7 +302,7 @@ def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
         if not any(kernel.supports(call, target) for target in (BASELINE, SOFTWARE)):
             continue
         for layouts, out in combinations(op, kernel, graph, node, index):
-            step = Step(node, call, kernel, layouts, out)
+            step = Step(node, call, Variant(kernel, layouts, out))
             placed = {n: layout for n, layout in zip(node.inputs, layouts, strict=True) if layout is not None}
             text = " ".join(layout.short for layout in layouts if layout is not None)
             yield f"{kernel.name} {text} -> {out.short}", Plan((step,), {**placed, node.output: out})
@@ -312,7 +313,7 @@ def combinations(
 ) -> Iterator[tuple[tuple[Layout | None, ...], Layout]]:
     """Layouts of the inputs and the output: in turn, shifted against each other, every one at least once."""
     call = graph.call(node)
-    options = input_layouts(kernel, op, call)
+    options = input_layouts(kernel, call)
     outs = allowed_layouts(kernel.output, call.output.dtype)
     rounds = max([len(o) for o in options] + [len(outs)])
     for turn in range(rounds):

@@ -39,7 +39,7 @@ def test_the_product_reads_words() -> None:
     """Both nodes run in 4C, im2col by words and the convolution as a tiled product, with no copy between them."""
     graph, _ = harness.int8_graph(CONV, CONV.cases[14], harness.SETTINGS[0])
     plan = sync_layouts(use_im2col(graph), BASELINE)
-    kernels = [step.kernel.name for step in plan.steps]
+    kernels = [step.variant.kernel.name for step in plan.steps]
     assert kernels[0] == "im2col.words"
     assert len(kernels) == 2
     assert kernels[1].startswith("q8ta_conv2d.pw_")

@@ -9,6 +9,7 @@ import pytest
 
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
@@ -36,7 +37,9 @@ def test_every_operator_has_cases() -> None:
 def test_every_kernel_runs_a_case() -> None:
     """Each kernel of each operator is chosen by `harness.plans` for some case, so that the tests below run it."""
     made = [graph for graph in (*(g for g, _, _ in harness.graphs()), *test_image.graphs()) if len(graph.nodes) == 1]
-    reached = {id(plan.steps[0].kernel) for graph in made for turn in (0, 1) for _, plan in harness.plans(graph, turn)}
+    reached = {
+        id(plan.steps[0].variant.kernel) for graph in made for turn in (0, 1) for _, plan in harness.plans(graph, turn)
+    }
     missing = [f"{op.name}: {kernel.name}" for op in OPS.values() for kernel in op.kernels if id(kernel) not in reached]
     assert missing == []
 
@@ -103,9 +106,9 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
 
 def _paired(step: Step, epilogue: int, device: Device) -> bool:
     kernels = OPS[step.node.op].kernels
-    place = next(i for i, kernel in enumerate(kernels) if kernel is step.kernel)
+    place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
     every = 12 if "OpenGL" in device.name else 4
-    return step.kernel.name.endswith(("direct", ".dw", "gemv")) or (place + epilogue) % every == 0
+    return step.variant.kernel.name.endswith(("direct", ".dw", "gemv")) or (place + epilogue) % every == 0
 
 
 @pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
@@ -114,7 +117,7 @@ def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     graph, inputs = harness.int8_graph(op, op.cases[index], harness.SETTINGS[index % len(harness.SETTINGS)])
     expected, target = reference.run(graph, inputs)["y"], replace(device.target, packed_dot=False, fast_dot=False)
     for name, plan in harness.plans(graph, index):
-        if "dot" not in plan.steps[0].kernel.source or not _paired(plan.steps[0], index, device):
+        if "dot" not in plan.steps[0].variant.kernel.source or not _paired(plan.steps[0], index, device):
             continue
         assert "dot4I8Packed" not in schedule(graph, target, plan).shaders[0]
         (found,) = harness.run_poisoned(graph, inputs, plan, device, target)
@@ -130,6 +133,6 @@ def test_clone_between_every_pair_of_layouts(before: Layout, after: Layout, vulk
     inputs = {"x": harness.extremes(harness.rng(before, after), shape)}
     call = graph.call(graph.nodes[0])
     _, chosen = transitions(call.output, vulkan.target)[before, after]
-    step = Step(graph.nodes[0], call, chosen, (before,), after)
+    step = Step(graph.nodes[0], call, Variant(chosen, (before,), after))
     (found,) = harness.run_poisoned(graph, inputs, Plan((step,), {"x": before, "y": after}), vulkan)
     np.testing.assert_array_equal(found, inputs["x"])

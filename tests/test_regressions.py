@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.tune import cache
 
 
 class Net(nn.Module):
@@ -211,3 +213,27 @@ def test_a_negative_pad_takes_no_more_than_there_is(pad: tuple[int, int], fits: 
         return
     _, found, expected = _float(Net(lambda _, x: F.pad(x, pad, value=9.0)), x)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_tuned_network_of_cats_and_slices_keeps_its_bytes(
+    vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their kernels differ by layout alone: a plan that meant one and ran another gave 6,090 wrong values of 6,144."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        fine = F.relu(net.first(x))
+        coarse = F.relu(net.second(F.max_pool2d(fine, 2)))
+        joined = net.third(torch.cat((fine, F.interpolate(coarse, scale_factor=2.0)), 1))
+        left, right = joined[:, :16], joined[:, 16:]
+        return torch.cat((left, right[:, :8], left[:, 8:]), 1)
+
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    torch.manual_seed(0)
+    layers = {"first": (4, 16), "second": (16, 32), "third": (48, 32)}
+    parts = {name: nn.Conv2d(*channels, 3, padding=1) for name, channels in layers.items()}
+    x = torch.randn(1, 4, 16, 12)
+    model = _int8(Net(forward, **parts), x)
+    expected = q8.Session(model, "reference")(x)
+    with q8.Session(model, vulkan, tune=True) as session:
+        assert any(dispatch.kernel == "cat.runs_4C" for dispatch in session.program.dispatches)
+        assert int((session(x) != expected).sum()) == 0

@@ -25,8 +25,9 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, input_layouts, sync_layouts
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.report import layout_report
+from q8ta_wgpu.passes.layout_sync.table import input_layouts
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
@@ -45,17 +46,17 @@ def check_sound(graph: Graph, plan: Plan) -> None:
     aliases = dict(plan.aliases)
     for step in plan.steps:
         for name, layouts, found in zip(
-            step.node.inputs, input_layouts(step.kernel, OPS[step.node.op], step.call), step.layouts, strict=True
+            step.node.inputs, input_layouts(step.variant.kernel, step.call), step.variant.reads, strict=True
         ):
             assert (found is None) == (not layouts)
             if found is None:
                 continue
             assert found in layouts and found is not Layout.PACKED_INT8_CONV2D
             assert name in graph.constants or (plan.root(name) in made and plan.layouts[name] == found)
-        assert step.out in step.kernel.output and plan.layouts[step.node.output] == step.out
-        assert step.kernel.supports(step.call, BASELINE)
-        if step.kernel.synced:
-            assert len({packed_axis(layout) for layout in (*step.layouts, step.out) if layout}) == 1
+        assert step.variant.out in step.variant.kernel.output and plan.layouts[step.node.output] == step.variant.out
+        assert step.variant.kernel.supports(step.call, BASELINE)
+        if step.variant.kernel.synced:
+            assert len({packed_axis(layout) for layout in (*step.variant.reads, step.variant.out) if layout}) == 1
         made.add(step.node.output)
     for name, source in aliases.items():
         node = nodes[name]
@@ -95,7 +96,7 @@ from tests.layout_graphs import random_graph
 for seed in range(20):
     for policy in POLICIES:
         plan = sync_layouts(random_graph(seed, 12), BASELINE, policy)
-        print([(s.kernel.name, s.layouts, s.out, s.node) for s in plan.steps], plan.aliases)
+        print([(s.variant.kernel.name, s.variant.reads, s.variant.out, s.node) for s in plan.steps], plan.aliases)
 """
 
 
@@ -117,9 +118,7 @@ def test_plans_do_not_depend_on_the_order_of_sets() -> None:
 @given(graphs, st.sampled_from(POLICIES))
 def test_the_cost_of_a_plan_is_the_sum_over_its_dispatches(graph: Graph, policy: str) -> None:
     plan = sync_layouts(graph, BASELINE, policy)
-    total = sum(
-        cost.dispatch_cost(step.kernel, OPS[step.node.op], step.call, step.layouts, step.out) for step in plan.steps
-    )
+    total = sum(cost.dispatch_cost(step.variant, step.call) for step in plan.steps)
     assert plan.cost == pytest.approx(total, rel=1e-12)
 
 
@@ -243,7 +242,7 @@ def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     t = TensorType((1, 3, 5, 7), INT8X4, QParams(0.1, 0))
     assert [cost.size(t, layout) for layout in (L4W, L4C, L4C1W)] == [120, 140, 140]
     add, clone, model = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[-1], cost.MODEL
-    assert cost.base_cost(add, OPS["q8ta_add"], Call("q8ta_add", {}, (t, t), t)) == model.dispatch
+    assert cost.base_cost(add, Call("q8ta_add", {}, (t, t), t)) == model.dispatch
     assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * model.mixed]
     copied = [cost.read_cost(clone, t, L4C, out) for out in (L4C, L4C1W, L4W)]
     assert copied == [140 * model.element, 280 * model.element, 140 * model.gather]

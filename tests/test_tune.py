@@ -8,7 +8,7 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,20 +21,21 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
-from q8ta_wgpu.passes.layout_sync.table import CLONE, clone_call
+from q8ta_wgpu.passes.layout_sync.table import clone_call
 from q8ta_wgpu.program import link
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache as tune_cache
 from q8ta_wgpu.tune import timing as tune_timing
 from q8ta_wgpu.tune import tuner as tune
 from q8ta_wgpu.tune.cache import Cache
-from q8ta_wgpu.tune.timing import Candidate, Timed, Timer
+from q8ta_wgpu.tune.timing import Timed, Timer
 from tests import harness
 from tests.layout_graphs import random_graph, random_inputs
 from tests.small import small_input, small_model
@@ -44,7 +45,7 @@ MODEL = small_model()
 EXPECTED = Session(MODEL, "reference")(small_input())
 INFO = {"device": "A GPU (1.0/x)", "backend_type": "Vulkan", "description": "driver 5"}
 L4C, L4W = Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W
-Price = Callable[[Op, Call, Candidate], float]
+Price = Callable[[Call, Variant], float]
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ class Clock:
 
     def __init__(self, price: Price) -> None:
         self.price = price
-        self.asked: list[tuple[Op, Call, Candidate]] = []
+        self.asked: list[tuple[Call, Variant]] = []
 
     def __call__(self, device: Device) -> Clock:
         return self
@@ -69,24 +70,23 @@ class Clock:
 
     def times(
         self,
-        op: Op,
         call: Call,
         constants: Mapping[int, Array],
-        candidates: Sequence[Candidate],
-        known: Mapping[Candidate, float],
+        candidates: Sequence[Variant],
+        known: Mapping[Variant, float],
     ) -> list[Timed]:
-        self.asked += [(op, call, way) for way in candidates]
-        return [Timed(self.price(op, call, way), "sampled") for way in candidates]
+        self.asked += [(call, way) for way in candidates]
+        return [Timed(self.price(call, way), "sampled") for way in candidates]
 
 
-def by_estimate(op: Op, call: Call, way: Candidate) -> float:
+def by_estimate(call: Call, way: Variant) -> float:
     """The times that the cost model expects, at a kilobyte a microsecond."""
-    return way.estimate(op, call) / 1e3
+    return cost.dispatch_cost(way, call) / 1e3
 
 
 def drawn(seed: int) -> Price:
     """Times without rhyme or reason, the same for equal dispatches."""
-    return lambda op, call, way: random.Random(f"{seed} {way.way} {call.output.shape}").uniform(1, 1000)
+    return lambda call, way: random.Random(f"{seed} {way} {call.output.shape}").uniform(1, 1000)
 
 
 def tuned(graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: str = "optimal") -> Any:
@@ -100,7 +100,7 @@ def tuned(graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: s
 
 
 def kernels(plan: Plan) -> list[tuple[str, str, tuple[Layout | None, ...], Layout]]:
-    return [(s.node.output, s.kernel.name, s.layouts, s.out) for s in plan.steps]
+    return [(s.node.output, s.variant.kernel.name, s.variant.reads, s.variant.out) for s in plan.steps]
 
 
 def convolutions() -> list[Step]:
@@ -126,7 +126,7 @@ def test_a_tuned_session_gives_the_same_bytes_and_remembers(device: Device, monk
         same_bytes(session(small_input()))
         first = session.tuning
         assert first is not None and session.program.dispatches
-        assert [d.kernel for d in session.program.dispatches] == [s.kernel.name for s in first.plan.steps]
+        assert [d.kernel for d in session.program.dispatches] == [s.variant.kernel.name for s in first.plan.steps]
     assert first.timed > 10 and first.cached == 0 and not first.note
     assert all(us > 0 for ways in first.microseconds.values() for us in ways.values())
     assert first.predicted_ms(first.plan) <= first.predicted_ms(first.rules) * (1 + 1e-9)
@@ -179,15 +179,15 @@ class Times:
 def test_slow_candidates_are_stopped(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs, of which one compiles, and no more of what takes three times as long as the best."""
     step = convolutions()[0]
-    op, arrays = OPS[step.node.op], constants_of(step)
-    ways = tune.candidates(op, step.call, vulkan.target, [L4C])[:4]
+    arrays = constants_of(step)
+    ways = tune.candidates(step.call, vulkan.target, [L4C])[:4]
     executor = Times(monkeypatch, 50.0, 10.0, 31.0, 29.0)
-    found = Timer(vulkan).times(op, step.call, arrays, ways, {})
+    found = Timer(vulkan).times(step.call, arrays, ways, {})
     assert found == [Timed(50.0, "stopped"), Timed(10.0, "sampled"), Timed(31.0, "stopped"), Timed(29.0, "sampled")]
     assert executor.runs[2] == 3 < 100 < executor.runs[3]
     assert executor.closed
     executor = Times(monkeypatch, 50.0)
-    assert Timer(vulkan).times(op, step.call, arrays, ways[:1], {ways[1]: 10.0}) == [Timed(50.0, "stopped")]
+    assert Timer(vulkan).times(step.call, arrays, ways[:1], {ways[1]: 10.0}) == [Timed(50.0, "stopped")]
 
 
 def test_a_run_that_would_take_too_long_is_not_made(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,16 +201,15 @@ def test_a_run_that_would_take_too_long_is_not_made(vulkan: Device, monkeypatch:
         output=replace(call.output, shape=(1, 96, 256, 256)),
     )
     arrays = {i: np.zeros(t.shape, DTYPES[t.dtype]) for i, t in enumerate(large.inputs) if i}
-    op = OPS[node.op]
-    ways = tune.candidates(op, large, vulkan.target, [L4C])
+    ways = tune.candidates(large, vulkan.target, [L4C])
     executor = Times(monkeypatch, *[3e5] * len(ways))
-    timed_ways = Timer(vulkan).times(op, large, arrays, ways, {})
+    timed_ways = Timer(vulkan).times(large, arrays, ways, {})
     found = {way.kernel.name: timed for way, timed in zip(ways, timed_ways, strict=True)}
     direct = found.pop("q8ta_conv2d.direct")
     assert direct.how == "estimated" and direct.microseconds > 1e6
     assert {timed.how for timed in found.values()} == {"sampled"}
     assert executor.runs[[way.kernel.name for way in ways].index("q8ta_conv2d.direct")] == 0
-    assert Timer(vulkan).times(op, large, arrays, ways[-1:], {ways[0]: 3e5}) == [direct]
+    assert Timer(vulkan).times(large, arrays, ways[-1:], {ways[0]: 3e5}) == [direct]
 
 
 def test_a_device_without_timestamps(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,24 +259,24 @@ def chain() -> Graph:
 
 def least(graph: Graph, price: Price, rules: Plan) -> float:
     """By brute force over every way of each node of a chain, with the best transition wherever layouts differ."""
-    planned = {s.node.output: Candidate(s.kernel, s.layouts, s.out) for s in rules.steps}
+    planned = {s.node.output: s.variant for s in rules.steps}
     copied = clone_call(graph.types["a"])
 
-    def us(node: Node, way: Candidate) -> float:
-        favoured = any(way.way == planned[n.output].way for n in graph.nodes if n.op == node.op)
-        return price(OPS[node.op], graph.call(node), way) * (1 - tune.MARGIN * favoured)
+    def us(node: Node, way: Variant) -> float:
+        favoured = any(way == planned[n.output] for n in graph.nodes if n.op == node.op)
+        return price(graph.call(node), way) * (1 - tune.MARGIN * favoured)
 
     def clone(source: Layout, wanted: Layout | None) -> float:
         assert wanted is not None
-        ways = tune.candidates(CLONE, copied, BASELINE, (), [Candidate(CLONE.kernels[-1], (source,), wanted)])
-        return 0.0 if source == wanted else min(price(CLONE, copied, way) for way in ways)
+        ways = tune.candidates(copied, BASELINE, (), [Variant(OPS["q8ta_clone"].kernels[-1], (source,), wanted)])
+        return 0.0 if source == wanted else min(price(copied, way) for way in ways)
 
-    def ways(node: Node) -> list[Candidate]:
+    def ways(node: Node) -> list[Variant]:
         layouts = dict.fromkeys(rules.layouts.values())
-        return tune.candidates(OPS[node.op], graph.call(node), BASELINE, layouts, [planned[node.output]])
+        return tune.candidates(graph.call(node), BASELINE, layouts, [planned[node.output]])
 
     return min(
-        sum(map(us, graph.nodes, (a, b, c))) + clone(a.out, b.layouts[0]) + clone(b.out, c.layouts[0])
+        sum(map(us, graph.nodes, (a, b, c))) + clone(a.out, b.reads[0]) + clone(b.out, c.reads[0])
         for a, b, c in itertools.product(*map(ways, graph.nodes))
     )
 
@@ -303,8 +302,8 @@ def test_a_plan_is_the_best_of_what_was_measured(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("gain", "changes"), [(0.02, False), (0.1, True)])
 def test_small_gains_do_not_change_the_plan(gain: float, changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = sync_layouts(MODEL.graph, BASELINE)
-    chosen = {s.kernel.name for s in rules.steps}
-    found, _ = tuned(MODEL.graph, monkeypatch, lambda o, c, way: 100 * (1 - gain * (way.kernel.name not in chosen)))
+    chosen = {s.variant.kernel.name for s in rules.steps}
+    found, _ = tuned(MODEL.graph, monkeypatch, lambda c, way: 100 * (1 - gain * (way.kernel.name not in chosen)))
     assert (kernels(found.plan) != kernels(rules)) == changes
     assert bool(found.changes) == changes
     assert ("the rules stand" in str(found)) != changes
@@ -320,27 +319,47 @@ def test_times_as_estimated_leave_the_rules_layouts(monkeypatch: pytest.MonkeyPa
 def test_a_measured_kernel_need_not_suit() -> None:
     """A call runs in its measured ways alone, whatever the table says; the others keep their estimates."""
     node = next(node for node in MODEL.graph.nodes if node.op == "q8ta_conv2d")
-    op, call = OPS[node.op], MODEL.graph.call(node)
-    by_rule = {s.node.output: s.kernel.name for s in sync_layouts(MODEL.graph, BASELINE).steps}
-    way = next(way for way in tune.candidates(op, call, BASELINE, [L4C]) if not way.kernel.preferred(call, BASELINE))
-    measured = cost.Measurements({call: {way.way: 1e12}})
+    call = MODEL.graph.call(node)
+    by_rule = {s.node.output: s.variant.kernel.name for s in sync_layouts(MODEL.graph, BASELINE).steps}
+    way = next(way for way in tune.candidates(call, BASELINE, [L4C]) if not way.kernel.preferred(call, BASELINE))
+    measured = cost.Measurements({call: {way: 1e12}})
     steps = {s.node.output: s for s in sync_layouts(MODEL.graph, BASELINE, measured=measured).steps}
-    assert steps[node.output].kernel is way.kernel
-    others = {name: s.kernel.name for name, s in steps.items() if name != node.output and name in by_rule}
+    assert steps[node.output].variant.kernel is way.kernel
+    others = {name: s.variant.kernel.name for name, s in steps.items() if name != node.output and name in by_rule}
     assert others == {name: kernel for name, kernel in by_rule.items() if name != node.output}
 
 
+def made_of(op: Op, index: int) -> Iterator[Graph]:
+    """The float graph of a case, and its int8 form where it has one."""
+    yield harness.float_graph(op, op.cases[index])[0]
+    if op.int8:
+        yield harness.int8_graph(op, op.cases[index], harness.SETTINGS[0])[0]
+
+
 def test_kernels_of_a_call_have_names_of_their_own() -> None:
-    """Measurements know kernels by name."""
+    """On float and on int8 graphs, so that people can tell them apart: reports name kernels."""
     for op in OPS.values():
-        for index, case in enumerate(op.cases):
+        for index in range(len(op.cases)):
             if not op.kernels or op.name in ("q8ta_clone", "dequantize"):
                 continue
-            graph, _ = harness.float_graph(op, case)
-            for node in graph.nodes:
-                call = graph.call(node)
-                names = [k.name for k in OPS[node.op].kernels if k.supports(call, BASELINE)]
-                assert len(names) == len(set(names)), (op.name, index)
+            for graph in made_of(op, index):
+                for node in graph.nodes:
+                    call = graph.call(node)
+                    names = [k.name for k in OPS[node.op].kernels if k.supports(call, BASELINE)]
+                    assert len(names) == len(set(names)), (node.op, index)
+
+
+def test_a_kernel_is_told_apart_from_its_namesakes() -> None:
+    """A measured call runs the very kernel that was measured, though another has its name."""
+    node = next(node for node in MODEL.graph.nodes if node.op == "q8ta_conv2d")
+    call = MODEL.graph.call(node)
+    kernel = next(way.kernel for way in tune.candidates(call, BASELINE, [L4C]))
+    twin = replace(kernel)
+    assert twin != kernel and twin.name == kernel.name
+    way = Variant(twin, tuple(L4C if i == 0 else None for i in range(len(call.inputs))), L4C)
+    measured = cost.Measurements({call: {way: 1.0, replace(way, kernel=kernel): 2.0}})
+    steps = {s.node.output: s for s in sync_layouts(MODEL.graph, BASELINE, measured=measured).steps}
+    assert steps[node.output].variant == way
 
 
 # --- what is timed, and under which key ---
@@ -348,7 +367,7 @@ def test_kernels_of_a_call_have_names_of_their_own() -> None:
 
 def key_of(step: Step, **changed: Any) -> str:
     call = replace(step.call, **changed)
-    return tune.dispatch_key(Candidate(step.kernel, step.layouts, step.out), OPS[step.node.op], call, BASELINE)
+    return tune.dispatch_key(step.variant, call, BASELINE)
 
 
 def test_keys_know_shapes_and_attributes_but_not_scales() -> None:
@@ -363,7 +382,7 @@ def test_keys_know_shapes_and_attributes_but_not_scales() -> None:
     assert key_of(step, attrs={**attrs, "padding": (0, 1, 2, 1)}) != key
     n, c, h, w = step.call.output.shape
     assert key_of(step, output=replace(step.call.output, shape=(n, c, h + 1, w))) != key
-    assert key_of(replace(step, out=L4W)) != key
+    assert key_of(replace(step, variant=replace(step.variant, out=L4W))) != key
 
 
 def test_equal_layers_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,22 +393,22 @@ def test_equal_layers_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph.nodes.append(Node(table.op, (table.output, *table.inputs[1:]), "more", table.attrs))
     graph.outputs.append("more")
     found, clock = tuned(graph, monkeypatch, by_estimate)
-    keys = [tune.dispatch_key(way, op, call, BASELINE) for op, call, way in clock.asked]
+    keys = [tune.dispatch_key(way, call, BASELINE) for call, way in clock.asked]
     assert len(keys) == len(set(keys)) == found.sampled - 1  # and the copy
-    calls = [call for op, call, _ in clock.asked if op.name == "q8ta_table"]
-    assert len(calls) == len({way.way for op, _, way in clock.asked if op.name == "q8ta_table"})
+    calls = [call for call, _ in clock.asked if call.op == "q8ta_table"]
+    assert len(calls) == len({way for call, way in clock.asked if call.op == "q8ta_table"})
 
 
 def test_a_changed_source_is_timed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the kernels that are linked from the file."""
     _, clock = tuned(MODEL.graph, monkeypatch, by_estimate)
-    names = {way.kernel.name: way.kernel.source for _, _, way in clock.asked}
+    names = {way.kernel.name: way.kernel.source for _, way in clock.asked}
     changed = {name for name, stems in names.items() if "gemm" in stems}
     assert changed and changed != names.keys()
     original = link.source
     monkeypatch.setattr(link, "source", lambda stem: original(stem) + ("// better" if stem == "gemm" else ""))
     _, clock = tuned(MODEL.graph, monkeypatch, by_estimate)
-    assert {way.kernel.name for _, _, way in clock.asked} == changed
+    assert {way.kernel.name for _, way in clock.asked} == changed
 
 
 def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,12 +422,12 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
             for node in graph.nodes:
                 call = graph.call(node)
                 arrays = {i: graph.constants[n] for i, n in enumerate(node.inputs) if n in graph.constants}
-                ways = tune.candidates(OPS[node.op], call, BASELINE, (Layout.TENSOR_WIDTH_PACKED, *INT8_LAYOUTS))
-                program = tune_timing._program(OPS[node.op], call, arrays, ways, device)
+                ways = tune.candidates(call, BASELINE, (Layout.TENSOR_WIDTH_PACKED, *INT8_LAYOUTS))
+                program = tune_timing._program(call, arrays, ways, device)
                 assert [d.kernel for d in program.dispatches] == [way.kernel.name for way in ways] != []
     small = replace(BASELINE, binding_size=16)
     step = convolutions()[0]
-    assert tune.candidates(OPS[step.node.op], step.call, small, [L4C]) == []
+    assert tune.candidates(step.call, small, [L4C]) == []
 
 
 def test_limits_that_no_candidate_keeps_are_told_by_the_schedule(
@@ -610,8 +629,8 @@ def test_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     MODEL.save(tmp_path / "net.q8ta")
-    first = next(step.kernel.name for step in sync_layouts(MODEL.graph, vulkan.target).steps)
-    slow = Clock(lambda op, call, way: 100.0 if way.kernel.name != first else 50.0)
+    first = next(step.variant.kernel.name for step in sync_layouts(MODEL.graph, vulkan.target).steps)
+    slow = Clock(lambda call, way: 100.0 if way.kernel.name != first else 50.0)
     monkeypatch.setattr(tune, "Timer", slow)
     assert main(["tune", "net.q8ta", "--device", "vulkan"]) == 0
     out, err = capsys.readouterr()

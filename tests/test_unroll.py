@@ -142,15 +142,15 @@ def test_only_a_cpu_s_kernels_are_written_out(kernel: object) -> None:
         graph, _ = harness.int8_graph(OPS["conv2d"], OPS["conv2d"].cases[index], harness.SETTINGS[0])
         for _, plan in harness.plans(graph, index):
             step = plan.steps[0]
-            if step.kernel is not kernel:
+            if step.variant.kernel is not kernel:
                 continue
-            params = link.fields(step.kernel, op, step.call, 1)
+            params = link.fields(step.variant.kernel, op, step.call, 1)
             texts = [
-                link.link(step.kernel, op, step.call, step.layouts, step.out, params, target)
+                link.link(step.variant.kernel, op, step.call, step.variant.reads, step.variant.out, params, target)
                 for target in (BASELINE, SOFTWARE)
             ]
-            assert all(link.source(stem) in texts[0] for stem in step.kernel.source if stem != "dot")
-            assert (texts[0] != texts[1]) == step.kernel.unrolled
+            assert all(link.source(stem) in texts[0] for stem in step.variant.kernel.source if stem != "dot")
+            assert (texts[0] != texts[1]) == step.variant.kernel.unrolled
             return
     raise AssertionError("no case reaches it")
 

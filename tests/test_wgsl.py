@@ -31,7 +31,7 @@ def steps() -> Iterator[Step]:
         kernels = OPS[graph.nodes[0].op].kernels
         for _, plan in harness.plans(graph, index):
             step = plan.steps[0]
-            place = next(i for i, kernel in enumerate(kernels) if kernel is step.kernel)
+            place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
             if not epilogue or (place + epilogue) % EVERY == 0:
                 yield step
 
@@ -41,12 +41,12 @@ def modules() -> dict[str, str]:
     """Every linked module, for CPUs and GPUs, with packed and with emulated dot products, and a kernel it is of."""
     found: dict[str, str] = {}
     for step in steps():
-        op = OPS[step.node.op]
-        params = link.fields(step.kernel, op, step.call, word_count(step.call.output.shape, step.out))
+        op, kernel = OPS[step.node.op], step.variant.kernel
+        params = link.fields(kernel, op, step.call, word_count(step.call.output.shape, step.variant.out))
         for target in TARGETS:
-            if step.kernel.supports(step.call, target):
-                text = link.link(step.kernel, op, step.call, step.layouts, step.out, params, target)
-                found.setdefault(text, step.kernel.name)
+            if kernel.supports(step.call, target):
+                text = link.link(kernel, op, step.call, step.variant.reads, step.variant.out, params, target)
+                found.setdefault(text, kernel.name)
     return found
 
 

@@ -40,10 +40,10 @@ def kernels(
     wide: Sequence[str],
     constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
 ) -> tuple[Kernel, ...]:
-    """Kernels `name` in every layout of LAYOUTS, by vectors of four words where all of `runs` are whole ones.
+    """Kernels in every layout of LAYOUTS, by vectors of four words where all of `runs` are whole ones.
 
     Args:
-        name, stem: of the kernel, and of its WGSL, which gives load and result in items.
+        name, stem: of the kernels, without the layout, and of their WGSL, which gives load and result in items.
         runs: see `Runs`.
         params: uniform fields from the call and `runs` in items.
         wide: the operands and the result.
@@ -65,7 +65,7 @@ def kernels(
 
     return tuple(
         Kernel(
-            name,
+            f"{name}_{layout.short}",
             (stem, "items_wide" if size == 4 else "items_narrow", "words"),
             (frozenset({layout}),),
             frozenset({layout}),

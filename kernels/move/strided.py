@@ -115,7 +115,7 @@ def _keeps(digits: Digits, axis: int) -> Callable[[Call, Target], bool]:
 def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
-            f"{name}.words",
+            f"{name}.words_{'NCHW'[axis]}",
             ("move_words", "move_walk", "words"),
             (layouts,),
             layouts,

@@ -15,19 +15,19 @@ with the bytes it takes in its layout, padding included.
 | what a kernel does beyond that                               | `Kernel.cost(call)`                          |
 | transition                                                   | that of the q8ta_clone dispatch, once a copy |
 | free view; constant in any layout                            | 0                                            |
-| a call that was measured                                     | only its measured ways, see `Measurements`   |
+| a call that was measured                                     | only its measured variants, `Measurements`   |
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from q8ta_wgpu.ir.graph import INT8, INT8X4, Call, TensorType
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, packed_axis, word_count
-from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.tensor_repr import LAYOUT_ORDER
 
 AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
@@ -85,42 +85,38 @@ def write_cost(t: TensorType, layout: Layout, model: CostModel = MODEL) -> float
     return size(t, layout) + model.tie * _RANK[layout]
 
 
-def base_cost(kernel: Kernel, op: Op, call: Call, model: CostModel = MODEL) -> float:
+def base_cost(kernel: Kernel, call: Call, model: CostModel = MODEL) -> float:
     """Cost of a dispatch in any layout: the launch, its constants and the kernel's own estimate."""
+    op = OPS[call.op]
     constants = [t for position, t in enumerate(call.inputs) if op.operand(position).constant]
     return model.dispatch + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
 
 
-def dispatch_cost(
-    kernel: Kernel, op: Op, call: Call, layouts: Sequence[Layout | None], out: Layout, model: CostModel = MODEL
-) -> float:
-    """Cost of one dispatch that reads its operands in `layouts` (None for constants) and writes `out`."""
-    pairs = zip(call.inputs, layouts, strict=True)
+def dispatch_cost(variant: Variant, call: Call, model: CostModel = MODEL) -> float:
+    """Cost of one dispatch: a call run in a variant."""
+    kernel, out = variant.kernel, variant.out
+    pairs = zip(call.inputs, variant.reads, strict=True)
     reads = sum(read_cost(kernel, t, layout, out, model) for t, layout in pairs if layout is not None)
-    return base_cost(kernel, op, call, model) + reads + write_cost(call.output, out, model)
-
-
-Way = tuple[str, tuple[Layout | None, ...], Layout]
-"""How a call is run: a kernel's name, the layout each input is read in (None for constants), the result's layout."""
+    return base_cost(kernel, call, model) + reads + write_cost(call.output, out, model)
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
     """Costs measured on one adapter, in the unit of the estimates: bytes a copy moves there in the same time.
 
-    Measured and estimated costs of one call never compete. A measured call runs in one of its measured ways, whether
-    the operator table says that they suit it or not; a call that is not measured keeps its estimate. A transition
-    between a measured value's layouts that nobody measured costs no more than `copy_cost`, so that no plan avoids it
-    for a guess: whoever tunes measures the transitions of a plan and plans again.
+    Measured and estimated costs of one call never compete. A measured call runs in one of its measured variants,
+    preferred or not; a call that is not measured keeps its estimate. A transition between a measured value's layouts
+    that nobody measured costs no more than `copy_cost`, so that no plan avoids it for a guess: whoever tunes measures
+    the transitions of a plan and plans again.
 
     Attributes:
-        calls: the ways of each call.
+        calls: the cost of each measured variant of each call.
     """
 
-    calls: Mapping[Call, Mapping[Way, float]] = field(default_factory=dict)
+    calls: Mapping[Call, Mapping[Variant, float]] = field(default_factory=dict)
 
-    def ways(self, call: Call) -> Mapping[Way, float]:
-        """What each measured way of a call costs; empty if it was not measured."""
+    def variants(self, call: Call) -> Mapping[Variant, float]:
+        """What each measured variant of a call costs; empty if it was not measured."""
         return self.calls.get(call, {})
 
 

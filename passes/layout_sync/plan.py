@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import Call, Graph, Node
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.fold_image import fold_where_it_pays
@@ -22,15 +22,13 @@ from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Option, Problem, cheapest
 from q8ta_wgpu.passes.layout_sync.table import (
     Transitions,
-    allowed,
     clone_call,
-    input_layouts,
     problem_of,
     registered,
     transitions,
 )
 
-__all__ = ["POLICIES", "Plan", "Step", "allowed", "input_layouts", "sync_layouts"]
+__all__ = ["POLICIES", "Plan", "Step", "sync_layouts"]
 
 POLICIES = ("optimal", "greedy")
 SLACK = 1e-9
@@ -39,18 +37,11 @@ SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Step:
-    """One dispatch of the plan: a node, the kernel that runs it and the layouts it reads and writes.
-
-    Attributes:
-        layouts: layout of each input, None for constant operands.
-        out: layout of the output.
-    """
+    """One dispatch of the plan: a node, the call it makes and the variant that runs it."""
 
     node: Node
     call: Call
-    kernel: Kernel
-    layouts: tuple[Layout | None, ...]
-    out: Layout
+    variant: Variant
 
 
 @dataclass(frozen=True)
@@ -94,7 +85,7 @@ def sync_layouts(
     A float image is quantized by its convolution where that pays (passes/fold_image.py), so a step need not be a node
     of the graph; what it reads and writes are values of it.
 
-    Measured calls run in a measured way. Under 'greedy', layouts stay those of the sweep, so they must have been
+    Measured calls run in a measured variant. Under 'greedy', layouts stay those of the sweep, so they must have been
     measured; only kernels are chosen by cost.
 
     Raises UnsupportedError for a node that no kernel can run on the target, or an unknown policy.
@@ -163,7 +154,7 @@ def plan_of(
             aliases[node.output] = names[0]
             continue
         renamed = Node(node.op, tuple(names), node.output, node.attrs, node.source)
-        steps.append(Step(renamed, graph.call(node), option.kernel, tuple(reads), option.out))
+        steps.append(Step(renamed, graph.call(node), Variant(option.kernel, reads, option.out)))
     return Plan(tuple(steps), layouts, aliases, policy, found.cost(problem), bound)
 
 
@@ -177,5 +168,5 @@ def _copy(
         _, kernel = copies[layouts[name], layout]
         layouts[copy] = layout
         node = Node("q8ta_clone", (name,), copy, {}, f"{name} in {layout.short}")
-        steps.append(Step(node, clone_call(t), kernel, (layouts[name],), layout))
+        steps.append(Step(node, clone_call(t), Variant(kernel, (layouts[name],), layout)))
     return copy

@@ -17,7 +17,8 @@ L = TypeVar("L", bound=Hashable)
 
 @dataclass(frozen=True)
 class Option(Generic[L]):
-    """One way to run a node.
+    """Variants of a node that differ in what they read alone, each operand choosing among layouts of its own: together
+    one option, so that a node of many operands has few.
 
     Attributes:
         kernel: what runs it; None if its result is its operand's own buffer.

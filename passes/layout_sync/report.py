@@ -48,10 +48,10 @@ class LayoutReport:
         """The copies of a plan, in execution order."""
         found = []
         for step in plan.transitions:
-            source, t = step.layouts[0], step.call.output
+            source, out, t = step.variant.reads[0], step.variant.out, step.call.output
             assert source is not None
-            moved = cost.size(t, source) + cost.size(t, step.out)
-            found.append(Transition(step.node.inputs[0], source, step.out, moved))
+            moved = cost.size(t, source) + cost.size(t, out)
+            found.append(Transition(step.node.inputs[0], source, out, moved))
         return found
 
     def __str__(self) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, TensorType
-from q8ta_wgpu.ir.kernel import Kernel, LayoutSet
+from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout
-from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync import cost
@@ -20,8 +19,6 @@ from q8ta_wgpu.passes.layout_sync.op_repsets import NodeShapes, OpRepSets
 from q8ta_wgpu.passes.layout_sync.problem import Choice, Option, Problem, undominated
 from q8ta_wgpu.passes.layout_sync.tensor_repr import NO_STORAGE, TensorRepSet, TensorRepSetList
 
-CLONE = OPS["q8ta_clone"]
-
 
 def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
     """The members of a kernel's layout set that fit a dtype, in a fixed order."""
@@ -29,8 +26,9 @@ def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
     return tuple(layout for layout in order if layout in layouts)
 
 
-def input_layouts(kernel: Kernel, op: Op, call: Call) -> list[tuple[Layout, ...]]:
+def input_layouts(kernel: Kernel, call: Call) -> list[tuple[Layout, ...]]:
     """Layouts allowed for each input; empty for constant operands."""
+    op = OPS[call.op]
     found: list[tuple[Layout, ...]] = []
     activations = 0
     for position, t in enumerate(call.inputs):
@@ -42,22 +40,28 @@ def input_layouts(kernel: Kernel, op: Op, call: Call) -> list[tuple[Layout, ...]
     return found
 
 
-def usable_kernels(op: Op, call: Call, target: Target, place: str) -> list[Kernel]:
-    """The kernels that can run a call on a target and suit it (all that can, if none suits), preferred first.
+def supporting(call: Call, target: Target) -> list[Kernel]:
+    """The kernels that can run a call on a target, in the table's order."""
+    return [kernel for kernel in OPS[call.op].kernels if kernel.supports(call, target)]
+
+
+def usable_kernels(call: Call, target: Target, place: str) -> list[Kernel]:
+    """The kernels that can run a call on a target and are preferred for it (all that can, if none is), in the table's
+    order.
 
     Raises UnsupportedError if there is none.
     """
-    found = [kernel for kernel in op.kernels if kernel.supports(call, target)]
+    found = supporting(call, target)
     found = [kernel for kernel in found if kernel.preferred(call, target)] or found
     if not found:
         types = ", ".join(map(str, call.inputs))
-        raise UnsupportedError(f"no kernel of {op.name} can run {place} on {target.name} for inputs {types}")
+        raise UnsupportedError(f"no kernel of {call.op} can run {place} on {target.name} for inputs {types}")
     return found
 
 
-def kernel_options(kernel: Kernel, op: Op, call: Call, base: float) -> list[Option[Layout]]:
+def kernel_options(kernel: Kernel, call: Call, base: float) -> list[Option[Layout]]:
     """The options of one kernel: one for each layout it writes. `base` is what it costs in any of them."""
-    readable = list(zip(call.inputs, input_layouts(kernel, op, call), strict=True))
+    readable = list(zip(call.inputs, input_layouts(kernel, call), strict=True))
     found = []
     for out in allowed(kernel.output, call.output.dtype):
         reads = tuple(
@@ -72,12 +76,12 @@ def kernel_options(kernel: Kernel, op: Op, call: Call, base: float) -> list[Opti
     return found
 
 
-def free_views(op: Op, call: Call) -> list[Option[Layout]]:
+def free_views(call: Call) -> list[Option[Layout]]:
     """For a view or permute: the layouts in which its result is its operand's buffer as it is."""
-    if op.name not in ("view", "permute"):
+    if call.op not in ("view", "permute"):
         return []
     x, y = call.inputs[0], call.output
-    dims = tuple(call.attrs["dims"]) if op.name == "permute" else None
+    dims = tuple(call.attrs["dims"]) if call.op == "permute" else None
     layouts = INT8_LAYOUTS if x.dtype == INT8X4 else (ROW_MAJOR,)
     found = []
     for out in layouts:
@@ -95,40 +99,34 @@ Known = dict[object, Options]
 def options(
     graph: Graph, node: Node, target: Target, known: Known, measured: cost.Measurements = cost.UNMEASURED
 ) -> Options:
-    """All ways worth considering to run a node, only the measured ones of a measured call; raises UnsupportedError if
+    """All options worth considering for a node, only the measured ones of a measured call; raises UnsupportedError if
     there is none.
 
     Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
     """
-    op, call = OPS[node.op], graph.call(node)
-    views = [] if any(name in graph.constants for name in node.inputs) else free_views(op, call)
-    types = tuple((t.shape, t.dtype) for t in (*call.inputs, call.output))
-    same: tuple[object, ...] = (op.name, types, tuple((v.out, *v.reads[0]) for v in views))
-    if ways := measured.ways(call):
-        key = (*same, frozenset(ways.items()))
+    call = graph.call(node)
+    views = [] if any(name in graph.constants for name in node.inputs) else free_views(call)
+    types = call.unscaled().inputs, call.output.unscaled()
+    same: tuple[object, ...] = (call.op, types, tuple((v.out, *v.reads[0]) for v in views))
+    if variants := measured.variants(call):
+        key = (*same, frozenset(variants.items()))
         if key not in known:
-            known[key] = undominated([*views, *measured_options(op, call, target, ways)])
+            known[key] = undominated([*views, *measured_options(variants)])
         return known[key]
-    kernels = usable_kernels(op, call, target, f"node {node.output}")
-    bases = tuple(cost.base_cost(kernel, op, call) for kernel in kernels)
-    key = (*same, tuple(map(id, kernels)), bases)
+    kernels = usable_kernels(call, target, f"node {node.output}")
+    bases = tuple(cost.base_cost(kernel, call) for kernel in kernels)
+    key = (*same, tuple(kernels), bases)
     if key not in known:
-        runs = [kernel_options(kernel, op, call, base) for kernel, base in zip(kernels, bases, strict=True)]
+        runs = [kernel_options(kernel, call, base) for kernel, base in zip(kernels, bases, strict=True)]
         known[key] = undominated([*views, *(option for run in runs for option in run)])
     return known[key]
 
 
-def runnable(op: Op, call: Call, target: Target) -> dict[str, Kernel]:
-    """The kernels that can run a call on a target, by name, in the table's order."""
-    return {kernel.name: kernel for kernel in op.kernels if kernel.supports(call, target)}
-
-
-def measured_options(op: Op, call: Call, target: Target, ways: Mapping[cost.Way, float]) -> list[Option[Layout]]:
-    """The options of a measured call: one for each way, with just the layouts it was measured in."""
-    kernels = runnable(op, call, target)
+def measured_options(variants: Mapping[Variant, float]) -> list[Option[Layout]]:
+    """The options of a measured call: one for each variant, with just the layouts it was measured in."""
     return [
-        Option(kernels[name], tuple({} if layout is None else {layout: 0.0} for layout in reads), out, measured)
-        for (name, reads, out), measured in ways.items()
+        Option(v.kernel, tuple({} if layout is None else {layout: 0.0} for layout in v.reads), v.out, measured)
+        for v, measured in variants.items()
     ]
 
 
@@ -141,12 +139,11 @@ def transitions(t: TensorType, target: Target, measured: cost.Measurements = cos
     estimated = _estimated_transitions(t, target)
     if not measured.calls:
         return estimated
-    call = clone_call(t)
     found = {pair: (cost.copy_cost(t, *pair), kernel) for pair, (_, kernel) in estimated.items()}
-    kernels, ways = runnable(CLONE, call, target), measured.ways(call)
-    for (name, reads, out), measured_cost in sorted(ways.items(), key=lambda way: -way[1]):  # the cheapest comes last
-        if reads[0] is not None:
-            found[reads[0], out] = measured_cost, kernels[name]
+    variants = measured.variants(clone_call(t))
+    for variant in sorted(variants, key=variants.__getitem__, reverse=True):  # the cheapest comes last
+        if variant.reads[0] is not None:
+            found[variant.reads[0], variant.out] = variants[variant], variant.kernel
     return found
 
 
@@ -156,8 +153,8 @@ def _estimated_transitions(t: TensorType, target: Target) -> Transitions:
     if t.dtype != INT8X4:
         return found
     call = clone_call(t)
-    for kernel in usable_kernels(CLONE, call, target, "a transition"):
-        for option in kernel_options(kernel, CLONE, call, cost.base_cost(kernel, CLONE, call)):
+    for kernel in usable_kernels(call, target, "a transition"):
+        for option in kernel_options(kernel, call, cost.base_cost(kernel, call)):
             for source, read in option.reads[0].items():
                 total = option.cost + read
                 if (source, option.out) not in found or total < found[source, option.out][0]:
@@ -193,13 +190,13 @@ def registered(graph: Graph, target: Target) -> list[Registered]:
     """Every node with the representation sets of its kernels, for the sweep."""
     found = []
     for node in graph.nodes:
-        op, call = OPS[node.op], graph.call(node)
-        kernels = usable_kernels(op, call, target, f"node {node.output}")
+        call = graph.call(node)
+        kernels = usable_kernels(call, target, f"node {node.output}")
         sets = []
         for kernel in kernels:
             reads = [
                 () if name in graph.constants else layouts
-                for name, layouts in zip(node.inputs, input_layouts(kernel, op, call), strict=True)
+                for name, layouts in zip(node.inputs, input_layouts(kernel, call), strict=True)
             ]
             sets.append(_repsets(tuple(reads), allowed(kernel.output, call.output.dtype), kernel.synced))
         found.append(Registered(node.inputs, node.output, tuple(sets)))

@@ -76,17 +76,17 @@ class _Builder:
 
     def add(self, step: Step) -> None:
         """Links one step and appends its dispatch."""
-        op, call, kernel = OPS[step.node.op], step.call, step.kernel
+        op, call, kernel, out = OPS[step.node.op], step.call, step.variant.kernel, step.variant.out
         if math.prod(kernel.workgroup) > self.target.invocations:
             raise DeviceError(
                 f"{kernel.name} needs {kernel.workgroup} threads, {self.target.name} has {self.target.invocations}"
             )
-        words = word_count(call.output.shape, step.out)
+        words = word_count(call.output.shape, out)
         params = link.fields(kernel, op, call, words)
-        text = link.link(kernel, op, call, step.layouts, step.out, params, self.target)
+        text = link.link(kernel, op, call, step.variant.reads, out, params, self.target)
         buffers: list[Place] = []
         moved = 4 * words
-        for position, (name, layout) in enumerate(zip(step.node.inputs, step.layouts, strict=True)):
+        for position, (name, layout) in enumerate(zip(step.node.inputs, step.variant.reads, strict=True)):
             if name in self.graph.constants:
                 buffers.append(("constant", self._constant(step, position, name, layout)))
                 moved += int(self.constants[buffers[-1][1]].nbytes)
@@ -102,8 +102,8 @@ class _Builder:
                 shader=self.shaders.setdefault(text, len(self.shaders)),
                 buffers=tuple(buffers),
                 uniform=self._uniform(link.params_bytes(params)),
-                grid=link.grid(kernel.threads(call, step.out), kernel.workgroup, self.target.workgroups),
-                layouts=tuple(layout.short for layout in (*step.layouts, step.out) if layout is not None),
+                grid=link.grid(kernel.threads(call, out), kernel.workgroup, self.target.workgroups),
+                layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
                 macs=_macs(step),
             )
@@ -115,7 +115,7 @@ class _Builder:
         return offset, len(data)
 
     def _constant(self, step: Step, position: int, name: str, layout: Layout | None) -> int:
-        prepack: Callable[..., Array] | None = step.kernel.prepack.get(position)
+        prepack: Callable[..., Array] | None = step.variant.kernel.prepack.get(position)
         key = (name, layout) if prepack is None else (name, prepack, step.call)
         if key not in self.constant_index:
             array = self.graph.constants[name]

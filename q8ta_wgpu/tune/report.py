@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from q8ta_wgpu.ir.graph import Call
-from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 
 
@@ -30,15 +30,12 @@ class Change:
         assert step is not None
         shape = "x".join(map(str, step.call.output.shape))
         before, after = self.microseconds
-        ways = f"{_described(self.before)} -> {_described(self.after)}"
-        return f"{self.count:>3} x {ways}, result {shape}: {before:.1f} -> {after:.1f} us"
+        variants = f"{_variant(self.before)} -> {_variant(self.after)}"
+        return f"{self.count:>3} x {variants}, result {shape}: {before:.1f} -> {after:.1f} us"
 
 
-def _described(step: Step | None) -> str:
-    if step is None:
-        return "none"
-    reads = " ".join(layout.short for layout in step.layouts if layout is not None)
-    return f"{step.kernel.name} ({reads} -> {step.out.short})"
+def _variant(step: Step | None) -> Variant | None:
+    return step.variant if step else None
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Tuning:
     Attributes:
         device: the adapter's name.
         rules: the plan by estimates; plan: the one by measurement.
-        microseconds: of every candidate, by call and way as in `cost.Measurements`.
+        microseconds: of every candidate, by call and variant as in `cost.Measurements`.
         sampled: candidates timed in full; stopped: given up after two runs; estimated: not run, because that would take
             too long.
         cached: candidates taken from the cache.
@@ -59,7 +56,7 @@ class Tuning:
     device: str
     rules: Plan
     plan: Plan
-    microseconds: Mapping[Call, Mapping[cost.Way, float]]
+    microseconds: Mapping[Call, Mapping[Variant, float]]
     sampled: int
     stopped: int
     estimated: int
@@ -75,8 +72,7 @@ class Tuning:
 
     def step_us(self, step: Step) -> float:
         """Measured microseconds of a dispatch of either plan; 0 for one that could not be measured."""
-        ways = self.microseconds.get(step.call, {})
-        return ways.get((step.kernel.name, step.layouts, step.out), 0.0)
+        return self.microseconds.get(step.call, {}).get(step.variant, 0.0)
 
     def predicted_ms(self, plan: Plan) -> float:
         """Milliseconds of a run of either plan: the sum of its dispatches."""
@@ -91,10 +87,10 @@ class Tuning:
         for name in dict.fromkeys([*before, *after]):
             pair = before.get(name), after.get(name)
             us = (self.step_us(pair[0]) if pair[0] else 0.0, self.step_us(pair[1]) if pair[1] else 0.0)
-            texts = _described(pair[0]), _described(pair[1])
-            if texts[0] != texts[1]:
+            variants = _variant(pair[0]), _variant(pair[1])
+            if variants[0] != variants[1]:
                 shape = next(step.call.output.shape for step in pair if step)
-                same = found.get(key := (*texts, shape, us))
+                same = found.get(key := (*variants, shape, us))
                 found[key] = Change(*pair, us, same.count + 1 if same else 1)
         return tuple(sorted(found.values(), key=lambda c: c.count * (c.microseconds[1] - c.microseconds[0])))
 

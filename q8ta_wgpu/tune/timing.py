@@ -1,6 +1,6 @@
-"""How long the ways of running a call take on a device, by timestamp queries.
+"""How long the variants of a call take on a device, by timestamp queries.
 
-All ways of one call are dispatches of one program, so that they read the same buffers and take turns: what else the
+All variants of one call are dispatches of one program, so that they read the same buffers and take turns: what else the
 device does while they are timed slows all of them.
 """
 
@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
-from q8ta_wgpu.ir.kernel import Kernel
-from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import schedule
@@ -25,7 +23,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 
 HOPELESS = 3.0
-"""A way that takes this many times the best in one run, and in another to be sure, is not run again."""
+"""A variant that takes this many times the best in one run, and in another to be sure, is not run again."""
 
 LONGEST = 1.0
 """Seconds a run may take. One whose estimate is HOPELESS times that of the first candidate, and as many times as slow
@@ -36,24 +34,6 @@ SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
 
 SPIN_UP, WARM_UP = 0.5, 0.03
 """Seconds of work before the first call and before every other: clocks fall while the host packs weights."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A way of running a call."""
-
-    kernel: Kernel
-    layouts: tuple[Layout | None, ...]
-    out: Layout
-
-    @property
-    def way(self) -> cost.Way:
-        """What `cost.Measurements` know it by."""
-        return self.kernel.name, self.layouts, self.out
-
-    def estimate(self, op: Op, call: Call) -> float:
-        """Its cost by estimate, in bytes."""
-        return cost.dispatch_cost(self.kernel, op, call, self.layouts, self.out)
 
 
 @dataclass(frozen=True)
@@ -82,24 +62,23 @@ class Timer:
 
     def times(
         self,
-        op: Op,
         call: Call,
         constants: Mapping[int, Array],
-        candidates: Sequence[Candidate],
-        known: Mapping[Candidate, float],
+        candidates: Sequence[Variant],
+        known: Mapping[Variant, float],
     ) -> list[Timed]:
         """Times candidates of one call.
 
         Args:
-            op: the operator; call: what is timed.
+            call: what is timed.
             constants: constant inputs by position; the others are filled with random numbers.
-            candidates: ways to run it that the device can run. The first is run however long it takes.
-            known: microseconds of other ways.
+            candidates: variants of it that the device can run. The first is run however long it takes.
+            known: microseconds of other variants.
         """
-        executor = Executor(_program(op, call, constants, candidates, self.device), self.device)
+        executor = Executor(_program(call, constants, candidates, self.device), self.device)
         try:
             self._warm(executor)
-            found = self._first(executor, op, call, candidates, known)
+            found = self._first(executor, call, candidates, known)
             limit = HOPELESS * min(*(timed.microseconds for timed in found), *known.values(), np.inf)
             for i, timed in enumerate(found):
                 if timed.how == "stopped" and timed.microseconds > limit:
@@ -114,16 +93,15 @@ class Timer:
     def _first(
         self,
         executor: Executor,
-        op: Op,
         call: Call,
-        candidates: Sequence[Candidate],
-        known: Mapping[Candidate, float],
+        candidates: Sequence[Variant],
+        known: Mapping[Variant, float],
     ) -> list[Timed]:
         """One run of each candidate, after one that compiles it, but of those that would take too long."""
         found: list[Timed] = []
         base, base_us = next(iter(known.items()), (candidates[0], 0.0))
-        for i, way in enumerate(candidates):
-            slower = way.estimate(op, call) / base.estimate(op, call)
+        for i, variant in enumerate(candidates):
+            slower = cost.dispatch_cost(variant, call) / cost.dispatch_cost(base, call)
             if base_us and slower > HOPELESS and slower * base_us > LONGEST * 1e6:
                 found.append(Timed(slower * base_us, "estimated"))
                 continue
@@ -160,9 +138,7 @@ def _sane(microseconds: Any) -> float:
     return float(np.clip(microseconds, 0.01, 1e9))
 
 
-def _program(
-    op: Op, call: Call, constants: Mapping[int, Array], candidates: Sequence[Candidate], device: Device
-) -> Program:
+def _program(call: Call, constants: Mapping[int, Array], candidates: Sequence[Variant], device: Device) -> Program:
     """A dispatch for each candidate. Activations are constants of the graph, so that nothing is uploaded twice."""
     rng = np.random.default_rng(0)
     graph = Graph()
@@ -171,11 +147,11 @@ def _program(
         graph.types[name] = t
         graph.constants[name] = constants[position] if position in constants else _random(rng, t)
     steps = []
-    for i, way in enumerate(candidates):
-        node = Node(op.name, names, f"y{i}", call.attrs)
+    for i, variant in enumerate(candidates):
+        node = Node(call.op, names, f"y{i}", call.attrs)
         graph.types[node.output] = call.output
-        steps.append(Step(node, call, way.kernel, way.layouts, way.out))
-    return schedule(graph, device.target, Plan(tuple(steps), {s.node.output: s.out for s in steps}))
+        steps.append(Step(node, call, variant))
+    return schedule(graph, device.target, Plan(tuple(steps), {s.node.output: s.variant.out for s in steps}))
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> Array:

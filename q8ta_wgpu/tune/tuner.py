@@ -1,7 +1,6 @@
-"""Kernels and layouts chosen by measurement: every way worth considering is timed on the device at hand.
+"""Kernels and layouts chosen by measurement: every variant worth considering is timed on the device at hand.
 
-For every distinct dispatch of a graph the candidates are each kernel that can run the call, whether or not the operator
-table says that it suits, in
+For every distinct dispatch of a graph the candidates are each kernel that can run the call, preferred or not, in
 
 * the layouts that the plan by estimates reads and writes there, and
 * each layout of that plan, for all operands and the result alike; what the kernel accepts in one layout alone takes
@@ -25,19 +24,19 @@ import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array, Call, Graph
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import Layout, word_count
-from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.plan import Plan, allowed, input_layouts, sync_layouts
-from q8ta_wgpu.passes.layout_sync.table import CLONE, runnable
+from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
+from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, supporting
 from q8ta_wgpu.program import link
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune.cache import Cache
 from q8ta_wgpu.tune.report import Tuning
-from q8ta_wgpu.tune.timing import Candidate, Timer
+from q8ta_wgpu.tune.timing import Timer
 
 MARGIN = 0.03
 """By how much the plan by estimates must be slower to be given up: less is noise, and more shaders to compile."""
@@ -47,7 +46,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progress | None = None) -> Tuning:
-    """Times the ways to run `graph` on `device`, and plans with what was found.
+    """Times the variants of each node of `graph` on `device`, and plans with what was found.
 
     Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
 
@@ -67,56 +66,50 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progr
     return _Tuner(graph, device, layouts, progress or _line).run()
 
 
-def candidates(
-    op: Op, call: Call, target: Target, preferred: Iterable[Layout], planned: Iterable[Candidate] = ()
-) -> list[Candidate]:
-    """The ways to run a call that are worth timing: those planned, then every kernel in their layouts and in each of
-    the preferred ones."""
-    found = {way.way: way for way in planned}
-    combinations = [(way.layouts, way.out) for way in found.values()]
-    for kernel in runnable(op, call, target).values():
-        able: list[tuple[Layout | None, ...]] = [
-            (None,) if op.operand(position).constant else layouts
-            for position, layouts in enumerate(input_layouts(kernel, op, call))
-        ]
+def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
+    """The variants of a call that are worth timing: those planned, then every kernel in their layouts, and in each of
+    the `uniform` ones for all operands and the result alike."""
+    found = dict.fromkeys(planned)
+    combinations = [(variant.reads, variant.out) for variant in found]
+    for kernel in supporting(call, target):
+        able: list[tuple[Layout | None, ...]] = [layouts or (None,) for layouts in input_layouts(kernel, call)]
         outs = allowed(kernel.output, call.output.dtype)
         alike = [
             (
                 tuple(layouts[0] if len(layouts) == 1 else layout for layouts in able),
                 outs[0] if len(outs) == 1 else layout,
             )
-            for layout in preferred
+            for layout in uniform
         ]
         for reads, out in (*combinations, *alike):
-            way = Candidate(kernel, reads, out)
             fits = out in outs and all(read in layouts for read, layouts in zip(reads, able, strict=True))
             axes = {cost.AXIS[layout] for layout in (*reads, out) if layout is not None} if fits else set()
             if fits and not (kernel.synced and len(axes) > 1):
-                found.setdefault(way.way, way)
-    return [way for way in found.values() if _is_within(way, call, target)]
+                found[Variant(kernel, reads, out)] = None
+    return [variant for variant in found if _is_within(variant, call, target)]
 
 
-def _is_within(way: Candidate, call: Call, target: Target) -> bool:
+def _is_within(variant: Variant, call: Call, target: Target) -> bool:
     """Whether a target's limits allow it: a layout may pad a tensor beyond what can be bound."""
-    placed = [(t, layout) for t, layout in zip(call.inputs, way.layouts, strict=True) if layout is not None]
-    sizes = [cost.size(t, layout) for t, layout in (*placed, (call.output, way.out))]
-    kernel = way.kernel
-    grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
+    placed = [(t, layout) for t, layout in zip(call.inputs, variant.reads, strict=True) if layout is not None]
+    sizes = [cost.size(t, layout) for t, layout in (*placed, (call.output, variant.out))]
+    kernel = variant.kernel
+    grid = link.grid(kernel.threads(call, variant.out), kernel.workgroup, target.workgroups)
     small = math.prod(kernel.workgroup) <= target.invocations
     return small and max(grid) <= target.workgroups and max(sizes) <= target.binding_size
 
 
-def dispatch_key(way: Candidate, op: Op, call: Call, target: Target) -> str:
+def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
     """What a measurement is kept under: the kernel's name and a hash of all that decides how long it takes.
 
     That is the linked WGSL with its constants and layouts, the grid, the shapes, and the sizes in the uniform fields.
     Scales, zero points and bounds do not count, so that equal layers of a network are timed once.
     """
-    kernel, words = way.kernel, word_count(call.output.shape, way.out)
+    op, kernel, words = OPS[call.op], variant.kernel, word_count(call.output.shape, variant.out)
     fields = link.fields(kernel, op, call.unscaled(), words)
-    text = link.link(kernel, op, call, way.layouts, way.out, fields, target)
+    text = link.link(kernel, op, call, variant.reads, variant.out, fields, target)
     sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
-    grid = link.grid(kernel.threads(call, way.out), kernel.workgroup, target.workgroups)
+    grid = link.grid(kernel.threads(call, variant.out), kernel.workgroup, target.workgroups)
     shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]
     parts = f"{text}\n{grid} {sizes} {shapes}".encode()
     return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
@@ -127,13 +120,12 @@ COPY_KEY = "copy of 10^9 bytes"
 
 @dataclass
 class _Group:
-    """Equal calls of a graph: their constants by position, and the ways they are planned in."""
+    """Equal calls of a graph: their constants by position, and the variants they are planned in."""
 
-    op: Op
     call: Call
     constants: dict[int, Array] = field(default_factory=dict)
-    planned: list[Candidate] = field(default_factory=list)
-    preferred: Sequence[Layout] = ()
+    planned: list[Variant] = field(default_factory=list)
+    uniform: Sequence[Layout] = ()
 
 
 @dataclass
@@ -148,9 +140,9 @@ class _Tuner:
         self.graph = fold_where_it_pays(self.graph, self.target)
         self.cache = Cache.of(self.device.wgpu.adapter.info)
         self.timer = Timer(self.device)
-        self.microseconds: dict[Call, dict[cost.Way, float]] = {}
-        self.favoured: set[tuple[Call, cost.Way]] = set()
-        self.asked: set[tuple[Call, cost.Way]] = set()
+        self.microseconds: dict[Call, dict[Variant, float]] = {}
+        self.favoured: set[tuple[Call, Variant]] = set()
+        self.asked: set[tuple[Call, Variant]] = set()
         self.known: set[str] = set()
         self.timed: dict[str, str] = {}
 
@@ -188,47 +180,47 @@ class _Tuner:
 
     def _groups(self, rules: Plan) -> list[_Group]:
         """Every distinct call of the graph, and of the transitions its plan has."""
-        preferred = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
+        uniform = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
         found: dict[Call, _Group] = {}
         for node in self.graph.nodes:
-            op, call = OPS[node.op], self.graph.call(node)
+            call = self.graph.call(node)
             arrays = {i: self.graph.constants[n] for i, n in enumerate(node.inputs) if n in self.graph.constants}
-            found.setdefault(call, _Group(op, call, arrays, preferred=preferred))
+            found.setdefault(call, _Group(call, arrays, uniform=uniform))
         for step in rules.steps:
-            op, way = OPS[step.node.op], Candidate(step.kernel, step.layouts, step.out)
-            key = step.call
-            found.setdefault(key, _Group(op, step.call)).planned.append(way)
-            self.favoured.add((key, way.way))
+            found.setdefault(step.call, _Group(step.call)).planned.append(step.variant)
+            self.favoured.add((step.call, step.variant))
         return list(found.values())
 
     def _missing(self, plan: Plan) -> list[_Group]:
         """The transitions of a plan that were not measured."""
         found: dict[Call, _Group] = {}
         for step in plan.transitions:
-            key, way = step.call, Candidate(step.kernel, step.layouts, step.out)
-            if (key, way.way) not in self.asked and way.way not in self.microseconds.get(key, {}):
-                found.setdefault(key, _Group(CLONE, step.call)).planned.append(way)
-                self.asked.add((key, way.way))
+            pair = step.call, step.variant
+            if pair not in self.asked and step.variant not in self.microseconds.get(step.call, {}):
+                found.setdefault(step.call, _Group(step.call)).planned.append(step.variant)
+                self.asked.add(pair)
         return list(found.values())
 
     def _measure(self, groups: Sequence[_Group]) -> None:
         """Fills in the microseconds of every candidate of the groups."""
         work = []
         for group in groups:
-            ways = candidates(group.op, group.call, self.target, group.preferred, group.planned)
-            work.append((group, {way: dispatch_key(way, group.op, group.call, self.target) for way in ways}))
+            variants = candidates(group.call, self.target, group.uniform, group.planned)
+            work.append((group, {variant: dispatch_key(variant, group.call, self.target) for variant in variants}))
         total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
         for group, keys in work:
-            new = {key: way for way, key in keys.items() if key not in self.cache.times}
+            new = {key: variant for variant, key in keys.items() if key not in self.cache.times}
             if new:
-                self.progress(len(self.timed), total, group.op.name)
-                self._time(group, new, {way: self.cache.times[key] for way, key in keys.items() if key not in new})
+                self.progress(len(self.timed), total, group.call.op)
+                self._time(
+                    group, new, {variant: self.cache.times[key] for variant, key in keys.items() if key not in new}
+                )
             self.known.update(keys.values())
             measured = self.microseconds.setdefault(group.call, {})
-            measured.update({way.way: self.cache.times[key] for way, key in keys.items()})
+            measured.update({variant: self.cache.times[key] for variant, key in keys.items()})
 
-    def _time(self, group: _Group, new: dict[str, Candidate], known: dict[Candidate, float]) -> None:
-        found = self.timer.times(group.op, group.call, group.constants, list(new.values()), known)
+    def _time(self, group: _Group, new: dict[str, Variant], known: dict[Variant, float]) -> None:
+        found = self.timer.times(group.call, group.constants, list(new.values()), known)
         for key, timed in zip(new, found, strict=True):
             self.cache.times[key] = timed.microseconds
             self.timed[key] = timed.how
@@ -237,9 +229,9 @@ class _Tuner:
         """The best plan by what was measured."""
         rate = 1e9 / self.cache.times[COPY_KEY]
         calls = {
-            key: {way: us * rate * (1 - MARGIN if (key, way) in self.favoured else 1) for way, us in ways.items()}
-            for key, ways in self.microseconds.items()
-            if ways
+            call: {v: us * rate * (1 - MARGIN if (call, v) in self.favoured else 1) for v, us in variants.items()}
+            for call, variants in self.microseconds.items()
+            if variants
         }
         return sync_layouts(self.graph, self.target, self.policy, cost.Measurements(calls))
 
