@@ -1,6 +1,7 @@
 """Every elementwise function of one tensor: one row of a table each.
 
-In int8 each of them is a 256-entry table made from its float64 function; in float32 one WGSL file computes them all.
+In int8 each of them is a 256-entry table made from its float64 function; in float32 one WGSL file computes them all. At
+NaN, infinities and zeros they are what torch says; a denormal number may count as a zero of its sign.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same
 Float64 = NDArray[np.float64]
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
-"""Stands for an absent bound of a clamp: attributes are finite."""
+"""Stands for an absent bound of a clamp, which lets infinities pass: attributes are finite."""
 
 NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
 POSITIVE = Attr("float", low=1e-30, high=1e30)
@@ -58,6 +59,11 @@ def _softplus(x: Float64, attrs: Attrs) -> Float64:
 
 def _mish(x: Float64) -> Float64:
     return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
+
+
+def _clamp(x: Float64, attrs: Attrs) -> Float64:
+    low, high = (b if abs(b) < FLOAT_MAX else math.copysign(math.inf, b) for b in (attrs["min"], attrs["max"]))
+    return np.asarray(np.clip(x, low, high))
 
 
 def _hardsigmoid(x: Float64) -> Float64:
@@ -142,7 +148,7 @@ ROWS = (
     ),
     _Row(
         "clamp",
-        lambda x, a: np.clip(x, a["min"], a["max"]),
+        _clamp,
         schema={"min": NUMBER, "max": NUMBER},
         aten={
             "relu6.default": lambda _: _bounds(0, 6),
@@ -237,19 +243,24 @@ def _aten(row: _Row) -> dict[str, Import]:
 def _params(row: _Row) -> Callable[[Call], Params]:
     def params(call: Call) -> Params:
         values = [call.attrs[name] for name in row.schema]
-        return {name: np.float32(v) for name, v in zip("abc", values, strict=False)} | {
-            name: np.float32(0) for name in "abc"[len(values) :]
+        at = _float32(row, np.array([0.0, -0.0, np.inf, -np.inf, np.nan]), call.attrs)
+        zero, minus_zero, infinity, minus_infinity, _ = map(int, at.view(np.uint32))
+        return {
+            **{name: np.float32(v) for name, v in zip("abc", (*values, 0, 0, 0), strict=False)},
+            "limits": (zero, minus_zero, infinity, minus_infinity),
+            "at_nan": at[4],
         }
 
     return params
 
 
-def _reference(row: _Row) -> Callable[[Call, Sequence[Array]], Array]:
-    def reference(call: Call, arrays: Sequence[Array]) -> Array:
-        with np.errstate(all="ignore"):
-            return np.asarray(row.function(arrays[0].astype(np.float64), call.attrs)).astype(np.float32)
+def _float32(row: _Row, x: Array, attrs: Attrs) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(row.function(x.astype(np.float64), attrs)).astype(np.float32)
 
-    return reference
+
+def _reference(row: _Row) -> Callable[[Call, Sequence[Array]], Array]:
+    return lambda call, arrays: _float32(row, arrays[0], call.attrs)
 
 
 def _bounded(row: _Row) -> Callable[[Array, Attrs], Array]:

@@ -1,5 +1,8 @@
 // Elementwise functions of one tensor: FUNCTION is one of the names linked by kernels/elementwise/unary.py, and params.a, .b, .c are
-// the operator's attributes in the order of its schema. No function makes an intermediate infinity or NaN of its own.
+// the operator's attributes in the order of its schema. Shaders may be compiled as if there were no infinities and no NaN,
+// so they are told by their bits, and what a function is there comes from its definition, by way of params.limits (at 0,
+// -0, infinity and -infinity) and params.at_nan, which it also is outside of its domain. No function makes an
+// intermediate infinity or NaN of its own.
 
 fn logistic(x: f32) -> f32 {
   let e = exp(-abs(x));
@@ -45,7 +48,7 @@ fn mish_of(x: f32) -> f32 {
   return x * (numerator / (numerator + 2.0 * select(1.0, e * e, x >= 0.0)));
 }
 
-// Whole exponents by multiplication, which keeps the sign and the last bits; others need x >= 0.
+// Whole exponents by multiplication, which keeps the sign and the last bits; others are defined for x > 0.
 fn pow_of(x: f32, exponent: f32) -> f32 {
   let size = abs(exponent);
   if (size <= 8.0 && floor(size) == size) {
@@ -54,12 +57,22 @@ fn pow_of(x: f32, exponent: f32) -> f32 {
     return select(product, 1.0 / product, exponent < 0.0);
   }
   let magnitude = pow(abs(x), exponent);
-  let odd = floor(exponent) == exponent && floor(exponent * 0.5) != exponent * 0.5;
+  if (x < 0.0 && floor(exponent) != exponent) { return params.at_nan; }
+  let odd = floor(exponent * 0.5) != exponent * 0.5;
   return select(magnitude, -magnitude, odd && x < 0.0);
 }
 
 fn compute(p: vec4<u32>) -> f32 {
   let x = x_at(p);
+  let bits = bitcast<u32>(x);
+  let size = bits & 0x7fffffffu;
+  if (is_nan(x)) { return params.at_nan; }
+  if (size == 0u) { return bitcast<f32>(select(params.limits.x, params.limits.y, bits != 0u)); }
+  if (size == 0x7f800000u) { return bitcast<f32>(select(params.limits.z, params.limits.w, bits != size)); }
+  return at_number(x);
+}
+
+fn at_number(x: f32) -> f32 {
   switch FUNCTION {
     case RELU: { return max(x, 0.0); }
     case CLAMP: { return min(max(x, params.a), params.b); }
@@ -75,9 +88,9 @@ fn compute(p: vec4<u32>) -> f32 {
     case SOFTPLUS: { return softplus_of(x, params.a, params.b); }
     case MISH: { return mish_of(x); }
     case EXP: { return exp(x); }
-    case LOG: { return log(x); }
-    case SQRT: { return sqrt(x); }
-    case RSQRT: { return inverseSqrt(x); }
+    case LOG: { return select(log(x), params.at_nan, x < 0.0); }
+    case SQRT: { return select(sqrt(x), params.at_nan, x < 0.0); }
+    case RSQRT: { return select(inverseSqrt(x), params.at_nan, x < 0.0); }
     case RECIPROCAL: { return 1.0 / x; }
     case ABS: { return abs(x); }
     case POW: { return pow_of(x, params.a); }

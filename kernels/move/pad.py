@@ -39,7 +39,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _fill(q: QParams | None, value: float) -> np.float32 | np.int32:
     if q is None:
-        return np.float32(value)
+        return np.float32(value if abs(value) < FLOAT_MAX else np.copysign(np.inf, value))
     return np.int32(arithmetic.quantize(np.array([value], np.float32), q)[0])
 
 
@@ -91,7 +91,7 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
     padding = [n for pair in [(0, 0)] * (rank - len(pairs)) + pairs[::-1] for n in pair]
     if not any(padding):
         return str(args["self"])
-    # Attributes are finite; -inf, as torch pads before a max_pool, is the lowest float.
+    # Attributes are finite: the lowest float stands for -inf, as torch pads before a max_pool.
     value = min(max(float(args["value"] or 0), -FLOAT_MAX), FLOAT_MAX)
     return b.emit("pad", (args["self"],), {"padding": padding, "value": value})
 

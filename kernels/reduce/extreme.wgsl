@@ -7,7 +7,7 @@ fn compute(p: vec4<u32>) -> Element {
       for (var h = w.start.z; h < w.end.z; h++) {
         for (var i = w.start.w; i < w.end.w; i++) {
           let v = x_at(vec4<u32>(n, c, h, i));
-          found = select(min(found, v), max(found, v), LARGEST == 1u);
+          found = select(minimum(found, v), maximum(found, v), LARGEST == 1u);
         }
       }
     }

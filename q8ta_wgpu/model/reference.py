@@ -13,13 +13,15 @@ from q8ta_wgpu.kernels import OPS
 def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[str, Array]:
     """Values of the graph's outputs for arrays of its inputs; of every node if `keep`.
 
-    Int8 values are int8 arrays in logical (row-major) order.
+    Int8 values are int8 arrays in logical (row-major) order. Floats are torch's: NaN and infinities are results like
+    others, without a warning.
     """
     values: dict[str, Array] = {**graph.constants, **inputs}
     last = {name: node for node in graph.nodes for name in node.inputs}
     for node in graph.nodes:
         call = graph.call(node)
-        values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
+        with np.errstate(all="ignore"):
+            values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
         for name in set(node.inputs):
             if not keep and last[name] is node and name not in graph.outputs and name not in graph.constants:
                 del values[name]
