@@ -68,8 +68,7 @@ def agree(found: Array, expected: Array, tolerance: float, size: float = 1.0) ->
     finite = np.isfinite(found) & np.isfinite(expected)
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(found.astype(np.float64) - expected) <= tolerance * (size + np.abs(expected)) + 1e-37
-    same: Array = (finite & near) | (found == expected) | (np.isnan(found) & np.isnan(expected))
-    return same
+    return np.asarray((finite & near) | (found == expected) | (np.isnan(found) & np.isnan(expected)))
 
 
 def check(name: str, inputs: dict[str, Array], found: Array, expected: Array, fits: Array) -> None:
