@@ -82,7 +82,7 @@ def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
     """Every kernel that can run the graph's node."""
     node = graph.nodes[0]
     call = graph.call(node)
-    return (kernel for kernel in OPS[node.op].kernels if kernel.supports(call, device.target))
+    return (kernel for kernel in OPS[node.op].kernels if kernel.runs(call, device.target))
 
 
 def chosen(graph: Graph, device: Device) -> Kernel:

@@ -299,7 +299,7 @@ def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
     node = graph.nodes[0]
     op, call = OPS[node.op], graph.call(node)
     for kernel in op.kernels:
-        if not any(kernel.supports(call, target) for target in (BASELINE, SOFTWARE)):
+        if not any(kernel.runs(call, target) for target in (BASELINE, SOFTWARE)):
             continue
         for layouts, out in combinations(op, kernel, graph, node, index):
             step = Step(node, call, Variant(kernel, layouts, out))

@@ -87,5 +87,5 @@ def test_operators_whose_digits_are_no_dimensions(
     y, _ = op.check((t,), attrs)
     call = Call(name, attrs, (t,), TensorType(y, INT8X4, t.q))
     sources = op.reference(call, [np.arange(t.numel).reshape(shape)]).reshape(canonical(y))
-    assert tuple(k.supports(call, BASELINE) for k in op.kernels if ".words_" in k.name) == kept
+    assert tuple(k.runs(call, BASELINE) for k in op.kernels if ".words_" in k.name) == kept
     assert all(whole(sources, canonical(shape), axis) for axis, keeps in zip((1, 3), kept, strict=True) if keeps)

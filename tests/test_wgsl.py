@@ -44,7 +44,7 @@ def modules() -> dict[str, str]:
         op, kernel = OPS[step.node.op], step.variant.kernel
         params = link.fields(kernel, op, step.call, word_count(step.call.output.shape, step.variant.out))
         for target in TARGETS:
-            if kernel.supports(step.call, target):
+            if kernel.runs(step.call, target):
                 text = link.link(kernel, op, step.call, step.variant.reads, step.variant.out, params, target)
                 found.setdefault(text, kernel.name)
     return found

@@ -1,18 +1,22 @@
-fn compute(p: vec4<u32>) -> f32 {
-  var sum = bias[p.y];
-  let first = p.y / params.channels_per_group * params.depth_per_group;
-  var at = p.y * params.depth_per_group * params.kernel.x * params.kernel.y;
-  for (var k = 0u; k < params.depth_per_group; k++) {
-    for (var ky = 0u; ky < params.kernel.x; ky++) {
+alias Partial = f32;
+fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
+
+fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+  var sum = 0.0;
+  let channel = p.y / params.channels_per_group * params.depth_per_group;
+  for (var k = first.y; k < params.depth_per_group; k += STEPS.y) {
+    for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
       let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
-      for (var kx = 0u; kx < params.kernel.y; kx++) {
+      let at = ((p.y * params.depth_per_group + k) * params.kernel.x + ky) * params.kernel.y;
+      for (var kx = first.w; kx < params.kernel.y; kx += STEPS.w) {
         let column = p.w * params.stride.y + kx * params.dilation.y - params.padding.y;
         if (row < params.x_dims.z && column < params.x_dims.w) {
-          sum += x_at(vec4<u32>(p.x, first + k, row, column)) * weight[at];
+          sum += x_at(vec4<u32>(p.x, channel + k, row, column)) * weight[at + kx];
         }
-        at += 1u;
       }
     }
   }
   return sum;
 }
+
+fn finish(p: vec4<u32>, sum: Partial) -> f32 { return sum + bias[p.y]; }

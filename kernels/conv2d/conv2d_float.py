@@ -8,6 +8,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import sgemm
 
 
@@ -45,5 +46,11 @@ PRODUCT = sgemm.Product(
     params=params,
 )
 
-KERNELS = (*sgemm.kernels(PRODUCT), Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=params))
+KERNELS = (
+    *sgemm.kernels(PRODUCT),
+    *share.kernels(
+        Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=params),
+        lambda call: call.inputs[1].shape[1:],
+    ),
+)
 """The kernels of conv2d, preferred first."""

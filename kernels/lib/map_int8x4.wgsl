@@ -17,6 +17,3 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     compute_within(p + 2u * Y_LANE),
     compute_within(p + 3u * Y_LANE)));
 }
-
-fn maximum(a: i32, b: i32) -> i32 { return max(a, b); }
-fn minimum(a: i32, b: i32) -> i32 { return min(a, b); }

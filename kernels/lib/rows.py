@@ -11,7 +11,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 
 THREADS = 256
 """Threads of a workgroup."""
@@ -40,6 +40,9 @@ RowsOf = Callable[[Call], Rows]
 ITEMS = {1: 16, 4: 8}
 """Most items a thread takes where rows are many, by elements of an item."""
 
+MOST_ITEMS = LOOP_TURNS // 4
+"""Items from which on a row is shared however many rows there are, for the turns of a thread."""
+
 BUSY = 1 << 16
 """Threads that keep a large GPU busy; with fewer, more of them share a row. Both were measured on an H200."""
 
@@ -47,7 +50,7 @@ BUSY = 1 << 16
 def lanes(rows: Rows, size: int) -> int:
     """Threads of a team, a power of two, for rows of items of `size` elements."""
     items = rows.length // size
-    if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size]:
+    if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size] and items <= MOST_ITEMS:
         return 1  # neighbouring threads have neighbouring rows, and read neighbouring elements
     found = 1 << (-(-items // ITEMS[size]) - 1).bit_length()
     while rows.rows * found < BUSY and 2 * found <= items:
@@ -61,6 +64,7 @@ def kernels(
     wide: tuple[str, ...],
     rows: RowsOf,
     params: Callable[[Call, int], Params],
+    passes: int,
     constants: Mapping[str, int] | None = None,
 ) -> tuple[Kernel, ...]:
     """The kernels of an operator on rows: by vectors of four elements, and by elements.
@@ -71,9 +75,12 @@ def kernels(
         wide: operands bound as vectors.
         rows: from a call to its rows.
         params: more uniform fields, from a call and the elements of an item.
+        passes: how many times a thread goes through its items.
         constants: more linked constants.
     """
-    return tuple(_kernel(op, stems, names, rows, params, constants or {}, size) for names, size in ((wide, 4), ((), 1)))
+    return tuple(
+        _kernel(op, stems, names, rows, params, passes, constants or {}, size) for names, size in ((wide, 4), ((), 1))
+    )
 
 
 def _kernel(
@@ -82,6 +89,7 @@ def _kernel(
     wide: tuple[str, ...],
     rows: RowsOf,
     params: Callable[[Call, int], Params],
+    passes: int,
     constants: Mapping[str, int],
     size: int,
 ) -> Kernel:
@@ -105,6 +113,7 @@ def _kernel(
         (FLOAT,),
         FLOAT,
         supports=supports,
+        turns=lambda call: passes * -(-rows(call).length // size // lanes(rows(call), size)),
         positions=False,
         params=all_params,
         constants=all_constants,

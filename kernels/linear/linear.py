@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, sgemm, weighted
 
 
@@ -241,7 +242,7 @@ linear = Op(
         *sgemm.kernels(
             sgemm.Product("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}
         ),
-        Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT),
+        *share.kernels(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[1].shape[1:]),
     ),
     aten={
         "aten.linear.default": _import_linear,

@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import sgemm
 
 MASKED = -3e38
@@ -95,7 +96,9 @@ OPS = (
         reference=_reference,
         kernels=(
             *sgemm.kernels(sgemm.Product("matmul", "matmul_tiled", ("a", "b", "y"), _sizes)),
-            Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT),
+            *share.kernels(
+                Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[0].shape[-1:]
+            ),
         ),
         aten={
             "aten.bmm.default": _import_bmm,

@@ -224,7 +224,7 @@ layer_norm = Op(
     reference=_layer_norm,
     schema={"eps": EPS},
     kernels=rows.kernels(
-        "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params
+        "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params, 3
     ),
     aten={
         "aten.layer_norm.default": _import_layer_norm,
@@ -246,7 +246,7 @@ group_norm = Op(
     infer=_infer_group_norm,
     reference=_group_norm,
     schema={"eps": EPS, "groups": extent()},
-    kernels=rows.kernels("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params),
+    kernels=rows.kernels("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params, 3),
     aten={
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,

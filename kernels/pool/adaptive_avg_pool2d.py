@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, pair
-from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -31,7 +31,7 @@ def _infer_adaptive(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape,
 
 def _infer_adaptive_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, _ = _infer_adaptive(types, attrs)
-    if text := average.too_many(_largest_window(types[0].shape, attrs)):
+    if text := average.too_many(math.prod(_largest_window(types[0].shape, attrs))):
         raise GraphError(text)
     return shape, INT8X4
 
@@ -40,13 +40,17 @@ def _adaptive_spans(size: int, out: int) -> list[tuple[int, int]]:
     return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 
-def _largest_window(shape: Shape, attrs: Attrs) -> int:
+def _largest_window(shape: Shape, attrs: Attrs) -> tuple[int, int]:
     (height, width), (oh, ow) = shape[-2:], attrs["output_size"]
-    return int((height // oh + 2) * (width // ow + 2))
+    return height // oh + 2, width // ow + 2
+
+
+def _extents(call: Call) -> share.Extents:
+    return _largest_window(call.inputs[0].shape, call.attrs)
 
 
 def _adaptive_work(call: Call) -> int:
-    return call.output.numel * _largest_window(call.inputs[0].shape, call.attrs)
+    return call.output.numel * math.prod(_extents(call))
 
 
 def _adaptive_sums(call: Call, x: Array) -> tuple[Array, Array]:
@@ -80,7 +84,8 @@ def _adaptive_params(call: Call) -> Params:
 
 def _lower_adaptive(call: QuantizedCall) -> Int8Form | str:
     attrs = call.attrs
-    return average.lower(call, "q8ta_adaptive_avg_pool2d", attrs, _largest_window(call.inputs[0].shape, attrs))
+    count = math.prod(_largest_window(call.inputs[0].shape, attrs))
+    return average.lower(call, "q8ta_adaptive_avg_pool2d", attrs, count)
 
 
 def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
@@ -94,7 +99,10 @@ adaptive_avg_pool2d = Op(
     reference=_adaptive,
     schema=SCHEMA,
     kernels=(
-        Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "window", "map"), (FLOAT,), FLOAT),
+        *share.kernels(
+            Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "window", "map"), (FLOAT,), FLOAT),
+            _extents,
+        ),
     ),
     aten={
         "aten.adaptive_avg_pool2d.default": _import_adaptive,
@@ -134,13 +142,17 @@ q8ta_adaptive_avg_pool2d = Op(
             "q8ta_adaptive_avg_pool2d.channels",
             ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", *average.CHANNELS, "window"),
             _adaptive_params,
+            turns=lambda call: share.nested(_extents(call)),
         ),
-        Kernel(
-            "q8ta_adaptive_avg_pool2d",
-            ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", "average_int8x4", "window", "map"),
-            (ANY_INT8,),
-            ANY_INT8,
-            params=_adaptive_params,
+        *share.kernels(
+            Kernel(
+                "q8ta_adaptive_avg_pool2d",
+                ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", "average_int8x4", "window", "map"),
+                (ANY_INT8,),
+                ANY_INT8,
+                params=_adaptive_params,
+            ),
+            _extents,
         ),
     ),
 )

@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import INT8_RANGE, Attr, dims
-from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels
 
 CHANNELS = ("average_channels", "averaged", "channels", "channel_lanes")
@@ -22,6 +22,9 @@ CHANNELS = ("average_channels", "averaged", "channels", "channel_lanes")
 WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
 """Threads of a workgroup that averages whole images, and how many such workgroups keep a large GPU busy."""
+
+UNROLLED = 4
+"""Pixels a thread adds in a turn."""
 
 LIMIT = 1024.0
 """Steps beyond which every zero point saturates: the range of the float-to-integer conversion."""
@@ -89,14 +92,23 @@ def params(call: Call) -> Params:
 
 
 def _run_bits(call: Call) -> int:
-    """log2 of the Words side by side that a workgroup averages: runs of 128 bytes, shorter where images are few."""
+    """log2 of the Words side by side that a workgroup averages: runs of 128 bytes, shorter where images are few or so
+    large that their threads would take too many turns."""
     count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else 5
     least = bits - 2
     while bits > 0 and (1 << bits) > count:
         bits -= 1
     while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < ENOUGH_WORKGROUPS:
         bits -= 1
+    while bits > 0 and _turns(call, bits) > LOOP_TURNS:
+        bits -= 1
     return bits
+
+
+def _turns(call: Call, bits: int) -> int:
+    """Turns of a thread: UNROLLED pixels in each."""
+    _, _, h, w = dims(call.inputs[0])
+    return -(-h * w // (UNROLLED * (WORKGROUP >> bits)))
 
 
 def _shares_work(call: Call, target: Target) -> bool:
@@ -127,6 +139,14 @@ def image_kernels(
         bits = _run_bits(call)
         return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
 
-    source = ("average_image", "averaged", "channel_lanes")
-    more = {"threads": threads, "output": output, "workgroup": (WORKGROUP, 1, 1), "preferred": _shares_work}
-    return channels.kernels(f"{name}.image", source, fields, supports, **more)
+    return channels.kernels(
+        f"{name}.image",
+        ("average_image", "averaged", "channel_lanes"),
+        fields,
+        supports,
+        threads=threads,
+        output=output,
+        workgroup=(WORKGROUP, 1, 1),
+        preferred=_shares_work,
+        turns=lambda call: _turns(call, _run_bits(call)),
+    )

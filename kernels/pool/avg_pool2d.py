@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Op, Operand
-from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import average, pooling
 
 SCHEMA: Mapping[str, Attr] = {
@@ -113,12 +113,15 @@ avg_pool2d = Op(
     reference=_avg_pool,
     schema=SCHEMA,
     kernels=(
-        Kernel(
-            "avg_pool2d",
-            ("avg_pool2d", "average_float32", "window", "map"),
-            (FLOAT,),
-            FLOAT,
-            params=_avg_pool_params,
+        *share.kernels(
+            Kernel(
+                "avg_pool2d",
+                ("avg_pool2d", "average_float32", "window", "map"),
+                (FLOAT,),
+                FLOAT,
+                params=_avg_pool_params,
+            ),
+            pooling.extents,
         ),
     ),
     aten={
@@ -153,14 +156,20 @@ q8ta_avg_pool2d = Op(
     work=pooling.work,
     kernels=(
         *channels.kernels(
-            "q8ta_avg_pool2d.channels", ("q8ta_avg_pool2d", "avg_pool2d", *average.CHANNELS, "window"), _avg_pool_params
+            "q8ta_avg_pool2d.channels",
+            ("q8ta_avg_pool2d", "avg_pool2d", *average.CHANNELS, "window"),
+            _avg_pool_params,
+            turns=pooling.turns,
         ),
-        Kernel(
-            "q8ta_avg_pool2d",
-            ("q8ta_avg_pool2d", "avg_pool2d", "average_int8x4", "window", "map"),
-            (ANY_INT8,),
-            ANY_INT8,
-            params=_avg_pool_params,
+        *share.kernels(
+            Kernel(
+                "q8ta_avg_pool2d",
+                ("q8ta_avg_pool2d", "avg_pool2d", "average_int8x4", "window", "map"),
+                (ANY_INT8,),
+                ANY_INT8,
+                params=_avg_pool_params,
+            ),
+            pooling.extents,
         ),
     ),
 )

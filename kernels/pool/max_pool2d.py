@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.int8 import Monotonic
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.op import EITHER, Builder, Op, Operand, pair
-from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import pooling
 
 
@@ -57,8 +57,14 @@ max_pool2d = Op(
             "max_pool2d.channels",
             ("max_pool2d_channels", "max_pool2d_taps", "channels", "channel_lanes"),
             _max_pool_params,
+            turns=pooling.turns,
         ),
-        Kernel("max_pool2d", ("max_pool2d", "max_pool2d_taps", "map"), (ANY,), ANY, params=_max_pool_params),
+        *share.kernels(
+            Kernel(
+                "max_pool2d", ("max_pool2d", "max_pool2d_taps", "extremes", "map"), (ANY,), ANY, params=_max_pool_params
+            ),
+            pooling.extents,
+        ),
     ),
     aten={
         "aten.max_pool2d.default": _import_max_pool,

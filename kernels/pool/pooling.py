@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, pair
+from q8ta_wgpu.kernels.lib import share
 
 SCHEMA: Mapping[str, Attr] = {
     "kernel": pair(),
@@ -70,10 +72,20 @@ def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
     return first * stride - before, last * stride - before + reach(call.attrs, i) - 1
 
 
-def work(call: Call) -> int:
-    """`Op.work` of pooling with a window: taps outside the image are skipped."""
+def extents(call: Call) -> share.Extents:
+    """Turns of the loops over a window: taps outside the image are skipped."""
     height, width = (min(k, d) for k, d in zip(call.attrs["kernel"], call.inputs[0].shape[-2:], strict=True))
-    return int(call.output.numel * height * width)
+    return height, width
+
+
+def turns(call: Call) -> int:
+    """`Kernel.turns` of a thread that goes through one window."""
+    return share.nested(extents(call))
+
+
+def work(call: Call) -> int:
+    """`Op.work` of pooling with a window."""
+    return int(call.output.numel * math.prod(extents(call)))
 
 
 def window_params(call: Call) -> dict[str, Any]:

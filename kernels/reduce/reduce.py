@@ -14,8 +14,9 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
-from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.kernels.pool import average
 
@@ -46,6 +47,11 @@ def _kept(shape: Shape, attrs: Attrs) -> Shape:
 
 def _count(shape: Shape, attrs: Attrs) -> int:
     return math.prod(shape[d] for d in attrs["dims"])
+
+
+def _extents(call: Call) -> share.Extents:
+    kept, whole = canonical(_kept(call.inputs[0].shape, call.attrs)), dims(call.inputs[0])
+    return tuple(extent if one == 1 else 1 for extent, one in zip(whole, kept, strict=True))
 
 
 def _work(call: Call) -> int:
@@ -174,7 +180,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             infer=lambda types, attrs: (_infer(types, attrs)[0], FLOAT32),
             reference=reference,
             schema=SCHEMA,
-            kernels=(kernel,),
+            kernels=share.kernels(kernel, _extents),
             aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
             int8=Arithmetic(lower),
             cases=CASES,
@@ -187,7 +193,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             infer=_infer_int8,
             reference=reference_int8,
             schema={**SCHEMA, **average.RATIO},
-            kernels=(*images, kernel_int8),
+            kernels=(*images, *share.kernels(kernel_int8, _extents)),
             work=_work,
         ),
     )
@@ -202,15 +208,16 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
             function(arrays[0], axis=tuple(call.attrs["dims"]), keepdims=call.attrs["keepdim"])
         ),
         schema=SCHEMA,
-        kernels=(
+        kernels=share.kernels(
             Kernel(
                 name,
-                ("extreme", "reduce", "window", "map"),
+                ("extreme", "extremes", "reduce", "window", "map"),
                 (ANY,),
                 ANY,
                 params=_extreme_params,
                 constants=lambda call: {"LARGEST": largest},
             ),
+            _extents,
         ),
         aten={f"aten.{name}.default": _import(name)},
         int8=Monotonic(),

@@ -22,6 +22,7 @@ from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
 
@@ -291,7 +292,10 @@ conv_transpose2d = Op(
     reference=_reference,
     reads=_reads,
     schema=SCHEMA,
-    kernels=(Kernel("conv_transpose2d", ("conv_transpose2d", "map"), (FLOAT,), FLOAT, params=_params_float),),
+    kernels=share.kernels(
+        Kernel("conv_transpose2d", ("conv_transpose2d", "map"), (FLOAT,), FLOAT, params=_params_float),
+        lambda call: call.inputs[1].shape[1:],
+    ),
     aten={"aten.conv_transpose2d.input": _conv_transpose, "aten.conv_transpose1d.default": _import_conv_transpose1d},
     int8=WeightedSum(_lower),
     cases=CASES,

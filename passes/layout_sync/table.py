@@ -42,7 +42,7 @@ def input_layouts(kernel: Kernel, call: Call) -> list[tuple[Layout, ...]]:
 
 def supporting(call: Call, target: Target) -> list[Kernel]:
     """The kernels that can run a call on a target, in the table's order."""
-    return [kernel for kernel in OPS[call.op].kernels if kernel.supports(call, target)]
+    return [kernel for kernel in OPS[call.op].kernels if kernel.runs(call, target)]
 
 
 def usable_kernels(call: Call, target: Target, place: str) -> list[Kernel]:

@@ -28,6 +28,10 @@ def _no_constants(call: Call) -> Mapping[str, int]:
     return {}
 
 
+def _no_turns(call: Call) -> int:
+    return 0
+
+
 def _always(call: Call, target: Target) -> bool:
     return True
 
@@ -57,7 +61,10 @@ class Kernel:
         inputs: layouts allowed for each activation operand; the last entry repeats.
         output: layouts allowed for the result.
         synced: activation operands and result must share packed dimension and block size.
-        supports: whether the kernel can run a call on a target.
+        supports: whether the kernel is made for a call, and its workgroups fit a target.
+        turns: the most turns that the loops of one thread take together in a call, those of a number that is fixed
+            in the WGSL aside. A kernel whose turns grow past what a target allows leaves the call to one that shares
+            them among threads (kernels/lib/share.py).
         preferred: whether measurements say that, where it can run, nothing after it in the table is faster.
         wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
         positions: whether the WGSL uses functions of positions at all; without them, equal kernels of two operators
@@ -77,6 +84,7 @@ class Kernel:
     output: LayoutSet
     synced: bool = False
     supports: Callable[[Call, Target], bool] = _always
+    turns: Callable[[Call], int] = _no_turns
     preferred: Callable[[Call, Target], bool] = _always
     wide: tuple[str, ...] = ()
     positions: bool = True
@@ -87,6 +95,10 @@ class Kernel:
     workgroup: tuple[int, int, int] = (64, 1, 1)
     unrolled: bool = False
     cost: Callable[[Call], float] = lambda call: 0.0
+
+    def runs(self, call: Call, target: Target) -> bool:
+        """Whether the kernel can run a call on a target."""
+        return self.turns(call) <= target.loop_turns and self.supports(call, target)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,12 @@ def link(
     lines += _result(call.output.dtype, out, len(operands), kernel)
     lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    choices = {"map": f"map_{call.output.dtype}", "dot": "dot_packed" if target.packed_dot else "dot_emulated"}
+    choices = {
+        "map": f"map_{call.output.dtype}",
+        "shared_map": f"shared_map_{call.output.dtype}",
+        "extremes": f"extremes_{call.output.dtype}",
+        "dot": "dot_packed" if target.packed_dot else "dot_emulated",
+    }
     stems = [choices.get(stem, stem) for stem in kernel.source]
     text = "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
     if not (kernel.unrolled and target.unroll):

@@ -1,0 +1,89 @@
+"""Loops whose length grows with a call, shared by threads: an element by one thread, or by a team where one would take
+too many turns (`Kernel.turns`).
+
+The WGSL of such a kernel gives `part(p, first)`, what its loops find from the places `first` on in steps of STEPS;
+`merge(a, b)` of two Partials; and `finish(p, whole)`. It is linked with a main that takes one thread a result, all
+steps 1, or with one that takes a team and merges its parts (`shared_*.wgsl`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from q8ta_wgpu.ir.graph import INT8X4, Call
+from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.layout import Layout
+
+Extents = tuple[int, ...]
+"""Turns of at most four loops, one in another, the innermost last: it steps by STEPS.w, those around it by z, y, x."""
+
+THREADS = 256
+"""Threads of a workgroup: a team for a float32 result, a team for each of an int8 word's four elements."""
+
+
+def nested(extents: Sequence[int]) -> int:
+    """Turns that loops in each other take together."""
+    return sum(math.prod(extents[: i + 1]) for i in range(len(extents)))
+
+
+def _steps(extents: Extents, lanes: int) -> Extents:
+    """How `lanes` threads, a power of two, go through the loops side by side: the longest are shared by most."""
+    steps = [1] * len(extents)
+    for _ in range(lanes.bit_length() - 1):
+        longest = max(range(len(extents)), key=lambda i: -(-extents[i] // steps[i]))
+        steps[longest] *= 2
+    return tuple(steps)
+
+
+def kernels(kernel: Kernel, extents: Callable[[Call], Extents], whole_words: bool = False) -> tuple[Kernel, Kernel]:
+    """A kernel by one thread a result, and by teams for calls with too many turns for one.
+
+    Args:
+        kernel: its stem 'map', or 'tile' where a Partial is a whole word, names the main.
+        extents: the turns of its loops in a call.
+        whole_words: whether a Partial holds all four elements of a word.
+    """
+
+    def teams(call: Call) -> int:
+        """Results that a workgroup computes, and elements that a thread computes one after another otherwise."""
+        return 4 if call.output.dtype == INT8X4 and not whole_words else 1
+
+    def constants(call: Call, lanes: int) -> dict[str, int]:
+        steps = (*(1,) * 4, *_steps(extents(call), lanes))[-4:]
+        return {**kernel.constants(call), **{f"STEP_{i}": step for i, step in enumerate(steps)}}
+
+    def shared_constants(call: Call) -> dict[str, int]:
+        lanes = THREADS // teams(call)
+        return {**constants(call, lanes), "THREADS": THREADS, "LANES": lanes}
+
+    def shared_turns(call: Call) -> int:
+        found = extents(call)
+        steps = _steps(found, THREADS // teams(call))
+        return nested([-(-extent // step) for extent, step in zip(found, steps, strict=True)])
+
+    def shared_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        return kernel.threads(call, layout)[0] * THREADS, 1, 1
+
+    return (
+        replace(
+            kernel,
+            source=(*kernel.source, *(("alone",) if "map" in kernel.source else ()), "share"),
+            constants=lambda call: constants(call, 1),
+            turns=lambda call: teams(call) * nested(extents(call)),
+        ),
+        replace(
+            kernel,
+            name=f"{kernel.name}_shared" if "." in kernel.name else f"{kernel.name}.shared",
+            source=(*(f"shared_{stem}" if stem in _MAINS else stem for stem in kernel.source), "share", "rows"),
+            constants=shared_constants,
+            turns=shared_turns,
+            threads=shared_threads,
+            workgroup=(THREADS, 1, 1),
+        ),
+    )
+
+
+_MAINS = ("map", "tile_int8x4", "tile_float32")
+"""The mains that there are for one thread a result and, as `shared_*`, for teams."""
