@@ -19,7 +19,8 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder
+from q8ta_wgpu.runtime.native import NativeRecorder
+from q8ta_wgpu.runtime.recording import Recorder
 
 SHAPE = (1, 8, 8, 8)
 DISPATCHES = 60
@@ -96,7 +97,7 @@ def test_upload(benchmark: BenchmarkFixture, session: q8.Session) -> None:
 @pytest.mark.parametrize("form", [NativeRecorder, Recorder], ids=["native", "public"])
 def test_recording(benchmark: BenchmarkFixture, session: q8.Session, form: type[Recorder]) -> None:
     made = executor(session)._recorder
-    recorder = form(made.device, made.steps, made.copies, made.cpu)
+    recorder = form(made.device, made.steps, made.copies, made.spins)
     staging = recorder.staging(16384)
     benchmark(lambda: recorder.record(recorder.encoder(), staging))
 

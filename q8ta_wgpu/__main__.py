@@ -80,7 +80,7 @@ def _device(text: str | None) -> str | int | None:
 
 
 def _devices(options: argparse.Namespace) -> None:
-    from q8ta_wgpu.runtime.device import adapters
+    from q8ta_wgpu.runtime.engine import adapters
 
     header = ("", "adapter", "backend", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "buffers",
               "threads", "shared", "binding", "int8")  # fmt: skip

@@ -10,8 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.device import Device, Pipeline, open_device
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
@@ -64,12 +63,15 @@ compiled: dict[str, set[str]] = {}
 """Digests of the pipelines compiled by each device of every worker."""
 
 
-def _compiled_here() -> dict[str, list[str]]:
-    digest = hashlib.blake2b
-    return {
-        opened.name: sorted(digest(text.encode(), digest_size=8).hexdigest() for text in opened.pipeline_texts)
-        for opened in devices.open_devices()
-    }
+def pytest_configure() -> None:
+    """Notes what is compiled: a device keeps only what is in use, and what was a short while ago."""
+    original = Device._compile
+
+    def noted(device: Device, text: str, buffers: int) -> Pipeline:
+        compiled.setdefault(device.name, set()).add(hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+        return original(device, text, buffers)
+
+    Device._compile = noted  # type: ignore[method-assign, assignment]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,9 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["compiled"] = _compiled_here()
+        output["compiled"] = {name: sorted(found) for name, found in compiled.items()}
         return
-    for name, found in _compiled_here().items():
-        compiled.setdefault(name, set()).update(found)
     if len(set().union(*compiled.values())) > PIPELINES and not session.config.getoption("--every-pair"):
         session.exitstatus = 1

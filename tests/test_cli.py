@@ -18,8 +18,8 @@ from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import probe
-from q8ta_wgpu.runtime.device import adapters, describe
+from q8ta_wgpu.runtime import engine, probe
+from q8ta_wgpu.runtime.engine import adapters, describe
 from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 
@@ -75,6 +75,7 @@ def test_devices(capsys: Captured) -> None:
 def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two equal cards, of which one cannot make a device and the other computes other bytes."""
     original, best = devices._from_adapter, adapters()[0]
+    monkeypatch.setattr(engine, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [best, best])
 
     def refuse(adapter: object, number: int) -> devices.Device:
@@ -90,6 +91,7 @@ def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest
     assert "1: it cannot make a device: no compute" in out
     assert "breaks the arithmetic contract: quantize of 1.0 gives 7" in out
     assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["no", "no"]
+    monkeypatch.setattr(engine, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
     assert "no wgpu adapter" in fails(capsys, "devices")
 

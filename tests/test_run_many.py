@@ -18,9 +18,11 @@ from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.runtime.device import Device, adapters, describe
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.engine import adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder
+from q8ta_wgpu.runtime.native import NativeRecorder
+from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session.streaming import IN_FLIGHT
 from tests.small import SHAPE, small_input, small_model
 
@@ -231,7 +233,7 @@ def test_a_device_lost_in_the_middle() -> None:
 def test_the_next_run_is_recorded_while_the_device_works(
     form: type[Recorder], vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(vulkan.__dict__, "recorder", form)
+    monkeypatch.setitem(vulkan._measured, "native", form is NativeRecorder)
     with Session(MODEL, vulkan) as opened:
         executor = opened._executor
         assert executor is not None
@@ -318,8 +320,8 @@ def test_spinning_and_blocking_waits(vulkan: Device) -> None:
             for outputs, expected in zip(opened.run_many(INPUTS), EXPECTED, strict=True):
                 close_to(outputs, expected)
 
-        for cpu in (False, True):
-            executor._recorder.cpu = cpu
+        for spins in (False, True):
+            executor._recorder.spins = spins
             list(pool.map(work, range(4)))
 
 

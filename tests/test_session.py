@@ -24,8 +24,9 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import probe
-from q8ta_wgpu.runtime.device import Device, adapters, describe, open_device
+from q8ta_wgpu.runtime import engine, probe
+from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.engine import adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
 from tests.conftest import BACKENDS
 from tests.small import SHAPE, small_input, small_model
@@ -84,6 +85,7 @@ def test_a_device_that_is_not_there(wrong: Any) -> None:
 
 
 def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
     with pytest.raises(DeviceError, match=r"no wgpu adapter.*device='reference'"):
         Session(MODEL)
@@ -91,6 +93,7 @@ def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("no driver")
 
+    monkeypatch.setattr(engine, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", broken)
     with pytest.raises(DeviceError, match="could not list adapters: no driver"):
         adapters()
@@ -118,8 +121,9 @@ def cannot() -> None:
 
 def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     real = adapters()
+    monkeypatch.setattr(engine, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
-    monkeypatch.setattr(devices, "_rank", lambda adapter: describe(adapter) != "Broken GPU (OpenGL)")
+    monkeypatch.setattr(engine, "_rank", lambda adapter: describe(adapter) != "Broken GPU (OpenGL)")
     assert describe(adapters()[0]) == "Broken GPU (OpenGL)"
     with pytest.raises(DeviceError, match=r"Broken GPU \(OpenGL\) cannot make a device: storage buffers in compute"):
         Session(MODEL, "broken")

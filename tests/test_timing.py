@@ -14,8 +14,8 @@ from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.figures import Memory, Opening
-from q8ta_wgpu.session.timing import Timing
+from q8ta_wgpu.runtime.memory import Memory
+from q8ta_wgpu.session.timing import Opening, Timing
 from tests.small import small_input, small_model
 
 MODEL = small_model()

@@ -1,27 +1,22 @@
-"""Adapters and devices: listing, choosing, opening, and the pipelines and limits of an open device."""
+"""Open devices: pipelines, bind groups and what was measured; choosing and sharing them."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import wgpu
-
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
-from q8ta_wgpu.runtime import probe
-from q8ta_wgpu.runtime.modules import create_module
-from q8ta_wgpu.runtime.recording import NativeRecorder, Recorder, native_works
+from q8ta_wgpu.runtime import engine, probe
+from q8ta_wgpu.runtime.engine import adapters, describe, wgpu_errors
+from q8ta_wgpu.runtime.native import NativeRecorder, create_module, native_works
+from q8ta_wgpu.runtime.recording import Recorder
 
-_TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
-_BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2, "OpenGLES": 2}
-_WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup", "shader-f16")
-_WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 _NEEDED_LIMITS = {
     "max-storage-buffers-per-shader-stage": BASELINE.storage_buffers,
     "max-compute-invocations-per-workgroup": BASELINE.invocations,
@@ -29,36 +24,11 @@ _NEEDED_LIMITS = {
     "max-compute-workgroups-per-dimension": BASELINE.workgroups,
 }
 
-
-@contextlib.contextmanager
-def wgpu_errors(doing: str) -> Iterator[None]:
-    """What wgpu raises inside becomes a DeviceError: `doing`, and the driver's words."""
-    try:
-        yield
-    except DeviceError:
-        raise
-    except Exception as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise DeviceError(f"{doing}: {words[:1000]}") from error
+RECENT_PIPELINES = 512
+"""Pipelines a device keeps for the next program beside those that programs hold: tuning compiles thousands."""
 
 
-def adapters() -> list[Any]:
-    """All wgpu adapters, best first: discrete before integrated before software, Vulkan and Metal before OpenGL."""
-    with wgpu_errors("wgpu could not list adapters"):
-        return sorted(wgpu.gpu.enumerate_adapters_sync(), key=_rank)
-
-
-def _rank(adapter: Any) -> tuple[int, int]:
-    info = adapter.info
-    return _TYPE_ORDER.get(info["adapter_type"], 4), _BACKEND_ORDER.get(info["backend_type"], 3)
-
-
-def describe(adapter: Any) -> str:
-    """`name (backend)` of an adapter."""
-    return f"{adapter.info['device']} ({adapter.info['backend_type']})"
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pipeline:
     """A compiled compute pipeline and the layout its bind groups are made with."""
 
@@ -67,25 +37,35 @@ class Pipeline:
 
 
 class Device:
-    """An open wgpu device with its pipeline cache. Safe to share between sessions and threads: `lock` is held while
-    something is recorded and submitted, and `waiting` while a run is waited for.
+    """An open wgpu device: its pipelines, and what was measured on it. Safe to share between sessions and threads.
 
-    Raises DeviceError where the device offers less than WebGPU's baseline: some OpenGL drivers do.
+    Raises DeviceError where the device offers less than WebGPU's baseline (some OpenGL drivers do), or fails when its
+    dot products are measured.
+
+    Attributes:
+        wgpu: the wgpu device.
+        name: `name (backend)` of its adapter.
+        lock: held while something is made, recorded and submitted; on OpenGL one lock for all devices.
+        waiting: held while a run is waited for. Only on OpenGL is it a lock: waiting keeps the context, and who else
+            wants it meanwhile ends the process after some seconds.
+        software: whether it runs on the host's own processor.
+        timestamps: whether it has timestamp queries.
+        target: what programs for it are scheduled for.
     """
 
     def __init__(self, wgpu_device: Any) -> None:
         self.wgpu = wgpu_device
         self.name = describe(wgpu_device.adapter)
-        self.lock = threading.RLock()
         for limit, needed in _NEEDED_LIMITS.items():
             if (found := wgpu_device.limits[limit]) < needed:
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
+        opengl = engine.is_opengl(wgpu_device.adapter)
+        self.lock = engine.OPENGL if opengl else threading.RLock()
+        self.waiting: contextlib.AbstractContextManager[Any] = self.lock if opengl else contextlib.nullcontext()
         self.software = wgpu_device.adapter.info["adapter_type"] == "CPU"
         self.timestamps = "timestamp-query" in wgpu_device.features
-        # OpenGL has one context, which waiting keeps: who else wants it meanwhile ends the process after some seconds.
-        opengl = wgpu_device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
-        self.waiting: contextlib.AbstractContextManager[Any] = self.lock if opengl else contextlib.nullcontext()
-        self._pipelines: dict[str, Pipeline] = {}
+        self._held: weakref.WeakValueDictionary[str, Pipeline] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, Pipeline] = OrderedDict()
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._measured: dict[str, Any] = {}
         self.target = self._target()
@@ -93,36 +73,39 @@ class Device:
     def pipeline(self, text: str, buffers: int) -> Pipeline:
         """The pipeline of a linked module whose first `buffers` bindings are storage, the last of them written.
 
-        Compiled once per text. Raises DeviceError with the driver's words if it does not compile.
+        Compiled once as long as somebody holds it, or it is among the RECENT_PIPELINES last asked for. Raises
+        DeviceError with the driver's words if it does not compile.
         """
         with self.lock:
-            if text not in self._pipelines:
-                label = text.split("\n", 1)[0].removeprefix("// ")
-                with wgpu_errors(f"{self.name} could not compile kernel {label}"):
-                    bind_layout, pipeline_layout = self._layout(buffers)
-                    module = create_module(self.wgpu, label, text)
-                    compiled = self.wgpu.create_compute_pipeline(
-                        label=label, layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
-                    )
-                self._pipelines[text] = Pipeline(compiled, bind_layout)
-            return self._pipelines[text]
+            found = self._held.get(text) or self._compile(text, buffers)
+            self._held[text] = self._recent[text] = found
+            self._recent.move_to_end(text)
+            if len(self._recent) > RECENT_PIPELINES:
+                self._recent.popitem(last=False)
+            return found
 
-    @property
-    def compiled(self) -> int:
-        """Distinct pipelines compiled so far."""
-        return len(self._pipelines)
+    def _compile(self, text: str, buffers: int) -> Pipeline:
+        label = text.split("\n", 1)[0].removeprefix("// ")
+        with wgpu_errors(f"{self.name} could not compile kernel {label}"):
+            bind_layout, pipeline_layout = self._layout(buffers)
+            module = create_module(self.wgpu, label, text)
+            compiled = self.wgpu.create_compute_pipeline(
+                label=label, layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
+            )
+        return Pipeline(compiled, bind_layout)
 
-    @property
-    def pipeline_texts(self) -> tuple[str, ...]:
-        """The module texts compiled so far."""
-        return tuple(self._pipelines)
+    def bind_group(self, pipeline: Pipeline, resources: Sequence[dict[str, Any]]) -> Any:
+        """A bind group of buffer bindings: `{"buffer": buffer}`, or with an offset and a size."""
+        entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
+        return self.wgpu.create_bind_group(layout=pipeline.layout, entries=entries)
 
     @property
     def alive(self) -> bool:
         """Whether the device still works; a lost one never comes back."""
         try:
-            self.wgpu.create_buffer(size=16, usage=wgpu.BufferUsage.STORAGE).destroy()
-        except Exception:
+            with self.lock, wgpu_errors(f"{self.name} was lost"):
+                self.wgpu.create_buffer(size=16, usage=engine.STORAGE).destroy()
+        except DeviceError:
             return False
         return True
 
@@ -171,18 +154,17 @@ class Device:
         packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
         return replace(found, packed_dot=emulated < 1.25 * packed, fast_dot=packed > 1.25 * emulated)
 
-    @functools.cached_property
+    @property
     def recorder(self) -> type[Recorder]:
         """What records programs for this device: wgpu-native's own functions where they are there."""
-        with self.lock:
-            return NativeRecorder if native_works(self.wgpu) else Recorder
+        works = self._once("native", lambda device: native_works(device.wgpu))
+        return NativeRecorder if works else Recorder
 
     def _layout(self, buffers: int) -> tuple[Any, Any]:
         if buffers not in self._layouts:
             kinds = ["read-only-storage"] * (buffers - 1) + ["storage", "uniform"]
             entries = [
-                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
-                for i, kind in enumerate(kinds)
+                {"binding": i, "visibility": engine.COMPUTE, "buffer": {"type": kind}} for i, kind in enumerate(kinds)
             ]
             layout = self.wgpu.create_bind_group_layout(entries=entries)
             self._layouts[buffers] = layout, self.wgpu.create_pipeline_layout(bind_group_layouts=[layout])
@@ -192,11 +174,6 @@ class Device:
 _open: dict[tuple[str, int], Device] = {}
 _adopted: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
-
-
-def open_devices() -> tuple[Device, ...]:
-    """The devices this module opened and keeps."""
-    return tuple(_open.values())
 
 
 def open_device(device: Any = None) -> Device:
@@ -209,15 +186,15 @@ def open_device(device: Any = None) -> Device:
     Devices opened here are shared: the same adapter gives the same Device, unless that one was lost. Raises
     DeviceError where nothing fits, or nothing that fits can make a device.
     """
+    if isinstance(device, Device):
+        return device
     with _open_lock:
-        if isinstance(device, Device):
-            return device
-        if isinstance(device, wgpu.GPUDevice):
+        if engine.is_device(device):
             known = _adopted.get(id(device))
             if known is None or known.wgpu is not device:
                 known = _adopted[id(device)] = Device(device)
             return known
-        if isinstance(device, wgpu.GPUAdapter):
+        if engine.is_adapter(device):
             return _from_adapter(device, _number(device))
         if device is None or isinstance(device, str) or type(device) is int:
             return _by_name(device)
@@ -259,12 +236,8 @@ def _number(adapter: Any) -> int:
 
 
 def _from_adapter(adapter: Any, number: int) -> Device:
-    name = describe(adapter)
-    known = _open.get((name, number))
+    key = describe(adapter), number
+    known = _open.get(key)
     if known is None or not known.alive:
-        with wgpu_errors(f"{name} cannot make a device"):
-            features = [f for f in _WANTED_FEATURES if f in adapter.features]
-            limits = {key: adapter.limits[key] for key in _WANTED_LIMITS}
-            opened = adapter.request_device_sync(required_features=features, required_limits=limits)
-            known = _open[name, number] = Device(opened)
+        known = _open[key] = Device(engine.request(adapter))
     return known

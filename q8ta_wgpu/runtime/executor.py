@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import wgpu
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.program.program import Place, Program
-from q8ta_wgpu.runtime.device import Device, wgpu_errors
-from q8ta_wgpu.runtime.figures import Memory
-from q8ta_wgpu.runtime.recording import Staging
-
-_USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+from q8ta_wgpu.program.program import Dispatch, Place, Program
+from q8ta_wgpu.runtime.device import Device, Pipeline
+from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
+from q8ta_wgpu.runtime.memory import Memory
+from q8ta_wgpu.runtime.recording import Staging, Step, dispatch_steps
+from q8ta_wgpu.runtime.timestamps import timestamps
 
 _KEPT = 4
 """Idle staging buffers an executor keeps for later runs."""
@@ -56,21 +55,22 @@ class Executor:
         self.program = program
         self.device = device
         self._made: list[Any] = []
+        self._pipelines: list[Pipeline] = []
         self._free: list[Staging] = []
         self._staged = self._most_staged = 0
         self._offsets, total = _offsets([port.size for port in program.outputs])
         self._staging_size = max(total, 16)
         try:
             with device.lock, wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
-                self._slots = [self._buffer(size, _USAGE) for size in program.slots]
-                self._constants = [self._upload(c, _USAGE) for c in program.constants]
-                self._uniforms = self._upload(program.uniforms or bytes(16), wgpu.BufferUsage.UNIFORM)
+                self._slots = [self._buffer(size, STORAGE) for size in program.slots]
+                self._constants = [self._upload(c, STORAGE) for c in program.constants]
+                self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
                 self._steps = [self._bind(d) for d in program.dispatches]
                 copies = [
                     (self.buffer(port.place), _aligned(port.size), offset)
                     for port, offset in zip(program.outputs, self._offsets, strict=True)
                 ]
-                self._recorder = device.recorder(device.wgpu, self._steps, copies, device.software)
+                self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
                 self._free.append(self._new_staging())
         except BaseException:
             self.close()
@@ -97,21 +97,17 @@ class Executor:
             staging.commands = None
             staging.buffer.destroy()
 
-    def _bind(self, dispatch: Any) -> tuple[Any, Any, tuple[int, int, int]]:
+    def _bind(self, dispatch: Dispatch) -> Step:
         if max(dispatch.grid) > (limit := self.device.target.workgroups):
             raise DeviceError(
                 f"{dispatch.kernel} for {dispatch.value} needs a grid of {dispatch.grid}, the limit is {limit}"
             )
-        text = self.program.shaders[dispatch.shader]
-        compiled = self.device.pipeline(text, len(dispatch.buffers))
-        entries = [
-            {"binding": i, "resource": {"buffer": self.buffer(place)}} for i, place in enumerate(dispatch.buffers)
-        ]
+        pipeline = self.device.pipeline(self.program.shaders[dispatch.shader], len(dispatch.buffers))
+        self._pipelines.append(pipeline)
         offset, size = dispatch.uniform
         uniform = {"buffer": self._uniforms, "offset": offset, "size": size}
-        entries.append({"binding": len(entries), "resource": uniform})
-        group = self.device.wgpu.create_bind_group(layout=compiled.layout, entries=entries)
-        return compiled.pipeline, group, dispatch.grid
+        group = self.device.bind_group(pipeline, [*({"buffer": self.buffer(p)} for p in dispatch.buffers), uniform])
+        return pipeline.pipeline, group, dispatch.grid
 
     def buffer(self, place: Place) -> Any:
         """The wgpu buffer of a place."""
@@ -184,38 +180,7 @@ class Executor:
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
         """Microseconds of every dispatch, (repeats, dispatches), by timestamp queries: one compute pass a dispatch."""
-        if not self._steps:
-            return np.zeros((repeats, 0))
-        with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
-            self._check_open()
-            self.upload(inputs)
-            return self._timed(repeats)
-
-    def _timed(self, repeats: int) -> NDArray[np.float64]:
-        gpu, count = self.device.wgpu, len(self._steps)
-        queries = gpu.create_query_set(type="timestamp", count=2 * count)
-        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        resolved = gpu.create_buffer(size=16 * count, usage=usage)
-        found = []
-        for _ in range(repeats):
-            encoder = gpu.create_command_encoder()
-            for i, (pipeline, group, grid) in enumerate(self._steps):
-                writes = {
-                    "query_set": queries,
-                    "beginning_of_pass_write_index": 2 * i,
-                    "end_of_pass_write_index": 2 * i + 1,
-                }
-                compute = encoder.begin_compute_pass(timestamp_writes=writes)
-                compute.set_pipeline(pipeline)
-                compute.set_bind_group(0, group)
-                compute.dispatch_workgroups(*grid)
-                compute.end()
-            encoder.resolve_query_set(queries, 0, 2 * count, resolved, 0)
-            gpu.queue.submit([encoder.finish()])
-            ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64).reshape(count, 2)
-            found.append((ticks[:, 1] - ticks[:, 0]).astype(np.float64) / 1e3)
-        resolved.destroy()
-        return np.array(found)
+        return self._timed(inputs, repeats, [[step] for step in self._steps])
 
     def time_runs(
         self, inputs: Sequence[Words], repeats: int, runs: int = 1, only: int | None = None
@@ -224,29 +189,26 @@ class Executor:
 
         A run is every dispatch, or the one at position `only`.
         """
-        gpu = self.device.wgpu
-        found = []
+        steps = self._steps if only is None else [self._steps[only]]
+        return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
+
+    def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
+        """Microseconds of compute passes, (repeats, passes)."""
+        gpu, found = self.device.wgpu, np.zeros((repeats, len(passes)))
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
             self._check_open()
-            queries = gpu.create_query_set(type="timestamp", count=2)
-            resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
-            writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
             self.upload(inputs)
-            steps = self._steps if only is None else [self._steps[only]]
-            for _ in range(repeats):
-                encoder = gpu.create_command_encoder()
-                compute = encoder.begin_compute_pass(timestamp_writes=writes)
-                for pipeline, group, grid in steps * runs:
-                    compute.set_pipeline(pipeline)
-                    compute.set_bind_group(0, group)
-                    compute.dispatch_workgroups(*grid)
-                compute.end()
-                encoder.resolve_query_set(queries, 0, 2, resolved, 0)
-                gpu.queue.submit([encoder.finish()])
-                ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
-                found.append(float(ticks[1] - ticks[0]) / 1e3 / runs)
-            resolved.destroy()
-        return np.array(found)
+            if not passes:
+                return found
+            with timestamps(gpu, len(passes)) as stamps:
+                for i in range(repeats):
+                    encoder = gpu.create_command_encoder()
+                    for number, steps in enumerate(passes):
+                        compute = encoder.begin_compute_pass(timestamp_writes=stamps.around(number))
+                        dispatch_steps(compute, steps)
+                        compute.end()
+                    found[i] = stamps.submit(encoder)
+        return found
 
     def poison(self, word: int) -> None:
         """Fills every slot with a word: for tests that nothing reads what was not written."""
@@ -260,7 +222,7 @@ class Executor:
                 buffer.destroy()
             for staging in self._free:
                 self._drop(staging)
-            self._made, self._free, self._steps = [], [], []
+            self._made, self._free, self._steps, self._pipelines = [], [], [], []
 
     def _check_open(self) -> None:
         # wgpu-native ends the whole process when destroyed buffers are submitted.

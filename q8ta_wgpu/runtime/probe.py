@@ -6,18 +6,20 @@ far computes what q8ta_wgpu/ir/arithmetic.py defines; one that does not must ref
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import wgpu
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.program import link
+from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
+from q8ta_wgpu.runtime.timestamps import timestamps
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
@@ -186,85 +188,81 @@ _COPIED = {False: 64 << 20, True: 16 << 20}
 def copy_rate(device: Device, seconds: float = 0.05) -> float:
     """Bytes read and written by a kernel that copies a large buffer, in 10^9 a second: the best of what fits in about
     `seconds` after a warm-up. By timestamps where the device has them, else on the host's clock."""
-    gpu: Any = device.wgpu
     size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
-    compiled = device.pipeline(f"// probe of the copy bandwidth{_COPY}", 2)
-    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
-    made: list[Any] = []
-    try:
-        for _ in range(2):
-            made.append(gpu.create_buffer(size=size, usage=usage))
-        count = np.array([size // 16, 0, 0, 0], np.uint32)
-        made.append(gpu.create_buffer_with_data(data=count, usage=wgpu.BufferUsage.UNIFORM))
-        entries = [{"binding": i, "resource": {"buffer": buffer}} for i, buffer in enumerate(made)]
-        group = gpu.create_bind_group(layout=compiled.layout, entries=entries)
-
-        def copies(compute: Any, repeats: int) -> None:
-            compute.set_pipeline(compiled.pipeline)
-            compute.set_bind_group(0, group)
-            for _ in range(repeats):
-                compute.dispatch_workgroups(size // 4096)
-
-        _elapsed(device, lambda compute: copies(compute, 1), made[1])  # makes and clears the buffers
-        once = _elapsed(device, lambda compute: copies(compute, 1), made[1])
+    words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
+    with _prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as probe:
+        probe.elapsed(size // 4096)  # makes and clears the buffers
+        once = probe.elapsed(size // 4096)
         repeats = min(max(int(seconds / 4 / max(once, 1e-6)), 1), 64)
         times: list[float] = []
         end = time.perf_counter() + seconds
         while not times or time.perf_counter() < end:
-            times.append(_elapsed(device, lambda compute: copies(compute, repeats), made[1]))
-        return 2e-9 * size * repeats / max(min(times), 1e-9)
-    finally:
-        for buffer in made:
-            buffer.destroy()
-
-
-def _elapsed(device: Device, record: Callable[[Any], None], written: Any) -> float:
-    """Seconds the device takes for one compute pass. `written` is a buffer the pass writes."""
-    gpu: Any = device.wgpu
-    encoder = gpu.create_command_encoder()
-    if not device.timestamps:
-        compute = encoder.begin_compute_pass()
-        record(compute)
-        compute.end()
-        commands = encoder.finish()
-        started = time.perf_counter()
-        gpu.queue.submit([commands])
-        gpu.queue.read_buffer(written, 0, 16)
-        return time.perf_counter() - started
-    queries = gpu.create_query_set(type="timestamp", count=2)
-    resolved = gpu.create_buffer(size=16, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
-    writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-    compute = encoder.begin_compute_pass(timestamp_writes=writes)
-    record(compute)
-    compute.end()
-    encoder.resolve_query_set(queries, 0, 2, resolved, 0)
-    gpu.queue.submit([encoder.finish()])
-    ticks = np.frombuffer(gpu.queue.read_buffer(resolved), np.uint64)
-    resolved.destroy()
-    return float(ticks[1] - ticks[0]) / 1e9
+            times.append(probe.elapsed(size // 4096, repeats))
+    return 2e-9 * size * repeats / max(min(times), 1e-9)
 
 
 def _run(
     device: Device, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int
 ) -> NDArray[np.int32]:
     """Dispatches a probe `repeats` times and returns the last buffer."""
-    gpu: Any = device.wgpu
-    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
-    compiled = device.pipeline(text, len(buffers))
-    made = [gpu.create_buffer_with_data(data=data, usage=usage) for data in buffers]
-    made.append(gpu.create_buffer_with_data(data=uniform, usage=wgpu.BufferUsage.UNIFORM))
-    try:
-        entries = [{"binding": i, "resource": {"buffer": buffer}} for i, buffer in enumerate(made)]
-        group = gpu.create_bind_group(layout=compiled.layout, entries=entries)
-        encoder = gpu.create_command_encoder()
-        compute = encoder.begin_compute_pass()
-        compute.set_pipeline(compiled.pipeline)
-        compute.set_bind_group(0, group)
+    with _prepared(device, text, buffers, uniform) as probe:
+        encoder = device.wgpu.create_command_encoder()
+        probe.record(encoder.begin_compute_pass(), groups, repeats)
+        device.wgpu.queue.submit([encoder.finish()])
+        return np.frombuffer(device.wgpu.queue.read_buffer(probe.written), np.int32).copy()
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A kernel on its buffers: `written` is the last of them."""
+
+    device: Device
+    pipeline: Any
+    group: Any
+    written: Any
+
+    def record(self, compute: Any, groups: int, repeats: int) -> None:
+        """Fills a compute pass with `repeats` dispatches, and ends it."""
+        compute.set_pipeline(self.pipeline)
+        compute.set_bind_group(0, self.group)
         for _ in range(repeats):
             compute.dispatch_workgroups(groups)
         compute.end()
-        gpu.queue.submit([encoder.finish()])
-        return np.frombuffer(gpu.queue.read_buffer(made[-2]), np.int32).copy()
-    finally:
-        for buffer in made:
-            buffer.destroy()
+
+    def elapsed(self, groups: int, repeats: int = 1) -> float:
+        """Seconds the device takes for `repeats` dispatches."""
+        gpu = self.device.wgpu
+        encoder = gpu.create_command_encoder()
+        if self.device.timestamps:
+            with timestamps(gpu, 1) as stamps:
+                self.record(encoder.begin_compute_pass(timestamp_writes=stamps.around(0)), groups, repeats)
+                return float(stamps.submit(encoder)[0]) / 1e6
+        self.record(encoder.begin_compute_pass(), groups, repeats)
+        commands = encoder.finish()
+        started = time.perf_counter()
+        gpu.queue.submit([commands])
+        gpu.queue.read_buffer(self.written, 0, 16)
+        return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def _prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[_Probe]:
+    """A probe on buffers with these contents, or of so many bytes; freed at the end."""
+    compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
+    with contextlib.ExitStack() as made:
+
+        def kept(buffer: Any) -> Any:
+            made.callback(buffer.destroy)
+            return buffer
+
+        bound = [
+            kept(
+                gpu.create_buffer(size=content, usage=STORAGE)
+                if isinstance(content, int)
+                else gpu.create_buffer_with_data(data=content, usage=STORAGE)
+            )
+            for content in buffers
+        ]
+        params = kept(gpu.create_buffer_with_data(data=uniform, usage=UNIFORM))
+        group = device.bind_group(compiled, [{"buffer": buffer} for buffer in (*bound, params)])
+        yield _Probe(device, compiled.pipeline, group, bound[-1])

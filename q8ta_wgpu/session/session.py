@@ -20,8 +20,9 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.program.build import POLICIES, schedule
 from q8ta_wgpu.program.program import Port, Program
-from q8ta_wgpu.runtime.figures import Memory, Opening
+from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session.streaming import Pending, stream
+from q8ta_wgpu.session.timing import Opening
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model

@@ -1,4 +1,4 @@
-"""What `session.time` measured, per dispatch and as a whole."""
+"""Times: what opening a session took, and what `session.time` measured, per dispatch and as a whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.program.program import Program
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Seconds that opening a session took.
+
+    Attributes:
+        device: opening and measuring the adapter and checking its arithmetic, where no session had done so.
+        scheduling: layouts, kernels, WGSL, packed weights.
+        loading: compiling pipelines, making buffers, uploading weights, binding.
+    """
+
+    device: float = 0.0
+    scheduling: float = 0.0
+    loading: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.device + self.scheduling + self.loading
+
+    def __str__(self) -> str:
+        return (
+            f"device {1e3 * self.device:.0f} ms, scheduling {1e3 * self.scheduling:.0f} ms, "
+            f"pipelines and buffers {1e3 * self.loading:.0f} ms"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a session holds on its device, and what opening it took."""
+"""What a program holds on its device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Memory:
-    """Device memory of a session, in bytes.
+    """Device memory of a program, in bytes.
 
     Attributes:
         slots: of each slot that activations share.
@@ -27,7 +27,7 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """All that the session held at once."""
+        """All that was held at once."""
         return sum(self.slots) + self.constants + self.uniforms + self.staging
 
     @property
@@ -41,32 +41,6 @@ class Memory:
             f"uniforms {_size(self.uniforms)}, staging {_size(self.staging)}\n"
             f"slots: {len(self.values)} tensors of {_size(self.unshared)} share {len(self.slots)} slots, "
             f"used again {len(self.values) - len(self.slots)} times"
-        )
-
-
-@dataclass(frozen=True)
-class Opening:
-    """Seconds that opening a session took.
-
-    Attributes:
-        device: opening and measuring the adapter and checking its arithmetic, where no session had done so.
-        scheduling: layouts, kernels, WGSL, packed weights.
-        loading: compiling pipelines, making buffers, uploading weights, binding.
-    """
-
-    device: float = 0.0
-    scheduling: float = 0.0
-    loading: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.device + self.scheduling + self.loading
-
-    def __str__(self) -> str:
-        return (
-            f"device {1e3 * self.device:.0f} ms, scheduling {1e3 * self.scheduling:.0f} ms, "
-            f"pipelines and buffers {1e3 * self.loading:.0f} ms"
         )
 
 

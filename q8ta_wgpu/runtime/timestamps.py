@@ -1,0 +1,46 @@
+"""How long compute passes take on the device, by timestamp queries."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.runtime import engine, native
+
+
+class Timestamps:
+    """A pair of timestamps for each of some compute passes. Made by `timestamps`."""
+
+    def __init__(self, device: Any, passes: int, queries: Any, resolved: Any) -> None:
+        self._device = device
+        self._passes = passes
+        self._queries = queries
+        self._resolved = resolved
+        self._period = native.timestamp_period(device)
+
+    def around(self, number: int) -> dict[str, Any]:
+        """What `begin_compute_pass` takes as `timestamp_writes` for pass `number`."""
+        first, last = "beginning_of_pass_write_index", "end_of_pass_write_index"
+        return {"query_set": self._queries, first: 2 * number, last: 2 * number + 1}
+
+    def submit(self, encoder: Any) -> NDArray[np.float64]:
+        """Submits what was recorded, waits for it, and returns the microseconds of every pass, (passes,)."""
+        encoder.resolve_query_set(self._queries, 0, 2 * self._passes, self._resolved, 0)
+        self._device.queue.submit([encoder.finish()])
+        ticks = np.frombuffer(self._device.queue.read_buffer(self._resolved), np.uint64).reshape(-1, 2)
+        return (ticks[:, 1] - ticks[:, 0]).astype(np.float64) * self._period / 1e3
+
+
+@contextlib.contextmanager
+def timestamps(device: Any, passes: int) -> Iterator[Timestamps]:
+    """Timestamps for so many compute passes of a wgpu device that has them; freed at the end, whatever happens."""
+    with contextlib.ExitStack() as made:
+        queries = device.create_query_set(type="timestamp", count=2 * passes)
+        made.callback(queries.destroy)
+        resolved = device.create_buffer(size=16 * passes, usage=engine.RESOLVE)
+        made.callback(resolved.destroy)
+        yield Timestamps(device, passes, queries, resolved)

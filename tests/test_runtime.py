@@ -1,0 +1,299 @@
+"""Devices: what becomes a DeviceError, what is freed, and OpenGL, whose one context ends the process if shared."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wgpu
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.runtime import device as devices
+from q8ta_wgpu.runtime import engine, native
+from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.engine import wgpu_errors
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.timestamps import timestamps
+from tests.conftest import BACKENDS
+from tests.small import small_input, small_model
+
+MODEL = small_model()
+ROOT = Path(__file__).parents[1]
+
+
+def with_words(text: str) -> str:
+    """A small module, different from every other text."""
+    return f"""// {text}
+@group(0) @binding(0) var<storage, read> x: array<u32>;
+@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+struct Params {{ count: u32 }};
+@group(0) @binding(2) var<uniform> params: Params;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {{ if (id.x < params.count) {{ y[id.x] = x[id.x]; }} }}
+"""
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        wgpu.GPUError("the driver's words"),
+        wgpu.GPUValidationError("the driver's words"),
+        wgpu.GPUOutOfMemoryError("the driver's words"),
+        wgpu.GPUInternalError("the driver's words"),
+        wgpu.GPUPipelineError("the driver's words", {"reason": "internal"}),
+        RuntimeError("the driver's\n words"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_wgpu_raises(error: Exception) -> None:
+    with pytest.raises(DeviceError, match=r"^could not work: the driver's words$"), wgpu_errors("could not work"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [IndexError(3), TypeError("x"), RecursionError(), NotImplementedError(), KeyboardInterrupt()], ids=repr
+)
+def test_our_own_mistakes_are_no_device_errors(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, wgpu_errors("could not work"):
+        raise error
+    assert caught.value is error
+
+
+def test_a_mistake_while_a_program_is_loaded(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as it is, and what was made is freed."""
+    made: list[Any] = []
+    original = Executor._buffer
+
+    def noted(self: Executor, size: int, usage: int) -> Any:
+        made.append(original(self, size, usage))
+        return made[-1]
+
+    def mistake(self: Executor, dispatch: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(Executor, "_buffer", noted)
+    monkeypatch.setattr(Executor, "_bind", mistake)
+    with pytest.raises(IndexError, match="list index"):
+        Executor(schedule(MODEL.graph, vulkan.target), vulkan)
+    assert made
+    for buffer in made:
+        with pytest.raises(wgpu.GPUError, match="destroyed"):
+            vulkan.wgpu.queue.write_buffer(buffer, 0, np.zeros(4, np.uint32))
+
+
+# --- what is freed ---
+
+
+class Queue:
+    """A queue whose reading may fail."""
+
+    def __init__(self, real: Any, fails: str) -> None:
+        self.real, self.fails = real, fails
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def read_buffer(self, *arguments: Any) -> Any:
+        if self.fails == "read_buffer":
+            raise wgpu.GPUError("lost")
+        return self.real.read_buffer(*arguments)
+
+
+class Counting:
+    """A wgpu device that notes which query sets and buffers are made and not destroyed, and whose making may fail."""
+
+    def __init__(self, real: Any, fails: str) -> None:
+        self.real, self.fails = real, fails
+        self.alive: set[int] = set()
+        self.queue = Queue(real.queue, fails)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def _made(self, made: Any) -> Any:
+        self.alive.add(id(made))
+        original = made.destroy
+
+        def destroy() -> None:
+            self.alive.discard(id(made))
+            original()
+
+        made.destroy = destroy
+        return made
+
+    def create_query_set(self, **wanted: Any) -> Any:
+        return self._made(self.real.create_query_set(**wanted))
+
+    def create_buffer(self, **wanted: Any) -> Any:
+        if self.fails == "create_buffer":
+            raise wgpu.GPUOutOfMemoryError("not enough memory left")
+        return self._made(self.real.create_buffer(**wanted))
+
+
+@pytest.mark.parametrize("fails", ["", "create_buffer", "read_buffer"])
+def test_timestamps_are_freed(fails: str, vulkan: Device) -> None:
+    counting = Counting(vulkan.wgpu, fails)
+
+    def measured() -> float:
+        with timestamps(counting, 1) as stamps:
+            assert len(counting.alive) == 2
+            encoder = counting.create_command_encoder()
+            encoder.begin_compute_pass(timestamp_writes=stamps.around(0)).end()
+            return float(stamps.submit(encoder)[0])
+
+    if fails:
+        with pytest.raises(wgpu.GPUError):
+            measured()
+    else:
+        assert measured() >= 0
+    assert not counting.alive
+
+
+def test_times_follow_the_clock_of_the_timestamps(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wgpu-native hands out ticks: on a GPU whose tick is 1 us, 1000 of them are no microsecond."""
+    program = schedule(MODEL.graph, vulkan.target)
+    executor = Executor(program, vulkan)
+    plain = np.median(executor.time_runs([small_input()], 9))
+    monkeypatch.setattr(native, "timestamp_period", lambda device: 1000.0)
+    assert np.median(executor.time_runs([small_input()], 9)) > 100 * plain
+    executor.close()
+
+
+def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(MODEL, vulkan) as opened:
+        assert opened._executor is not None
+        recorder = opened._executor._recorder
+        assert isinstance(recorder, native.NativeRecorder)
+        before = dict(native._mapping)
+
+        def refuse(*arguments: Any) -> None:
+            raise wgpu.GPUValidationError("this buffer is mapped already")
+
+        monkeypatch.setattr(recorder._safe, "wgpuBufferMapAsync", refuse)
+        with pytest.raises(DeviceError, match="mapped already"):
+            opened(small_input())
+        assert native._mapping == before
+        monkeypatch.undo()
+        opened(small_input())
+
+
+def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program holds its own; beside those a device keeps the last ones asked for, and no more."""
+    monkeypatch.setattr(devices, "RECENT_PIPELINES", 3)
+    other = Device(vulkan.wgpu)
+    executor = Executor(schedule(MODEL.graph, other.target), other)
+    own = set(other._held)
+    assert len(own) == len(executor.program.shaders) > 3
+    first = other.pipeline(with_words("0"), 2)
+    for i in range(1, 6):
+        other.pipeline(with_words(str(i)), 2)
+    assert len(other._recent) == 3
+    assert set(other._held) == own | {with_words(str(i)) for i in (0, 3, 4, 5)}
+    assert other.pipeline(with_words("0"), 2) is first
+    assert all(other.pipeline(text, 2) is other._held[text] for text in own)
+    executor.close()
+    del executor
+    gc.collect()
+    assert len(other._held) == 3 + len({with_words("0")} - set(other._recent))
+
+
+def test_a_session_that_is_not_closed_frees_its_buffers(vulkan: Device) -> None:
+    """At once, by reference counts: nothing it makes refers to itself."""
+    gc.disable()
+    try:
+        opened = Session(MODEL, vulkan)
+        opened(small_input())
+        list(opened.run_many([small_input()] * 4))
+        opened.time(small_input(), repeats=1, warmup=0)
+        assert opened._executor is not None
+        buffers = [weakref.ref(buffer) for buffer in opened._executor._made]
+        buffers += [weakref.ref(staging.buffer) for staging in opened._executor._free]
+        assert len(buffers) > 5
+        del opened
+        assert not any(buffer() for buffer in buffers)
+    finally:
+        gc.enable()
+
+
+# --- threads ---
+
+
+def test_alive_waits_for_its_turn(device: Device) -> None:
+    """On OpenGL, and where a session is recording: asking whether a device works is using it."""
+    with ThreadPoolExecutor(1) as pool:
+        with device.lock:
+            asked = pool.submit(lambda: device.alive)
+            time.sleep(0.05)
+            assert not asked.done()
+        assert asked.result(60)
+
+
+def test_all_of_opengl_has_one_lock() -> None:
+    if "opengl" not in BACKENDS:
+        pytest.skip("this machine has no OpenGL compute")
+    first = open_device("opengl")
+    assert Device(first.wgpu).lock is first.lock
+    assert open_device("vulkan").lock is not first.lock
+    with ThreadPoolExecutor(1) as pool:
+        with first.lock:
+            asked = pool.submit(engine.adapters)
+            time.sleep(0.05)
+            assert not asked.done()
+        assert asked.result(60)
+
+
+TWO_THREADS = """
+import sys, threading, time
+from q8ta_wgpu import Session
+from q8ta_wgpu.runtime.engine import adapters, request
+from tests.small import small_input, small_model
+
+MODEL, X, SECONDS = small_model(), small_input(), 6.0
+runs, started = [0], threading.Event()
+
+def run():
+    with Session(MODEL, "opengl") as session:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            session(X)
+            runs[0] += 1
+            started.set()
+
+thread = threading.Thread(target=run)
+thread.start()
+started.wait(120)
+opened = 0
+while thread.is_alive():
+    assert adapters()
+    for name in ("vulkan", "opengl", None):
+        with Session(MODEL, name) as session:
+            session(X)
+    request(adapters()[0]).destroy()
+    opened += 1
+assert runs[0] > 5 and opened > 1, (runs, opened)
+print("ended well")
+"""
+
+
+def test_sessions_are_opened_while_another_thread_runs_on_opengl() -> None:
+    """In a process of its own: what goes wrong here aborts it."""
+    if "opengl" not in BACKENDS:
+        pytest.skip("this machine has no OpenGL compute")
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, check=False, cwd=ROOT, timeout=240
+    )
+    assert done.stdout == "ended well\n", f"{done.returncode}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, done.stderr[-3000:]
