@@ -36,6 +36,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-gemv": ("upstream", "part_gemv", "matrix-vector kernels against tiles"),
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
+    "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
 }
 
@@ -51,21 +52,23 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART")
     parser.add_argument("--device", help="part of an adapter's name")
     parser.add_argument("--models", type=Path, default=Path("models"), help="folder of .q8ta files")
+    parser.add_argument("--figures", type=Path, default=Path("out/networks.json"), help="times of whole networks")
     parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
     parser.add_argument("--names", nargs="*", default=[], help="networks or cases (default: all)")
     args = parser.parse_args()
-    options = Options(args.device, args.models, args.batch, args.names)
+    options = Options(args.device, args.models, args.batch, args.names, args.figures)
     results = Results()
     for name in args.parts:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name != "save":
+        if name not in ("save", "plot"):
             print(options.device.name)
         part(options, results) if name in ("networks", "torch") else part(options)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
     if results.found:
         print(results)
+        results.save(options.figures, options.device.name)
 
 
 if __name__ == "__main__":

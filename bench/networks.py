@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +71,12 @@ class Results:
         """Notes times and prints them at once, so that a run that is cut short has said what it measured."""
         self.found.setdefault(key, {}).update(columns)
         print(f"{key[0]}, batch {key[1]}: " + ", ".join(f"{k} {ms:.3f} ms" for k, ms in columns.items()), flush=True)
+
+    def save(self, path: Path, adapter: str) -> None:
+        """Writes the times as JSON, for `python -m bench plot`."""
+        rows = [{"network": name, "batch": batch, **columns} for (name, batch), columns in self.found.items()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"adapter": adapter, "unit": "ms", "rows": rows}, indent=1) + "\n")
 
     def __str__(self) -> str:
         """A table: milliseconds on the GPU, and in brackets how many times what int8 takes here."""

@@ -19,12 +19,14 @@ class Options:
         models: folder of .q8ta files, written by `python -m bench save`.
         batches: batch sizes; empty for each part's own.
         names: networks or cases; empty for all of a part's.
+        figures: JSON file that whole networks' times are written to, or drawn from.
     """
 
     adapter: str | None = None
     models: Path = Path("models")
     batches: Sequence[int] = ()
     names: Sequence[str] = ()
+    figures: Path = Path("out/networks.json")
 
     @functools.cached_property
     def device(self) -> Device:
