@@ -11,7 +11,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from tests import harness
@@ -22,7 +21,7 @@ INT8 = [op for op in OPS.values() if op.cases and op.kernels and op.int8]
 @pytest.mark.parametrize("op", [op for op in INT8 if not op.name.startswith("q8ta_")], ids=lambda op: op.name)
 def test_kernel(benchmark: BenchmarkFixture, op: Op, vulkan: Device) -> None:
     graph, inputs = harness.int8_graph(op, op.cases[0], harness.SETTINGS[0])
-    program = schedule(graph, vulkan.target)
+    program = harness.program_of(graph, vulkan.target)
     words = [harness.words_of(inputs[port.name], port) for port in program.inputs]
     executor = Executor(program, vulkan)
     benchmark.extra_info["kernels"] = [d.kernel for d in program.dispatches]

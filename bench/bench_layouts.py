@@ -23,6 +23,7 @@ from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.report import LayoutReport, layout_report
+from q8ta_wgpu.passes.lower import lower
 from tests.etvk_networks import NEUTRAL
 from tests.etvk_table import Fixture
 from tests.layout_graphs import deep_graph
@@ -46,7 +47,7 @@ def network(name: str) -> Graph:
 
 @cache
 def report(name: str) -> LayoutReport:
-    return layout_report(network(name))
+    return layout_report(lower(network(name), BASELINE))
 
 
 def cells(found: LayoutReport, plan: Plan) -> str:

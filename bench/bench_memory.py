@@ -17,7 +17,8 @@ from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
 from tests.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "mobilenet_v3", "shufflenet", "unet", "refinenet", "subpixel", "transformer")
@@ -52,8 +53,9 @@ class Memory:
 
 
 def memory(graph: Graph) -> Memory:
+    graph = lower(graph, TARGET)
     plan = sync_layouts(graph, TARGET)
-    program = schedule(graph, TARGET, plan)
+    program = build(graph, TARGET, plan)
     types = graph.types | {step.node.output: step.call.output for step in plan.steps}
     stored = [*graph.inputs, *(step.node.output for step in plan.steps)]
     sizes = [4 * word_count(types[name].shape, plan.layouts[name]) for name in stored]

@@ -13,14 +13,14 @@ from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout, pack, unpack
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 
 
 def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:
     """Elements of a kernel's result that differ from the reference."""
-    program = schedule(graph, device.target, plan_for(graph, kernel))
+    program = build(graph, device.target, plan_for(graph, kernel))
     executor = Executor(program, device)
     try:
         layouts = {

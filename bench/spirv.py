@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.graphs import chosen, linear, plan_for
 from bench.options import Options
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 
@@ -96,7 +96,7 @@ def part_spirv(options: Options) -> None:
     device = options.device
     graph = linear(1024, 1024, 1024)
     kernel = chosen(graph, device)
-    program = schedule(graph, device.target, plan_for(graph, kernel))
+    program = build(graph, device.target, plan_for(graph, kernel))
     print(f"{device.name}: {kernel.name}, {program.shaders[0].count('dot4I8Packed(')} dot4I8Packed in its WGSL")
     try:
         opcodes, capabilities = counts(device, program)

@@ -13,7 +13,8 @@ from bench.kernel_sets import only
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
@@ -51,8 +52,10 @@ def load(
 ) -> Loaded:
     """A graph's program with the layouts of `plan` (optimal ones by default), of the kernels that `keep` accepts."""
     with only(keep or (lambda kernel: True)):
-        plan = plan or sync_layouts(graph, device.target)
-        program = schedule(graph, device.target, plan)
+        if plan is None:
+            graph = lower(graph, device.target)
+            plan = sync_layouts(graph, device.target)
+        program = build(graph, device.target, plan)
     return Loaded(Executor(program, device), random_words(graph, plan))
 
 

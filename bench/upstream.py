@@ -25,6 +25,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, plan_of, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import problem_of
+from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
 
 ROWS = (1, 2, 4, 6, 8, 16)
@@ -195,6 +196,7 @@ def part_clones(options: Options) -> None:
     graph = _refinenet(options.models)
     print(f"{'layout transitions, RefineNet':<32} {'greedy':>8} {'optimal':>8}")
     for label, found in (("pixel_shuffle as float chains", unfused(graph)), ("fused", graph)):
+        found = lower(found, device.target)
         counts = [len(sync_layouts(found, device.target, policy).transitions) for policy in reversed(POLICIES)]
         print(f"{label:<32} {counts[0]:>8} {counts[1]:>8}")
     print("(upstream, its greedy sweep on its own table, before and since views take packed layouts: 11 -> 3;")

@@ -14,7 +14,6 @@ from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.simplify import simplify
-from q8ta_wgpu.passes.split_cat import split_cat
 
 Pass = Callable[[Graph], None]
 
@@ -39,8 +38,6 @@ PASSES: tuple[Pass, ...] = (
     fold_epilogues,
     # Weights no int8 operator took become float constants.
     fold_weights,
-    # Last: it only serves a device limit and would hide cats from the passes above.
-    split_cat,
     # What the passes above made equal or dead.
     simplify,
 )

@@ -1,12 +1,8 @@
-"""Folds the quantize of a float image into the convolution that reads it: it is quantized while it is loaded.
-
-Not among PASSES: whether it pays depends on the device and on the size of the image, so layout sync begins with it.
-"""
+"""Folds the quantize of a float image into the convolution that reads it: it is quantized while it is loaded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from q8ta_wgpu.errors import GraphError
@@ -31,29 +27,18 @@ def pays(call: Call, target: Target) -> bool:
     return target.few_cores or pixels * math.prod(weight[1:]) * -(-weight[0] // TILE) <= MOST_LOADS
 
 
-def fold_where_it_pays(graph: Graph, target: Target) -> Graph:
-    """`fold_image` of what `pays` on a target. The values that are left keep their names."""
-    return fold_image(graph, lambda call: pays(call, target))
-
-
-def fold_image(graph: Graph, where: Callable[[Call], bool] = lambda call: True) -> Graph:
-    """A copy of `graph` in which quantize -> q8ta_conv2d is q8ta_conv2d_image, whatever the convolution's epilogue,
-    where the convolution is all that reads the int8 image, q8ta_conv2d_image takes it, and `where` picks the call."""
-    graph = graph.copy()
+def fold_image(graph: Graph, target: Target | None = None) -> None:
+    """Makes quantize -> q8ta_conv2d one q8ta_conv2d_image, whatever the convolution's epilogue, where the convolution
+    is all that reads the int8 image, q8ta_conv2d_image takes it, and it `pays` on the target; None for any."""
     users, producers = graph.users(), graph.producers()
-    folded: set[str] = set()
     for i, node in enumerate(graph.nodes):
         quantize = producers.get(node.inputs[0]) if node.op.startswith(CONVOLUTION) else None
         if quantize is None or quantize.op != "quantize" or quantize.output in graph.outputs:
             continue
         alone = len(users[quantize.output]) == 1 and node.inputs.count(quantize.output) == 1
         merged = _merged(graph, quantize, node) if alone else None
-        if merged is not None and where(graph.call(merged)):
+        if merged is not None and (target is None or pays(graph.call(merged), target)):
             graph.nodes[i] = merged
-            folded.add(quantize.output)
-    if folded:
-        graph.prune()
-    return graph
 
 
 def _merged(graph: Graph, quantize: Node, node: Node) -> Node | None:

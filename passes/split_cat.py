@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
-from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-
-LIMIT = BASELINE.storage_buffers - 1
-"""Inputs of one cat: WebGPU's guaranteed storage buffers, one of them the result's."""
+from q8ta_wgpu.kernels.move.cat import MAX_INPUTS
 
 
-def split_cat(graph: Graph) -> None:
-    """Replaces cat(x0 ... xn) by cats of at most LIMIT inputs, in order, until one is left."""
+def split_cat(graph: Graph, target: Target) -> None:
+    """Replaces cat(x0 ... xn) by cats of as many inputs as its kernels and the target's storage buffers, of which one
+    is the result's, allow: in order, until one is left."""
+    limit = min(MAX_INPUTS, target.storage_buffers - 1)
     nodes: list[Node] = []
     for node in graph.nodes:
-        while node.op == "cat" and len(node.inputs) > LIMIT:
+        while node.op == "cat" and len(node.inputs) > limit:
             parts = []
-            for start in range(0, len(node.inputs), LIMIT):
-                group = node.inputs[start : start + LIMIT]
+            for start in range(0, len(node.inputs), limit):
+                group = node.inputs[start : start + limit]
                 if len(group) == 1:
                     parts.append(group[0])
                     continue

@@ -16,7 +16,7 @@ import numpy as np
 from q8ta_wgpu.errors import DeviceError, InputError, Q8taError
 from q8ta_wgpu.ir.graph import FLOAT32, Array
 from q8ta_wgpu.model.model import Model, load
-from q8ta_wgpu.program.build import POLICIES
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 from q8ta_wgpu.session.session import Session
 
 
@@ -145,7 +145,8 @@ def _device_row(number: int, adapter: Any) -> tuple[str, ...]:
 def _show(options: argparse.Namespace) -> None:
     from q8ta_wgpu.ir.target import BASELINE
     from q8ta_wgpu.passes.layout_sync.report import layout_report
-    from q8ta_wgpu.program.build import schedule
+    from q8ta_wgpu.passes.lower import lower
+    from q8ta_wgpu.program.build import build
 
     model = load(options.file)
     target = BASELINE
@@ -153,8 +154,9 @@ def _show(options: argparse.Namespace) -> None:
         from q8ta_wgpu.runtime.device import open_device
 
         target = open_device(_device(options.device)).target
-    layouts = layout_report(model.graph, target)
-    program = schedule(model.graph, target, layouts.optimal)
+    graph = lower(model.graph, target)
+    layouts = layout_report(graph, target)
+    program = build(graph, target, layouts.optimal)
     parts = model.graph, model.report(), f"layouts\n{layouts}", f"program for {target.name}: {program}"
     print(*parts, sep="\n\n")
 

@@ -18,11 +18,12 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import allowed as allowed_layouts
 from q8ta_wgpu.passes.layout_sync.table import input_layouts
-from q8ta_wgpu.program.build import schedule
-from q8ta_wgpu.program.program import Port
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 
@@ -308,6 +309,11 @@ def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
             yield f"{kernel.name} {text} -> {out.short}", Plan((step,), {**placed, node.output: out})
 
 
+def plans_or_none(graph: Graph, index: int) -> Sequence[tuple[str, Plan | None]]:
+    """`plans`, and for what several nodes run, or will once it is lowered, None: the plan of layout sync."""
+    return (list(plans(graph, index)) if len(graph.nodes) == 1 else []) or [("lowered", None)]
+
+
 def combinations(
     op: Op, kernel: Kernel, graph: Graph, node: Node, index: int
 ) -> Iterator[tuple[tuple[Layout | None, ...], Layout]]:
@@ -338,22 +344,28 @@ def words_of(array: Array, port: Port) -> Array:
     return pack(array, layout) | (~used & np.uint32(POISON))
 
 
+def program_of(graph: Graph, target: Target = BASELINE) -> Program:
+    """The program of a runnable graph, in the layouts that layout sync chooses."""
+    lowered = lower(graph, target)
+    return build(lowered, target, sync_layouts(lowered, target))
+
+
 def run_poisoned(
     graph: Graph, inputs: dict[str, Array], plan: Plan | None, device: Device, target: Target | None = None
 ) -> list[Array]:
     """Runs on a device with every slot and every padding lane of the inputs filled with garbage; `target` is what it is
     scheduled for, if not the device's own."""
-    program = schedule(graph, target or device.target, plan)
-    executor = Executor(program, device)
+    target = target or device.target
+    executor = Executor(program_of(graph, target) if plan is None else build(graph, target, plan), device)
     try:
         executor.poison(POISON)
-        words = [words_of(inputs[port.name], port) for port in program.inputs]
+        words = [words_of(inputs[port.name], port) for port in executor.program.inputs]
         found = executor.run(words)
         return [
             unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout))
             if port.dtype == INT8X4
             else w.reshape(port.shape)
-            for w, port in zip(found, program.outputs, strict=True)
+            for w, port in zip(found, executor.program.outputs, strict=True)
         ]
     finally:
         executor.close()

@@ -14,9 +14,9 @@ CHANNELS = 6
 X, MIDDLE, SUM = QParams(0.05, 3), QParams(0.11, -20), QParams(0.13, 7)
 
 
-def small_model() -> Model:
+def small_model(channels: int = SHAPE[1]) -> Model:
     """A quantized convolution with a residual, a table and a second output: {'y': y, 'parts': (middle,)}."""
-    return Model(run_passes(_graph()), Structure({"dict": {"y": 0, "parts": {"tuple": [1]}}}))
+    return Model(run_passes(_graph(channels)), Structure({"dict": {"y": 0, "parts": {"tuple": [1]}}}))
 
 
 def small_input(seed: int = 0) -> Array:
@@ -24,12 +24,12 @@ def small_input(seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(0, 2, SHAPE).astype(np.float32)
 
 
-def _graph() -> Graph:
+def _graph(channels: int) -> Graph:
     generator = np.random.default_rng(7)
     graph = Graph(inputs=["x"], outputs=["y", "middle"])
     result = (SHAPE[0], CHANNELS, *SHAPE[2:])
-    graph.types["x"] = TensorType(SHAPE)
-    _convolution(graph, generator, "x", "first", 5)
+    graph.types["x"] = TensorType((SHAPE[0], channels, *SHAPE[2:]))
+    _convolution(graph, generator, "x", "first", channels)
     _convolution(graph, generator, "first", "second", CHANNELS)
     _node(graph, "add", ("second", "first"), "sum", TensorType(result), {"alpha": 1.0})
     _requantize(graph, "sum", SUM)

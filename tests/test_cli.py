@@ -106,6 +106,16 @@ def test_show(capsys: Captured) -> None:
         assert ("OpenGL" in out) == ("opengl" in extra)
 
 
+def test_show_of_a_network_whose_first_convolution_reads_the_image(capsys: Captured, files: Path) -> None:
+    small_model(channels=3).save(files / "image.q8ta")
+    for extra in ((), ("--device", "vulkan")):
+        assert main(["show", "image.q8ta", *extra]) == 0
+        graph, _, layouts, program = capsys.readouterr().out.split("\n\n")
+        assert "quantize(x" in graph  # what the file holds
+        assert "first.q: int8x4" in layouts and "x.q" not in layouts and "proved optimal" in layouts
+        assert "q8ta_conv2d_image" in program
+
+
 @pytest.mark.parametrize("where", ["vulkan", "0", "reference"])
 def test_run(where: str, capsys: Captured, files: Path) -> None:
     assert main(["run", "net.q8ta", "--input", "x.npy", "--output", "y.npz", "--device", where]) == 0

@@ -25,7 +25,8 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
 from tests import harness
@@ -62,7 +63,9 @@ def graphs() -> Iterator[Graph]:
 
 
 def folded(graph: Graph) -> Graph:
-    graph = fold_image(graph)
+    graph = graph.copy()
+    fold_image(graph)
+    graph.prune()
     verify(graph, RUNNABLE)
     return graph
 
@@ -140,10 +143,11 @@ def test_an_image_is_folded_where_that_pays() -> None:
         (_graph((1, 5, 6, 7), (4, 5, 3, 3)), BASELINE, 2),
     ):
         for policy in POLICIES:
-            plan = sync_layouts(graph, target, policy)
+            lowered = lower(graph, target)
+            plan = sync_layouts(lowered, target, policy)
             assert len(plan.steps) - len(plan.transitions) == count
-            assert len(schedule(graph, target, plan).dispatches) == len(plan.steps)
-    dispatch = schedule(small, BASELINE).dispatches[0]
+            assert len(build(lowered, target, plan).dispatches) == len(plan.steps)
+    dispatch = harness.program_of(small).dispatches[0]
     assert dispatch.macs == 112 * 112 * 32 * 27
     assert [node.op for node in small.nodes] == ["quantize", "q8ta_conv2d"]
 

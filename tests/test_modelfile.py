@@ -37,7 +37,7 @@ from q8ta_wgpu.model import file as modelfile
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.build import schedule
+from tests import harness
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()
@@ -723,7 +723,7 @@ def test_random_documents(choices: list[tuple[int, bool, Any]], saved: bytes, tm
     finally:
         assert time.perf_counter() - started < SECONDS
     try:
-        schedule(model.graph)
+        harness.program_of(model.graph)
     except Q8taError:
         return
     if sum(OPS[n.op].steps(model.graph.call(n)) for n in model.graph.nodes) < 10**8:

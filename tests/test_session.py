@@ -22,12 +22,12 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime import device as devices
 from q8ta_wgpu.runtime import engine, probe
 from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.engine import adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
+from tests import harness
 from tests.conftest import BACKENDS
 from tests.small import SHAPE, small_input, small_model
 
@@ -320,7 +320,7 @@ def test_use_after_close(where: str) -> None:
 
 def test_a_closed_program_is_never_submitted(vulkan: Device) -> None:
     """wgpu-native would end the process."""
-    executor = Executor(schedule(MODEL.graph, vulkan.target), vulkan)
+    executor = Executor(harness.program_of(MODEL.graph, vulkan.target), vulkan)
     executor.close()
     executor.close()
     with pytest.raises(DeviceError, match="this program was closed"):
@@ -420,7 +420,7 @@ def test_a_lost_device_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_out_of_memory_while_loading(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was allocated before the failure is freed."""
-    program = schedule(MODEL.graph, vulkan.target)
+    program = harness.program_of(MODEL.graph, vulkan.target)
     freed: list[Any] = []
 
     class Full:
@@ -446,14 +446,14 @@ def test_out_of_memory_while_loading(vulkan: Device, monkeypatch: pytest.MonkeyP
 
 
 def test_a_kernel_that_does_not_compile(vulkan: Device) -> None:
-    program = schedule(MODEL.graph, vulkan.target)
+    program = harness.program_of(MODEL.graph, vulkan.target)
     broken = replace(program, shaders=tuple("// broken\nfn main( {" for _ in program.shaders))
     with pytest.raises(DeviceError, match="could not compile kernel broken"):
         Executor(broken, vulkan)
 
 
 def test_a_grid_past_the_limit(vulkan: Device) -> None:
-    program = schedule(MODEL.graph, vulkan.target)
+    program = harness.program_of(MODEL.graph, vulkan.target)
     wide = tuple(replace(d, grid=(1, 1, vulkan.target.workgroups + 1)) for d in program.dispatches)
     with pytest.raises(DeviceError, match=r"quantize\S* for x\.q needs a grid of \(1, 1, 65536\), the limit is 65535"):
         Executor(replace(program, dispatches=wide), vulkan)

@@ -28,7 +28,7 @@ from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.report import layout_report
 from q8ta_wgpu.passes.layout_sync.table import input_layouts
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
 from tests.harness import run_poisoned
@@ -189,7 +189,7 @@ def test_a_view_of_an_input_may_be_an_output(vulkan: Device) -> None:
     graph.nodes = [Node("view", ("x",), "v", {"shape": (1, 12)}), Node("q8ta_table", ("x", "table"), "r")]
     plan = sync_layouts(graph, BASELINE)
     assert plan.aliases == {"v": "x"}
-    program = schedule(graph, BASELINE, plan)
+    program = build(graph, BASELINE, plan)
     assert program.outputs[0].place == program.inputs[0].place and len(program.dispatches) == 1
     inputs = random_inputs(graph, 2)
     expected = reference.run(graph, inputs)

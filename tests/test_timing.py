@@ -10,12 +10,12 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.layout import Layout, word_count
-from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session.timing import Opening, Timing
+from tests import harness
 from tests.small import small_input, small_model
 
 MODEL = small_model()
@@ -24,7 +24,7 @@ LAYOUTS = {layout.short: layout for layout in Layout}
 
 def program_of(*work: tuple[int, int]) -> Program:
     """A program whose dispatches move so many bytes and multiply so often."""
-    program = schedule(MODEL.graph)
+    program = harness.program_of(MODEL.graph)
     return replace(
         program,
         dispatches=tuple(
@@ -92,7 +92,7 @@ def test_copy_rate_by_timestamps_and_by_the_clock(vulkan: Device) -> None:
 
 def test_moved_bytes_are_the_tensors_not_the_slots() -> None:
     """A slot may be larger than the tensor in it: what a dispatch moves is told by shapes and layouts."""
-    program = schedule(MODEL.graph)
+    program = harness.program_of(MODEL.graph)
     checked = 0
     for d in program.dispatches:
         layouts = [LAYOUTS[short] for short in d.layouts]

@@ -15,11 +15,12 @@ from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
 from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Op, Operand, reads_same_place
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
 
-MAX_INPUTS = BASELINE.storage_buffers - 1
+MAX_INPUTS = 8
+"""Ends that fit the uniform fields; cats of more are split (passes/split_cat.py)."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -65,7 +66,6 @@ def _runs_params(call: Call, runs: Sequence[int]) -> Params:
 
 
 def _fits(call: Call, target: Target) -> bool:
-    """passes/split_cat.py splits cats of more inputs."""
     return len(call.inputs) <= MAX_INPUTS
 
 

@@ -15,7 +15,6 @@ from q8ta_wgpu.ir.graph import Call, Graph, Node
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
@@ -80,10 +79,7 @@ class Plan:
 def sync_layouts(
     graph: Graph, target: Target, policy: str = "optimal", measured: cost.Measurements = cost.UNMEASURED
 ) -> Plan:
-    """Chooses layouts and kernels for `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
-
-    A float image is quantized by its convolution where that pays (passes/fold_image.py), so a step need not be a node
-    of the graph; what it reads and writes are values of it.
+    """Chooses layouts and kernels for a lowered `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
 
     Measured calls run in a measured variant. Under 'greedy', layouts stay those of the sweep, so they must have been
     measured; only kernels are chosen by cost.
@@ -92,7 +88,6 @@ def sync_layouts(
     """
     if policy not in POLICIES:
         raise UnsupportedError(f"layouts must be chosen by one of {', '.join(POLICIES)}, found {policy!r}")
-    graph = fold_where_it_pays(graph, target)
     problem = problem_of(graph, target, measured)
     if policy == "greedy":
         found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))

@@ -73,7 +73,7 @@ class LayoutReport:
 
 
 def layout_report(graph: Graph, target: Target = BASELINE) -> LayoutReport:
-    """Plans a runnable graph under every policy. `print` it for layouts, transitions with bytes, and estimated costs.
+    """Plans a lowered graph under every policy. `print` it for layouts, transitions with bytes, and estimated costs.
 
     Costs are those of `cost`, in bytes. Raises UnsupportedError for a node that no kernel can run.
     """

@@ -1,4 +1,4 @@
-"""From a runnable graph to a program for one target: layouts, kernels, linked WGSL, packed constants, buffer slots."""
+"""From a plan to a program for its target: linked WGSL, packed constants, buffer slots, dispatches."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ import numpy as np
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program import slots as memory
 from q8ta_wgpu.program.program import Dispatch, Place, Port, Program
 
-__all__ = ["POLICIES", "schedule"]
 
-
-def schedule(graph: Graph, target: Target = BASELINE, plan: Plan | None = None, layouts: str = "optimal") -> Program:
-    """The program that runs `graph` on `target`; `plan` overrides the choice of layouts and kernels.
-
-    `layouts` is the policy of layout sync, 'optimal' or 'greedy'.
+def build(graph: Graph, target: Target, plan: Plan) -> Program:
+    """The program that runs a plan of a lowered `graph` on `target`.
 
     Raises DeviceError where a tensor or a workgroup needs more than the target offers.
     """
-    plan = plan or sync_layouts(graph, target, layouts)
     builder = _Builder(graph, target, plan)
     for step in plan.steps:
         builder.add(step)

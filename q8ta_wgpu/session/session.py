@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Graph
 from q8ta_wgpu.ir.layout import Layout, pack, unpack
-from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.program.build import POLICIES, schedule
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session.streaming import Pending, stream
@@ -99,6 +101,15 @@ class Session:
         loaded = time.perf_counter()
         self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
+    @property
+    def _target(self) -> Target:
+        return self.device.target if self.device else BASELINE
+
+    @functools.cached_property
+    def _graph(self) -> Graph:
+        """The model's graph as the device runs it."""
+        return lower(self.model.graph, self._target)
+
     @functools.cached_property
     def tuning(self) -> Tuning | None:
         """What tuning found; None for a session that is not tuned."""
@@ -106,13 +117,13 @@ class Session:
             return None
         from q8ta_wgpu.tune import tuner as tune
 
-        return tune.tune(self.model.graph, self.device, self._layouts)
+        return tune.tune(self._graph, self.device, self._layouts)
 
     @functools.cached_property
     def program(self) -> Program:
         """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
-        plan = self.tuning.plan if self.tuning else None
-        return schedule(self.model.graph, self.device.target if self.device else BASELINE, plan, self._layouts)
+        plan = self.tuning.plan if self.tuning else sync_layouts(self._graph, self._target, self._layouts)
+        return build(self._graph, self._target, plan)
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
-from q8ta_wgpu.program.build import schedule
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
@@ -151,7 +151,7 @@ def _program(call: Call, constants: Mapping[int, Array], candidates: Sequence[Va
         node = Node(call.op, names, f"y{i}", call.attrs)
         graph.types[node.output] = call.output
         steps.append(Step(node, call, variant))
-    return schedule(graph, device.target, Plan(tuple(steps), {s.node.output: s.variant.out for s in steps}))
+    return build(graph, device.target, Plan(tuple(steps), {s.node.output: s.variant.out for s in steps}))
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> Array:

@@ -28,7 +28,6 @@ from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.fold_image import fold_where_it_pays
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, supporting
@@ -51,7 +50,7 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progr
     Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
 
     Args:
-        graph: a runnable graph.
+        graph: a graph lowered for the device.
         device: what to time on.
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called before each call that is timed; by default a line on stderr, where that is a terminal.
@@ -137,7 +136,6 @@ class _Tuner:
 
     def __post_init__(self) -> None:
         self.target = self.device.target
-        self.graph = fold_where_it_pays(self.graph, self.target)
         self.cache = Cache.of(self.device.wgpu.adapter.info)
         self.timer = Timer(self.device)
         self.microseconds: dict[Call, dict[Variant, float]] = {}

@@ -1,0 +1,32 @@
+"""From a runnable graph to the one that runs on a target: everything that depends on the device, once and here.
+
+A model file holds the graph before; plans, layout reports, tuning and programs are made from the graph after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.passes.fold_image import fold_image
+from q8ta_wgpu.passes.split_cat import split_cat
+
+LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
+    # The first convolution reads the float image where quantizing while loading is faster.
+    fold_image,
+    # A dispatch binds only so many tensors.
+    split_cat,
+)
+
+
+def lower(graph: Graph, target: Target) -> Graph:
+    """A copy of a runnable graph as `target` runs it. Values that are left keep their names; twice is as once."""
+    graph = graph.copy()
+    for step in LOWERING:
+        step(graph, target)
+        graph.prune()
+        verify(graph, step.__name__)
+    verify(graph, RUNNABLE)
+    return graph
