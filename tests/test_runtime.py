@@ -17,13 +17,13 @@ import wgpu
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.program.build import schedule
 from q8ta_wgpu.runtime import device as devices
 from q8ta_wgpu.runtime import engine, native
 from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.timestamps import timestamps
+from tests import harness
 from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 
@@ -87,7 +87,7 @@ def test_a_mistake_while_a_program_is_loaded(vulkan: Device, monkeypatch: pytest
     monkeypatch.setattr(Executor, "_buffer", noted)
     monkeypatch.setattr(Executor, "_bind", mistake)
     with pytest.raises(IndexError, match="list index"):
-        Executor(schedule(MODEL.graph, vulkan.target), vulkan)
+        Executor(harness.program_of(MODEL.graph, vulkan.target), vulkan)
     assert made
     for buffer in made:
         with pytest.raises(wgpu.GPUError, match="destroyed"):
@@ -164,7 +164,7 @@ def test_timestamps_are_freed(fails: str, vulkan: Device) -> None:
 
 def test_times_follow_the_clock_of_the_timestamps(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """wgpu-native hands out ticks: on a GPU whose tick is 1 us, 1000 of them are no microsecond."""
-    program = schedule(MODEL.graph, vulkan.target)
+    program = harness.program_of(MODEL.graph, vulkan.target)
     executor = Executor(program, vulkan)
     plain = np.median(executor.time_runs([small_input()], 9))
     monkeypatch.setattr(native, "timestamp_period", lambda device: 1000.0)
@@ -194,7 +194,7 @@ def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest
     """A program holds its own; beside those a device keeps the last ones asked for, and no more."""
     monkeypatch.setattr(devices, "RECENT_PIPELINES", 3)
     other = Device(vulkan.wgpu)
-    executor = Executor(schedule(MODEL.graph, other.target), other)
+    executor = Executor(harness.program_of(MODEL.graph, other.target), other)
     own = set(other._held)
     assert len(own) == len(executor.program.shaders) > 3
     first = other.pipeline(with_words("0"), 2)
