@@ -6,23 +6,23 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def cancel_qdq(graph: Graph) -> None:
     """quantize(dequantize(x)) becomes x, or a requantizing table where scale, zero point or range differ."""
-    producers = graph.producers()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        source = producers.get(node.inputs[0]) if node.op == "quantize" else None
-        if source is None or source.op != "dequantize":
-            nodes.append(node)
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        dequantize = rewriter.producer(node.inputs[0]) if node.op == "quantize" else None
+        if dequantize is None or dequantize.op != "dequantize":
             continue
-        before, after = graph.types[source.inputs[0]].q, graph.types[node.output].q
+        int8 = dequantize.inputs[0]
+        before, after = graph.types[int8].q, graph.types[node.output].q
         assert before is not None and after is not None
-        values = arithmetic.levels(before)
-        table = arithmetic.table(values, after, node.attrs["lo"], node.attrs["hi"])
+        lo, hi = node.attrs["lo"], node.attrs["hi"]
+        table = arithmetic.table(arithmetic.levels(before), after, lo, hi)
         if before == after:
-            table = np.clip(np.arange(-128, 128), node.attrs["lo"], node.attrs["hi"]).astype(np.int8)
+            table = np.clip(np.arange(-128, 128), lo, hi).astype(np.int8)
         entries = graph.add_constant(f"{node.output}.table", table)
-        nodes.append(Node("q8ta_table", (source.inputs[0], entries), node.output, {}, node.source))
-    graph.nodes = nodes
+        rewriter.replace(node, Node("q8ta_table", (int8, entries), node.output, {}, node.source))
+    rewriter.commit()

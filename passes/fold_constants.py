@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
 
-_KEPT = ("dequantize", "dequantize_weight")
+_WEIGHTS = ("dequantize", "dequantize_weight")
 
 
 def fold_constants(graph: Graph) -> None:
@@ -18,32 +17,43 @@ def fold_constants(graph: Graph) -> None:
 
     Dequantized constants stay: an int8 operator may want the int8 behind them.
     """
-    kept: list[Node] = []
-    weights: dict[str, Node] = {}
-    for node in graph.nodes:
-        if node.op in _KEPT and all(name in graph.constants for name in node.inputs):
-            weights[node.output] = node
-        elif all(name in graph.constants for name in node.inputs):
-            _evaluate(graph, node)
-            continue
-        elif moved := _moved(graph, node, weights):
-            node = weights[node.output] = moved
-        kept.append(node)
-    graph.nodes = kept
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        constant = _reads_constants(graph, node)
+        if constant and node.op not in _WEIGHTS:
+            rewriter.make_constant(node, _value(graph, node))
+        elif not constant and OPS[node.op].int8 == Moves() and len(node.inputs) == 1:
+            weight = rewriter.producer(node.inputs[0])
+            is_weight = weight is not None and weight.op in _WEIGHTS and _reads_constants(graph, weight)
+            if weight is not None and is_weight and (moved := _moved(graph, node, weight)):
+                rewriter.replace(node, moved)
+    rewriter.commit()
 
 
-def _moved(graph: Graph, node: Node, weights: Mapping[str, Node]) -> Node | None:
-    """The weight that a byte-moving operator of a weight is, if there is one."""
-    moves = OPS[node.op].int8 == Moves() and len(node.inputs) == 1
-    return _move_weight(graph, node, weights[node.inputs[0]]) if moves and node.inputs[0] in weights else None
+def fold_weights(graph: Graph) -> None:
+    """Replaces every node of constant inputs by its value, the dequantized weights that float operators read too."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        if _reads_constants(graph, node):
+            rewriter.make_constant(node, _value(graph, node))
+    rewriter.commit()
 
 
-def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:
+def _reads_constants(graph: Graph, node: Node) -> bool:
+    return all(name in graph.constants for name in node.inputs)
+
+
+def _value(graph: Graph, node: Node) -> Array:
+    return np.asarray(OPS[node.op].reference(graph.call(node), [graph.constants[name] for name in node.inputs]))
+
+
+def _moved(graph: Graph, node: Node, weight: Node) -> Node | None:
     """dequantize_weight of the moved values, if the channels stay along one axis, each once or repeated."""
     if weight.op == "dequantize":
         t = graph.types[weight.inputs[0]]
         values = _move(graph, node, graph.constants[weight.inputs[0]])
-        return Node("dequantize", (graph.add_constant(f"{weight.inputs[0]}.moved", values, t.dtype, t.q),), node.output)
+        moved = graph.add_constant(f"{weight.inputs[0]}.moved", values, t.dtype, t.q)
+        return Node("dequantize", (moved,), node.output, {}, node.source)
     values, axis = graph.constants[weight.inputs[0]], weight.attrs["axis"]
     shape = [-1 if i == axis else 1 for i in range(values.ndim)]
     channel = np.broadcast_to(np.arange(values.shape[axis]).reshape(shape), values.shape)
@@ -52,12 +62,14 @@ def _move_weight(graph: Graph, node: Node, weight: Node) -> Node | None:
     if not lines:
         return None
     whole = [i for i, line in lines.items() if np.array_equal(line, np.arange(values.shape[axis]))]
-    found = (whole or list(lines))[0]
+    moved_axis = (whole or list(lines))[0]
     moved = graph.add_constant(f"{weight.inputs[0]}.moved", _move(graph, node, values))
     qparams = weight.inputs[1:]
     if not whole:
-        qparams = tuple(graph.add_constant(f"{name}.moved", graph.constants[name][lines[found]]) for name in qparams)
-    return Node("dequantize_weight", (moved, *qparams), node.output, {"axis": found}, node.source)
+        qparams = tuple(
+            graph.add_constant(f"{name}.moved", graph.constants[name][lines[moved_axis]]) for name in qparams
+        )
+    return Node("dequantize_weight", (moved, *qparams), node.output, {"axis": moved_axis}, node.source)
 
 
 def _lines(channel: Array) -> dict[int, Array]:
@@ -72,19 +84,3 @@ def _lines(channel: Array) -> dict[int, Array]:
 
 def _move(graph: Graph, node: Node, array: Array) -> Array:
     return np.asarray(OPS[node.op].reference(graph.call(node), [array]), order="C")
-
-
-def fold_weights(graph: Graph) -> None:
-    """Replaces every node of constant inputs by its value, the dequantized weights that float operators read too."""
-    kept: list[Node] = []
-    for node in graph.nodes:
-        if all(name in graph.constants for name in node.inputs):
-            _evaluate(graph, node)
-        else:
-            kept.append(node)
-    graph.nodes = kept
-
-
-def _evaluate(graph: Graph, node: Node) -> None:
-    value = OPS[node.op].reference(graph.call(node), [graph.constants[name] for name in node.inputs])
-    graph.constants[node.output] = np.asarray(value, order="C")

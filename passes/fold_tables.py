@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Graph, Node
+from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 _IDENTITY = np.arange(-128, 128)
 
@@ -20,36 +21,22 @@ def _clamp(table: Array) -> tuple[int, int] | None:
 
 def fold_tables(graph: Graph) -> None:
     """Applies the three rules in one sweep; a producer is changed only where the table is its only reader."""
-    users = {name: len(found) for name, found in graph.users().items()}
-    index = {node.output: i for i, node in enumerate(graph.nodes)}
-    nodes: list[Node | None] = list(graph.nodes)
-    renamed: dict[str, str] = {}
-    for i, node in enumerate(graph.nodes):
-        node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
-        nodes[i] = node
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
         if node.op != "q8ta_table":
             continue
-        table, source = graph.constants[node.inputs[1]], node.inputs[0]
-        same = graph.types[source].q == graph.types[node.output].q
-        bounds = _clamp(table) if same else None
-        if bounds == (-128, 127) and node.output not in graph.outputs:
-            renamed[node.output] = source
-            users[source] += users[node.output] - 1
-            nodes[i] = None
+        source, table = node.inputs[0], graph.constants[node.inputs[1]]
+        bounds = _clamp(table) if graph.types[source].q == graph.types[node.output].q else None
+        producer = rewriter.only_producer(source)
+        if bounds == (-128, 127) and not (source in graph.inputs and node.output in graph.outputs):
+            rewriter.alias(node, source)
+        elif producer is None:
             continue
-        producer = nodes[index[source]] if source in index else None
-        if producer is None or users[source] != 1 or source in graph.outputs:
-            continue
-        if bounds and {"lo", "hi"} <= set(OPS[producer.op].schema):
-            limits = [int(np.clip(producer.attrs[k], *bounds)) for k in ("lo", "hi")]
-            merged = replace(producer, attrs={**producer.attrs, "lo": limits[0], "hi": limits[1]}, output=node.output)
-        elif bounds == (-128, 127):
-            merged = replace(producer, output=node.output)
+        elif bounds and {"lo", "hi"} <= set(OPS[producer.op].schema):
+            lo, hi = (int(np.clip(producer.attrs[end], *bounds)) for end in ("lo", "hi"))
+            rewriter.replace(node, replace(producer, attrs={**producer.attrs, "lo": lo, "hi": hi}))
         elif producer.op == "q8ta_table":
             first = graph.constants[producer.inputs[1]]
             entries = graph.add_constant(f"{node.output}.table", table[first.astype(np.int64) + 128])
-            merged = replace(producer, inputs=(producer.inputs[0], entries), output=node.output)
-        else:
-            continue
-        nodes[index[source]], nodes[i] = None, merged
-    graph.nodes = [node for node in nodes if node is not None]
+            rewriter.replace(node, replace(producer, inputs=(producer.inputs[0], entries)))
+    rewriter.commit()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def fuse_batch_norm(graph: Graph) -> None:
@@ -14,16 +17,14 @@ def fuse_batch_norm(graph: Graph) -> None:
     Only where the weight is a float constant and nothing else reads the convolution. PT2E folds batch norms itself;
     this catches what it leaves. (Quantized weights are left alone: their scales were chosen without the batch norm.)
     """
-    users, producers = graph.users(), graph.producers()
-    for node in [n for n in graph.nodes if n.op == "batch_norm"]:
-        conv = producers.get(node.inputs[0])
-        if conv is None or conv.op not in ("conv2d", "conv_transpose2d", "linear") or len(users[conv.output]) != 1:
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        conv = rewriter.only_producer(node.inputs[0]) if node.op == "batch_norm" else None
+        if conv is None or conv.op not in ("conv2d", "conv_transpose2d", "linear"):
             continue
         if conv.op == "linear" and len(graph.types[conv.output].shape) != 2:
             continue  # its outputs are the last dimension, a batch norm's channels dimension 1
-        if conv.output in graph.outputs or any(
-            name not in graph.constants for name in (*conv.inputs[1:], *node.inputs[1:])
-        ):
+        if any(name not in graph.constants for name in (*conv.inputs[1:], *node.inputs[1:])):
             continue
         weight, bias = (graph.constants[name].astype(np.float64) for name in conv.inputs[1:])
         gamma, beta, mean, var = (graph.constants[name].astype(np.float64) for name in node.inputs[1:])
@@ -31,5 +32,5 @@ def fuse_batch_norm(graph: Graph) -> None:
         shape = (-1,) + (1,) * (weight.ndim - 1)
         folded_weight = graph.add_constant(f"{conv.inputs[1]}.bn", (weight * factor.reshape(shape)).astype(np.float32))
         folded_bias = graph.add_constant(f"{conv.inputs[2]}.bn", ((bias - mean) * factor + beta).astype(np.float32))
-        merged = Node(conv.op, (conv.inputs[0], folded_weight, folded_bias), node.output, conv.attrs, conv.source)
-        graph.nodes[graph.nodes.index(node)] = merged
+        rewriter.replace(node, replace(conv, inputs=(conv.inputs[0], folded_weight, folded_bias)))
+    rewriter.commit()

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Elementwise, Moves
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def _fill(node: Node) -> Array | None:
@@ -37,25 +38,19 @@ def _hoists(node: Node, quantize: Node, q: QParams | None) -> bool:
 
 def sink_dequantize(graph: Graph) -> None:
     """move(dequantize(x), ...) becomes dequantize(move(x, ...)) where all inputs have one scale and zero point."""
-    producers = graph.producers()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        sources = [producers.get(name) for name in node.inputs]
-        int8 = [s.inputs[0] for s in sources if s is not None and s.op == "dequantize"]
-        if (
-            not OPS[node.op].keeps_int8
-            or len(int8) != len(node.inputs)
-            or len({graph.types[i].q for i in int8}) != 1
-            or not _sinks(node, graph.types[int8[0]].q)
-        ):
-            nodes.append(node)
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        if not OPS[node.op].keeps_int8:
             continue
-        moved = graph.fresh(f"{node.output}.int8")
-        graph.types[moved] = TensorType(graph.types[node.output].shape, "int8x4", graph.types[int8[0]].q)
-        sunk = Node("dequantize", (moved,), node.output, {}, node.source)
-        producers[node.output] = sunk
-        nodes += [replace(node, inputs=tuple(int8), output=moved), sunk]
-    graph.nodes = nodes
+        sources = [rewriter.producer(name) for name in node.inputs]
+        int8 = tuple(source.inputs[0] for source in sources if source is not None and source.op == "dequantize")
+        quantizations = {graph.types[name].q for name in int8}
+        if len(int8) != len(node.inputs) or len(quantizations) != 1 or not _sinks(node, q := quantizations.pop()):
+            continue
+        to = TensorType(graph.types[node.output].shape, INT8X4, q)
+        moved = rewriter.insert(node, node.op, int8, node.attrs, to, f"{node.output}.int8")
+        rewriter.replace(node, Node("dequantize", (moved,), node.output, {}, node.source))
+    rewriter.commit()
 
 
 def sink_moves(graph: Graph) -> None:
@@ -63,61 +58,48 @@ def sink_moves(graph: Graph) -> None:
 
     Only where nothing else reads the moved value and x is computed in float.
     """
-    swapped = True
-    while swapped:
-        swapped = False
-        users, producers = graph.users(), graph.producers()
-        for node in graph.nodes:
-            move = producers.get(node.inputs[0]) if isinstance(OPS[node.op].int8, Elementwise) else None
-            if (
-                move is None
-                or not isinstance(OPS[move.op].int8, Moves)
-                or _fill(move) is not None
-                or len(move.inputs) != 1
-            ):
-                continue
-            source = producers.get(move.inputs[0])
-            alone = len(users[move.output]) == 1 and move.output not in graph.outputs
-            if not alone or source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
-                continue
-            activated = graph.fresh(f"{node.output}.unmoved")
-            graph.types[activated] = graph.types[move.inputs[0]]
-            at = graph.nodes.index(node)
-            graph.nodes[at : at + 1] = [
-                replace(node, inputs=(move.inputs[0], *node.inputs[1:]), output=activated),
-                replace(move, inputs=(activated,), output=node.output),
-            ]
-            graph.nodes.remove(move)
-            swapped = True
-            break
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        unary: Node | None = node
+        while unary is not None:
+            unary = _swapped(rewriter, unary)
+    rewriter.commit()
+
+
+def _swapped(rewriter: Rewriter, unary: Node) -> Node | None:
+    """Swaps an elementwise operator with the move before it; returns the operator, now first, if they swapped."""
+    move = rewriter.only_producer(unary.inputs[0]) if isinstance(OPS[unary.op].int8, Elementwise) else None
+    if move is None or OPS[move.op].int8 != Moves() or len(move.inputs) != 1:
+        return None
+    source = rewriter.producer(move.inputs[0])
+    if source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
+        return None
+    to = rewriter.graph.types[move.inputs[0]]
+    activated = rewriter.insert(unary, unary.op, move.inputs, unary.attrs, to, f"{unary.output}.unmoved")
+    rewriter.replace(unary, replace(move, inputs=(activated,)))
+    return rewriter.producer(activated)
 
 
 def hoist_quantize(graph: Graph) -> None:
     """quantize(move(x, ...)) becomes move(quantize(x), ...) where nothing else reads the moved float value."""
-    users = graph.users()
-    nodes: list[Node] = []
-    for node in reversed(graph.nodes):
-        readers = users[node.output]
-        if (
-            not OPS[node.op].keeps_int8
-            or node.output in graph.outputs
-            or len(readers) != 1
-            or readers[0].op != "quantize"
-            or not _hoists(node, readers[0], graph.types[readers[0].output].q)
-        ):
-            nodes.append(node)
+    rewriter = Rewriter(graph)
+    for node in rewriter.backwards():
+        quantize = rewriter.only_reader(node.output) if OPS[node.op].keeps_int8 else None
+        if quantize is None or quantize.op != "quantize":
             continue
-        quantize = readers[0]
         q = graph.types[quantize.output].q
-        hoisted: list[Node] = []
-        for name in dict.fromkeys(node.inputs):
-            int8 = graph.fresh(f"{name}.int8")
-            graph.types[int8] = TensorType(graph.types[name].shape, "int8x4", q)
-            hoisted.append(Node("quantize", (name,), int8, quantize.attrs, quantize.source))
-            users[name] = [hoisted[-1] if reader is node else reader for reader in users[name]]
-        by_name = {h.inputs[0]: h.output for h in hoisted}
-        moved = replace(node, inputs=tuple(by_name[i] for i in node.inputs), output=quantize.output)
-        nodes[nodes.index(quantize)] = moved
-        # The new quantizes are the only readers of their inputs if `node` was, so a chain of moves hoists in one sweep.
-        nodes += hoisted[::-1]
-    graph.nodes = nodes[::-1]
+        if not _hoists(node, quantize, q):
+            continue
+        int8 = {
+            name: rewriter.insert(
+                node,
+                "quantize",
+                (name,),
+                quantize.attrs,
+                TensorType(graph.types[name].shape, INT8X4, q),
+                f"{name}.int8",
+            )
+            for name in dict.fromkeys(node.inputs)
+        }
+        rewriter.replace(quantize, replace(node, inputs=tuple(int8[name] for name in node.inputs)))
+    rewriter.commit()

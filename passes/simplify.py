@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.passes.rewriter import Rewriter
 
-_SAME_SHAPE = ("view", "expand", "permute", "slice", "pad")
+_SAME_SHAPE = ("view", "expand", "permute", "slice", "pad", "cat")
 
 
 def _is_identity(graph: Graph, node: Node) -> bool:
@@ -23,31 +24,26 @@ def _is_identity(graph: Graph, node: Node) -> bool:
             return True
 
 
-def _repeats(graph: Graph, node: Node) -> bool:
-    """Whether a node is a cat of one value with itself along a dimension of extent 1: an expand, in one read."""
+def _as_expand(graph: Graph, node: Node) -> Node:
+    """A cat of one value with itself along a dimension of extent 1 as an expand, in one read; else the node."""
     first = graph.types[node.inputs[0]].shape if node.inputs else ()
-    return node.op == "cat" and len(set(node.inputs)) == 1 < len(node.inputs) and first[node.attrs["dim"]] == 1
+    if node.op != "cat" or len(set(node.inputs)) != 1 or first[node.attrs["dim"]] != 1:
+        return node
+    shape = [-1] * len(first)
+    shape[node.attrs["dim"]] = len(node.inputs)
+    return replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": tuple(shape)})
 
 
 def simplify(graph: Graph) -> None:
-    """Removes views, permutes, slices and pads that do nothing, merges equal nodes, and makes
+    """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes, and makes
     an expand of a cat that repeats one value."""
-    renamed: dict[str, str] = {}
-    seen: dict[object, str] = {}
-    kept: list[Node] = []
-    for node in graph.nodes:
-        node = Node(node.op, tuple(renamed.get(i, i) for i in node.inputs), node.output, node.attrs, node.source)
-        if _repeats(graph, node):
-            shape = [-1] * len(graph.types[node.output].shape)
-            shape[node.attrs["dim"]] = len(node.inputs)
-            node = replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": tuple(shape)})
-        key = (node.op, node.inputs, repr(sorted(node.attrs.items())), graph.types[node.output])
+    rewriter = Rewriter(graph)
+    equal: dict[object, str] = {}
+    for given in rewriter.nodes():
+        node = rewriter.replace(given, _as_expand(graph, given))
+        first = equal.setdefault((graph.call(node), node.inputs), node.output)
         if _is_identity(graph, node):
-            renamed[node.output] = node.inputs[0]
-        elif key in seen:
-            renamed[node.output] = seen[key]
-        else:
-            seen[key] = node.output
-            kept.append(node)
-    graph.nodes = kept
-    graph.outputs = [renamed.get(name, name) for name in graph.outputs]
+            rewriter.alias(node, node.inputs[0])
+        elif first != node.output:
+            rewriter.alias(node, first)
+    rewriter.commit()
