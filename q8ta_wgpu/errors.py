@@ -23,3 +23,7 @@ class DeviceError(Q8taError):
 
 class InputError(Q8taError):
     """An argument of a call (calibration data, session inputs, options) is not what the model needs."""
+
+
+class LinkError(Q8taError):
+    """The WGSL files do not give a kernel what it needs: a name without a definition, or with several."""

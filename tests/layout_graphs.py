@@ -8,14 +8,39 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.layout import Layout, Shape, byte_address, canonical
+from q8ta_wgpu.ir.layout import Layout, Shape, canonical
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Choice, Option, Problem
 
 CHANNELS = 6
+
+
+def byte_address(
+    n: NDArray[np.int64], c: NDArray[np.int64], h: NDArray[np.int64], w: NDArray[np.int64], shape: Shape, layout: Layout
+) -> NDArray[np.int64]:
+    """Byte address of element (n, c, h, w) of a tensor of `shape`: the formulas, written
+    by hand, that the table of layouts and what is made from it are held against."""
+    _, cs, hs, ws = canonical(shape)
+    c4, h4, w4 = -(-cs // 4), -(-hs // 4), -(-ws // 4)
+    match layout:
+        case Layout.PACKED_INT8_4W:
+            return (((n * cs + c) * hs + h) * w4 + w // 4) * 4 + w % 4
+        case Layout.PACKED_INT8_4C:
+            return (((n * hs + h) * ws + w) * c4 + c // 4) * 4 + c % 4
+        case Layout.PACKED_INT8_4C1W:
+            return (((n * hs + h) * c4 + c // 4) * ws + w) * 4 + c % 4
+        case Layout.PACKED_INT8_4W4C:
+            return (((n * hs + h) * w4 + w // 4) * c4 + c // 4) * 16 + w % 4 * 4 + c % 4
+        case Layout.PACKED_INT8_4H4W:
+            return (((n * cs + c) * h4 + h // 4) * w4 + w // 4) * 16 + h % 4 * 4 + w % 4
+        case Layout.TENSOR_WIDTH_PACKED:
+            return (((n * cs + c) * hs + h) * ws + w) * 4
+        case _:
+            raise ValueError(f"{layout.short} has no address formula")
 
 
 def addresses(shape: Shape, layout: Layout) -> Array:

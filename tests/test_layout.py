@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import q8ta_wgpu.ir.layout
 from q8ta_wgpu.ir.layout import (
     INT8_LAYOUTS,
     PACKINGS,
     ROW_MAJOR,
     Layout,
     Shape,
-    byte_address,
     canonical,
     pack,
     packed_axis,
@@ -29,8 +26,9 @@ from q8ta_wgpu.ir.layout import (
     word_count,
     word_grid,
 )
+from q8ta_wgpu.program import link
+from tests.layout_graphs import byte_address
 
-LIBRARY = Path(q8ta_wgpu.__file__).parent / "kernels" / "lib" / "layout.wgsl"
 AWKWARD = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13)  # primes, 1, multiples of 4 and their neighbours
 GPU_LAYOUTS = (*INT8_LAYOUTS, ROW_MAJOR)
 
@@ -201,10 +199,9 @@ class Gpu:
 @pytest.fixture(scope="module")
 def gpu() -> Iterator[Gpu]:
     device = wgpu.gpu.request_adapter_sync().request_device_sync()  # no adapter: an error, not a skip
-    library = LIBRARY.read_text()
     pipelines = {}
     for layout in GPU_LAYOUTS:
-        module = device.create_shader_module(code=library + SHADER.replace("{name}", layout.short))
+        module = device.create_shader_module(code=link.complete(SHADER.replace("{name}", layout.short)))
         pipelines[layout] = device.create_compute_pipeline(
             layout="auto", compute={"module": module, "entry_point": "evaluate"}
         )

@@ -36,8 +36,7 @@ from q8ta_wgpu.model import encoding, reference
 from q8ta_wgpu.model import file as modelfile
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.program import link
-from tests import harness
+from tests import harness, test_wgsl
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()
@@ -790,21 +789,17 @@ def _output_q(dtype: str) -> Any:
 LOOP = re.compile(r"\b(?:for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]+);|(while|loop)\b)")
 
 
-@pytest.mark.parametrize("op", [op for op in OPS.values() if op.kernels], ids=lambda op: op.name)
-def test_every_loop_is_accounted_for(op: Op) -> None:
+def test_every_loop_is_accounted_for() -> None:
     """Trusted shader modules have no loop bound, so an operator whose shader loops over anything but a fixed number (a
     literal, module constants) or its weight's taps states its work; `verify` holds it below MAX_WORK."""
-    weighted_sum = isinstance(op.int8, WeightedSum) or op.operands[1:5] == weighted.OPERANDS[1:]
-    if weighted_sum or op.work is not None:
-        return
-    for kernel in op.kernels:
-        stems = [f"map_{kind}" for kind in ("int8x4", "float32")] if "map" in kernel.source else []
-        for stem in (*stems, *(s for s in kernel.source if s not in ("map", "dot"))):
-            for bound, keyword in LOOP.findall(link.source(stem)):
-                fixed = re.fullmatch(r"(\d+u?|[A-Z][A-Z0-9_]*)( / [A-Z][A-Z0-9_]*)?", bound.strip())
-                assert fixed and not keyword, (
-                    f"{op.name}: {stem}.wgsl loops to {bound or keyword}; give the Op a `work`"
-                )
+    for text, step in test_wgsl.modules().items():
+        op = OPS[step.node.op]
+        weighted_sum = isinstance(op.int8, WeightedSum) or op.operands[1:5] == weighted.OPERANDS[1:]
+        for bound, keyword in () if weighted_sum or op.work is not None else LOOP.findall(text):
+            fixed = re.fullmatch(r"(\d+u?|[A-Z][A-Z0-9_]*)( / [A-Z][A-Z0-9_]*)?", bound.strip())
+            assert fixed and not keyword, (
+                f"{step.variant.kernel.name} loops to {bound or keyword}; give the Op a `work`"
+            )
 
 
 def test_work_is_bounded(saved: bytes, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import clone_call
 from q8ta_wgpu.program import link
+from q8ta_wgpu.program.wgsl import definitions
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache as tune_cache
 from q8ta_wgpu.tune import timing as tune_timing
@@ -405,8 +406,9 @@ def test_a_changed_source_is_timed_anew(monkeypatch: pytest.MonkeyPatch) -> None
     names = {way.kernel.name: way.kernel.source for _, way in clock.asked}
     changed = {name for name, stems in names.items() if "gemm" in stems}
     assert changed and changed != names.keys()
-    original = link.source
-    monkeypatch.setattr(link, "source", lambda stem: original(stem) + ("// better" if stem == "gemm" else ""))
+    original = link.link
+    better = [(d.text, f"{d.text} // better") for d in definitions()["main"] if d.file == "gemm"]
+    monkeypatch.setattr(link, "link", lambda *args: original(*args).replace(*better[0]))
     _, clock = tuned(MODEL.graph, monkeypatch, by_estimate)
     assert {way.kernel.name for _, way in clock.asked} == changed
 

@@ -37,16 +37,16 @@ def steps() -> Iterator[Step]:
 
 
 @functools.cache
-def modules() -> dict[str, str]:
-    """Every linked module, for CPUs and GPUs, with packed and with emulated dot products, and a kernel it is of."""
-    found: dict[str, str] = {}
+def modules() -> dict[str, Step]:
+    """Every linked module, for CPUs and GPUs, with packed and with emulated dot products, and a step it is of."""
+    found: dict[str, Step] = {}
     for step in steps():
         op, kernel = OPS[step.node.op], step.variant.kernel
         params = link.fields(kernel, op, step.call, word_count(step.call.output.shape, step.variant.out))
         for target in TARGETS:
             if kernel.runs(step.call, target):
                 text = link.link(kernel, op, step.call, step.variant.reads, step.variant.out, params, target)
-                found.setdefault(text, kernel.name)
+                found.setdefault(text, step)
     return found
 
 
@@ -71,7 +71,7 @@ def refused(text: str, tint: wgpudawn.GPUDevice) -> str:
 
 
 def test_tint_takes_every_module(tint: wgpudawn.GPUDevice) -> None:
-    wrong = {name: text for module, name in modules().items() if (text := refused(module, tint))}
+    wrong = {step.variant.kernel.name: text for module, step in modules().items() if (text := refused(module, tint))}
     assert not wrong, wrong
 
 

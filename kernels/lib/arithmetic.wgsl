@@ -30,3 +30,8 @@ fn splat(v: i32) -> u32 {
 fn lane(word: u32, index: u32) -> i32 {
   return extractBits(bitcast<i32>(word), index * 8u, 8u);
 }
+
+// Words, or blocks of four, that an extent takes.
+fn quads(extent: u32) -> u32 {
+  return (extent + 3u) / 4u;
+}

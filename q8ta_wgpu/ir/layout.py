@@ -63,21 +63,23 @@ ANY_INT8 = CHANNELS_PACKED_INT8 | WIDTH_PACKED_INT8
 
 @dataclass(frozen=True)
 class Packing:
-    """How a packed int8 layout orders bytes.
+    """How a layout orders words: a row of the table of layouts.
 
     Attributes:
-        packed: axis (0=N 1=C 2=H 3=W) whose four neighbours share a word.
+        packed: axis (0=N 1=C 2=H 3=W) whose neighbours share a word.
         outer: axis whose four neighbours share a 16-byte block, or None.
         order: slow to fast order of the words; capitals are whole or block indices, lower case is the row in a block.
+        lanes: elements of a word.
     """
 
     packed: int
     outer: int | None
     order: str
+    lanes: int = 4
 
     def block(self, axis: int) -> int:
         """How many neighbours along `axis` share a word or a block: 4 or 1."""
-        return 4 if axis in (self.packed, self.outer) else 1
+        return self.lanes if axis == self.packed else 4 if axis == self.outer else 1
 
 
 PACKINGS: dict[Layout, Packing] = {
@@ -87,6 +89,9 @@ PACKINGS: dict[Layout, Packing] = {
     Layout.PACKED_INT8_4W4C: Packing(1, 3, "NHWCw"),
     Layout.PACKED_INT8_4H4W: Packing(3, 2, "NCHWh"),
 }
+
+ROWS = Packing(3, None, "NCHW", lanes=1)
+"""Of row-major floats. What each row means in WGSL is written by q8ta_wgpu/program/layout_functions.py."""
 
 
 def packing_of(layout: Layout) -> Packing:
@@ -154,26 +159,3 @@ def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout) -> NDArray[n
     data = np.ascontiguousarray(words, "<u4").view(np.int8).reshape([split[axis] for axis in order])
     whole = data.transpose(np.argsort(order)).reshape([split[2 * a] * split[2 * a + 1] for a in range(4)])
     return np.ascontiguousarray(whole[:n, :c, :h, :w]).reshape(shape)
-
-
-def byte_address(
-    n: NDArray[np.int64], c: NDArray[np.int64], h: NDArray[np.int64], w: NDArray[np.int64], shape: Shape, layout: Layout
-) -> NDArray[np.int64]:
-    """Byte address of element (n, c, h, w) of a tensor of `shape`: the formulas the WGSL index functions implement."""
-    _, cs, hs, ws = canonical(shape)
-    c4, h4, w4 = -(-cs // 4), -(-hs // 4), -(-ws // 4)
-    match layout:
-        case Layout.PACKED_INT8_4W:
-            return (((n * cs + c) * hs + h) * w4 + w // 4) * 4 + w % 4
-        case Layout.PACKED_INT8_4C:
-            return (((n * hs + h) * ws + w) * c4 + c // 4) * 4 + c % 4
-        case Layout.PACKED_INT8_4C1W:
-            return (((n * hs + h) * c4 + c // 4) * ws + w) * 4 + c % 4
-        case Layout.PACKED_INT8_4W4C:
-            return (((n * hs + h) * w4 + w // 4) * c4 + c // 4) * 16 + w % 4 * 4 + c % 4
-        case Layout.PACKED_INT8_4H4W:
-            return (((n * cs + c) * h4 + h // 4) * w4 + w // 4) * 16 + h % 4 * 4 + w % 4
-        case Layout.TENSOR_WIDTH_PACKED:
-            return (((n * cs + c) * hs + h) * ws + w) * 4
-        case _:
-            raise GraphError(f"{layout.short} has no address formula")

@@ -1,35 +1,40 @@
-"""Links a kernel's WGSL: its files, the libraries, and generated bindings, params struct and operand functions.
+"""Links a kernel's WGSL: what its `main` reaches among the definitions of all files, and what only a call can tell.
 
-Module-scope declarations have no order in WGSL, so linking is appending. For an activation operand `x` a kernel may
-call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8 only), `x_at(p)` (the element as i32 or f32)
-and, where result and operand are int8 of one shape and packed axis, `x_word_of(word)` (its word for a result's word);
-for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element (the type of its
-elements: i32 or f32). Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as
-vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th; without positions, `x_item(i, at)` what
-its buffer holds at an index. A synced kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are
-equal, everything is bound as vectors of four words.
+A kernel names the file its `main` is in and, where several files define a name, the files whose definitions it takes;
+every other name is found by itself (q8ta_wgpu/program/wgsl.py holds the index). Only what is reached is written, a
+comment above each definition saying where it stands.
+
+For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8
+only), `x_at(p)` (the element as i32 or f32) and, where result and operand are int8, `x_word_of(word)` (its word for a
+result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element
+(the type of its elements: i32 or f32). Constant operands are plain arrays under their name, and `Kernel.wide` names
+what is bound as vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is
+what its buffer holds at an index. A synced kernel gives `combine(a, b, ...)` from words to a word; where all its
+layouts are equal, everything is bound as vectors of four words.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources.abc import Traversable
 
 import numpy as np
 
+from q8ta_wgpu.errors import LinkError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Call
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, packed_axis
 from q8ta_wgpu.ir.op import Op, dims
 from q8ta_wgpu.ir.target import BASELINE, Target
-from q8ta_wgpu.program.unroll import unroll
+from q8ta_wgpu.program.layout_functions import layout_functions
+from q8ta_wgpu.program.unroll import constants, unroll
+from q8ta_wgpu.program.wgsl import Definition, definitions, files, scan
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
 _BUFFER = {INT8X4: "u32", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
+_ELEMENT = {INT8X4: "i32", FLOAT32: "f32"}
 
 
 @dataclass(frozen=True)
@@ -39,19 +44,6 @@ class Binding:
     name: str
     dtype: str
     layout: Layout | None
-
-
-@functools.cache
-def _files() -> dict[str, Traversable]:
-    """The WGSL files of all families by stem."""
-    folders = [f for f in importlib.resources.files("q8ta_wgpu.kernels").iterdir() if f.is_dir()]
-    return {f.name.removesuffix(".wgsl"): f for folder in folders for f in folder.iterdir() if f.name.endswith(".wgsl")}
-
-
-@functools.cache
-def source(stem: str) -> str:
-    """The text of the file `stem`.wgsl of a family."""
-    return _files()[stem].read_text(encoding="utf-8")
 
 
 def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Binding, ...]:
@@ -76,7 +68,7 @@ def _operand(binding: Binding, slot: int, kernel: Kernel) -> list[str]:
     name, wide = binding.name, binding.name in kernel.wide
     element = _element(name, binding.dtype, kernel)
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
-    if binding.layout is None or wide or not kernel.positions:
+    if binding.layout is None or wide:
         return lines
     lines.append(
         f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}"
@@ -111,11 +103,11 @@ def _variadic(op: Op, operands: Sequence[Binding], kernel: Kernel) -> list[str]:
         cases = " ".join(f"case {i}u: {{ return {b.name}{read}; }}" for i, b in enumerate(members[1:], 1))
         return f"{{ switch i {{ {cases} default: {{ return {members[0].name}{read}; }} }} }}"
 
-    if not kernel.positions:
-        element = _element(members[0].name, members[0].dtype, kernel)
-        return [f"fn {name}_item(i: u32, at: u32) -> {element} {body('[at]')}"]
-    element = "i32" if members[0].dtype == INT8X4 else "f32"
-    return [f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {body('_at(p)')}"]
+    stored, element = _element(members[0].name, members[0].dtype, kernel), _ELEMENT[members[0].dtype]
+    return [
+        f"fn {name}_item(i: u32, at: u32) -> {stored} {body('[at]')}",
+        f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {body('_at(p)')}",
+    ]
 
 
 def _vectors(kernel: Kernel, operands: Sequence[Binding], call: Call, out: Layout) -> Kernel:
@@ -123,7 +115,7 @@ def _vectors(kernel: Kernel, operands: Sequence[Binding], call: Call, out: Layou
     activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
     if any((layout, shape) != (out, call.output.shape) for _, layout, shape in activations):
         return kernel
-    return replace(kernel, wide=(*(name for name, _, _ in activations), "y"), positions=False)
+    return replace(kernel, wide=(*(name for name, _, _ in activations), "y"))
 
 
 def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
@@ -144,14 +136,12 @@ def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
 
 def _result(dtype: str, layout: Layout, slot: int, kernel: Kernel) -> list[str]:
     buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, kernel)}>;"
-    if not kernel.positions:
-        return [buffer]
     step = ["0u"] * 4
     if dtype == INT8X4:
         step[packed_axis(layout)] = "1u"
     return [
         buffer,
-        f"alias Element = {'i32' if dtype == INT8X4 else 'f32'};",
+        f"alias Element = {_ELEMENT[dtype]};",
         f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
         f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
         f"const Y_LANE = vec4<u32>({', '.join(step)});",
@@ -195,31 +185,105 @@ def link(
     if kernel.synced:
         kernel = _vectors(kernel, operands, call, out)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
-    lines = [f"// {' '.join(kernel.source)}", f"struct Params {{ {struct} }}"]
+    given = [f"struct Params {{ {struct} }}"]
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
-        lines += _operand(binding, slot, kernel)
-        words = kernel.positions and binding.name not in kernel.wide
-        if words and binding.layout is not None and binding.dtype == call.output.dtype == INT8X4:
-            lines.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
+        given += _operand(binding, slot, kernel)
+        words = binding.layout is not None and binding.name not in kernel.wide
+        if words and binding.dtype == call.output.dtype == INT8X4:
+            given.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
-        lines += _variadic(op, operands, kernel)
+        given += _variadic(op, operands, kernel)
     if kernel.synced:
-        lines += _combined(operands, "y" in kernel.wide)
-    lines += _result(call.output.dtype, out, len(operands), kernel)
-    lines.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
-    lines += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    choices = {
-        "map": f"map_{call.output.dtype}",
-        "shared_map": f"shared_map_{call.output.dtype}",
-        "extremes": f"extremes_{call.output.dtype}",
-        "dot": "dot_packed" if target.packed_dot else "dot_emulated",
-    }
-    stems = [choices.get(stem, stem) for stem in kernel.source]
-    text = "\n".join([*lines, *(source(stem) for stem in (*stems, "arithmetic", "layout"))])
-    if not (kernel.unrolled and target.unroll):
-        return text
-    label, _, rest = text.partition("\n")
-    return f"{label}\n{unroll(rest)}"
+        given += _combined(operands, "y" in kernel.wide)
+    given += _result(call.output.dtype, out, len(operands), kernel)
+    given.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
+    given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
+    dot = "dot_packed" if target.packed_dot else "dot_emulated"
+    sources = (dot if stem == "dot" else stem for stem in kernel.source)
+    chosen = tuple(stem if stem in files() else f"{stem}_{call.output.dtype}" for stem in sources)
+    try:
+        return _module(chosen, tuple(given), kernel.unrolled and target.unroll)
+    except LinkError as error:
+        raise LinkError(f"kernel {kernel.name}: {error}") from None
+
+
+def complete(text: str, *chosen: str) -> str:
+    """A module of one's own with the definitions it refers to; where several files define a name, one `chosen` does."""
+    given = {definition.name: definition for definition in scan(text)}
+    reached = _reached(given.values(), given, chosen)
+    return "\n".join((text, *_sources(d for d in reached if d.name not in given)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _module(chosen: tuple[str, ...], given: tuple[str, ...], written_out: bool) -> str:
+    """The module of the `main` in a file chosen, with the given definitions; a call's many repetitions find it made.
+
+    With `written_out`, loops of a known number of turns are unrolled.
+    """
+    own = {definition.name: definition for line in given for definition in _scanned(line)}
+    (main,) = (d for d in definitions()["main"] if d.file in chosen)
+    bound = [d for d in own.values() if d.kind == "var" or d.name == "Params"]
+    reached = _reached((*bound, main), own, chosen)
+    members = set(re.findall(r"(\w+):", own["Params"].text))
+    for definition in reached:
+        if missing := [name for name in definition.fields if name not in members]:
+            raise LinkError(f"{definition.place} reads params.{missing[0]}, which its `params` does not give")
+    if written_out:
+        known = constants("\n".join(d.text for d in reached))
+        reached = [replace(d, text=unroll(d.text, known)) for d in reached]
+    return "\n".join((f"// {' '.join(chosen)}", *_sources(reached)))
+
+
+def _sources(reached: Iterable[Definition]) -> Iterator[str]:
+    for definition in reached:
+        yield f"// {definition.place}\n{definition.text}" if definition.file else definition.text
+
+
+@functools.lru_cache(maxsize=4096)
+def _scanned(text: str) -> tuple[Definition, ...]:
+    return tuple(scan(text))
+
+
+@functools.cache
+def _index() -> Mapping[str, tuple[Definition, ...]]:
+    """What the files define, and the functions of the table of layouts, by name."""
+    layouts = (d for text in layout_functions() for d in scan(text))
+    return {**definitions(), **{d.name: (replace(d, file="table of layouts", line=0),) for d in layouts}}
+
+
+def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: Sequence[str]) -> list[Definition]:
+    """The roots and all they refer to, those of a file together and in its order, the first root's file first."""
+    found: dict[str, Definition] = {}
+    waiting = list(roots)
+    ranks: dict[str, int] = {}
+    for definition in waiting:  # grows while it is walked
+        if (other := found.setdefault(definition.name, definition)) is not definition:
+            raise LinkError(f"{definition.name} would be defined twice, by {other.place} and by {definition.place}")
+        ranks.setdefault(definition.file, len(ranks))
+        for name in definition.names:
+            wanted = _resolved(name, definition, own, chosen)
+            if found.get(name) is not wanted:
+                waiting.append(wanted)
+    return sorted(found.values(), key=lambda d: (ranks[d.file], d.line))
+
+
+def _resolved(name: str, user: Definition, own: Mapping[str, Definition], chosen: Sequence[str]) -> Definition:
+    """What a name means where it is used: a given definition, the file's own, the only one there is, or the one of the
+    files chosen."""
+    if name in own:
+        return own[name]
+    candidates = _index().get(name, ())
+    for choice in (
+        [d for d in candidates if d.file == user.file],
+        candidates,
+        [d for d in candidates if d.file in chosen],
+    ):
+        if len(choice) == 1:
+            return choice[0]
+    places = ", ".join(d.place for d in candidates) or "no file"
+    raise LinkError(
+        f"{user.place or user.name} uses {name}, which {places} defines, and of {', '.join(chosen)} not one"
+    )
 
 
 def _literal(value: int) -> str:

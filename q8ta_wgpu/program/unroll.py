@@ -35,10 +35,13 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def unroll(text: str) -> str:
-    """The text without comments, its loops of a known number of turns, at most MOST_TURNS, written out."""
+def unroll(text: str, known: Mapping[str, int] | None = None) -> str:
+    """The text without comments, its loops of a known number of turns, at most MOST_TURNS, written out.
+
+    `known` are the constants it may use, by default its own.
+    """
     text = _COMMENT.sub("", text)
-    return _written_out(text, _constants(text))
+    return _written_out(text, constants(text) if known is None else known)
 
 
 def _written_out(text: str, known: Mapping[str, int]) -> str:
@@ -68,7 +71,7 @@ def _end_of_block(text: str, at: int) -> int:
     raise ValueError(f"a block of the WGSL is not closed: {text[at : at + 60]!r}")
 
 
-def _constants(text: str) -> dict[str, int]:
+def constants(text: str) -> dict[str, int]:
     """The module's constants that are whole numbers at least 0, by name, in the order in which they follow."""
     waiting = dict(_CONST.findall(text))
     known: dict[str, int] = {}

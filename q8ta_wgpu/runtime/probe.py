@@ -66,7 +66,7 @@ def contract(device: Device) -> str:
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a), 0], np.uint32).tobytes() + np.array([1 / _SCALE, _SCALE], np.float32).tobytes()
-    text = f"// probe of the arithmetic contract\n{_BINDINGS}{link.source('arithmetic')}{_CONTRACT}"
+    text = link.complete(f"// probe of the arithmetic contract\n{_BINDINGS}{_CONTRACT}")
     found = _run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
     wrong = np.argwhere(found.reshape(expected.shape) != expected)
     if not len(wrong):
@@ -158,7 +158,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     found = {}
     for name in ("packed", "emulated"):
-        text = f"// probe of the {name} dot product\n{_BINDINGS}{link.source(f'dot_{name}')}{main}"
+        text = link.complete(f"// probe of the {name} dot product\n{_BINDINGS}{main}", f"dot_{name}")
         _run(device, text, buffers, words, groups, 1)
         repeats, elapsed, best = 1, 0.0, 0.0
         while elapsed < seconds and repeats < 4096:

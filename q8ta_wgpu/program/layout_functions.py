@@ -1,0 +1,57 @@
+"""WGSL index and coordinate functions, written from the table of layouts (`ir.layout.PACKINGS`).
+
+p and d are (n, c, h, w): a position and the tensor's extents. `index_4C(p, d)` is the word that holds p;
+`coord_4C(word, d)` the position of lane 0 of a word, outside the tensor for words of padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from q8ta_wgpu.ir.layout import PACKINGS, ROW_MAJOR, ROWS, Packing
+
+_AXIS = dict(zip("NCHW", "xyzw", strict=True))
+
+
+def layout_functions() -> Iterator[str]:
+    """The functions of every layout, row-major floats included."""
+    for layout, packing in {ROW_MAJOR: ROWS, **PACKINGS}.items():
+        yield _index(layout.short, packing)
+        yield _coord(layout.short, packing)
+
+
+def _extent(letter: str, packing: Packing) -> str:
+    """How many values the digit of a letter of `Packing.order` takes."""
+    if letter.islower():
+        return "4u"
+    extent = f"d.{_AXIS[letter]}"
+    return extent if packing.block("NCHW".index(letter)) == 1 else f"quads({extent})"
+
+
+def _digit(letter: str, packing: Packing) -> str:
+    place = f"p.{_AXIS[letter.upper()]}"
+    if letter.islower():
+        return f"{place} % 4u"
+    return place if packing.block("NCHW".index(letter)) == 1 else f"{place} / 4u"
+
+
+def _index(name: str, packing: Packing) -> str:
+    first, rest = packing.order[0], packing.order[1:]
+    word = _digit(first, packing)
+    for letter in rest:
+        word = f"{f'({word})' if ' ' in word else word} * {_extent(letter, packing)} + {_digit(letter, packing)}"
+    return f"fn index_{name}(p: vec4<u32>, d: vec4<u32>) -> u32 {{ return {word}; }}"
+
+
+def _coord(name: str, packing: Packing) -> str:
+    first, rest = packing.order[0], packing.order[1:]
+    lines, terms = ["let r0 = word;"], dict[str, list[str]]()
+    for turn, letter in enumerate(reversed(rest)):
+        extent = _extent(letter, packing)
+        lines.append(f"let r{turn + 1} = r{turn} / {extent};")
+        blocks = letter.isupper() and packing.block("NCHW".index(letter)) > 1
+        terms.setdefault(letter.upper(), []).append(f"r{turn} % {extent}{' * 4u' if blocks else ''}")
+    terms[first] = [f"r{len(rest)}"]
+    place = ", ".join(" + ".join(terms[axis]) for axis in "NCHW")
+    body = "\n  ".join((*lines, f"return vec4<u32>({place});"))
+    return f"fn coord_{name}(word: u32, d: vec4<u32>) -> vec4<u32> {{\n  {body}\n}}"

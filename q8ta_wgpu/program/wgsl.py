@@ -1,0 +1,162 @@
+"""A scanner of WGSL: the definitions of a module, and which other definitions each refers to.
+
+It knows enough of the language to tell a reference from a member, a local name and an attribute, and nothing of types.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from q8ta_wgpu.errors import LinkError
+
+_TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DECLARATIONS = frozenset(("fn", "struct", "const", "override", "var", "alias", "enable"))
+_LOCAL = frozenset(("let", "var", "const"))
+_WITH_EXPRESSIONS = frozenset(("workgroup_size", "binding", "group", "size", "align", "id"))
+"""Attributes whose arguments are expressions; those of others (builtin, interpolate ...) are names of their own."""
+
+_WORDS = """
+alias break case const const_assert continue continuing default diagnostic discard else enable false fn for if let
+loop override requires return struct switch true var while _ bool f16 f32 i32 u32 array atomic ptr vec2 vec3 vec4
+mat2x2 mat2x3 mat2x4 mat3x2 mat3x3 mat3x4 mat4x2 mat4x3 mat4x4 vec2f vec2h vec2i vec2u vec3f vec3h vec3i vec3u vec4f
+vec4h vec4i vec4u function private workgroup uniform storage read write read_write bitcast all any select arrayLength
+abs acos acosh asin asinh atan atanh atan2 ceil clamp cos cosh countLeadingZeros countOneBits countTrailingZeros cross
+degrees determinant distance dot dot4U8Packed dot4I8Packed exp exp2 extractBits faceForward firstLeadingBit
+firstTrailingBit floor fma fract frexp insertBits inverseSqrt ldexp length log log2 max min mix modf normalize pow
+quantizeToF16 radians reflect refract reverseBits round saturate sign sin sinh smoothstep sqrt step tan tanh transpose
+trunc atomicLoad atomicStore atomicAdd atomicSub atomicMax atomicMin atomicAnd atomicOr atomicXor atomicExchange
+atomicCompareExchangeWeak pack4x8snorm pack4x8unorm pack4xI8 pack4xU8 pack4xI8Clamp pack4xU8Clamp pack2x16snorm
+pack2x16unorm pack2x16float unpack4x8snorm unpack4x8unorm unpack4xI8 unpack4xU8 unpack2x16snorm unpack2x16unorm
+unpack2x16float storageBarrier workgroupBarrier workgroupUniformLoad
+"""
+_LANGUAGE = frozenset(_WORDS.split())
+"""Words that WGSL itself gives a meaning: keywords, types, address spaces and functions."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One declaration at module scope.
+
+    Attributes:
+        name: what it defines; of an `enable` the extension.
+        kind: its keyword.
+        file, line: where it stands; line 0 for what is written by Python.
+        text: the declaration with its attributes.
+        names: what it refers to at module scope, in the order of first use.
+        fields: the members of `params` it reads.
+    """
+
+    name: str
+    kind: str
+    file: str
+    line: int
+    text: str
+    names: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """file.wgsl:line, or what it is written from."""
+        return f"{self.file}.wgsl:{self.line}" if self.line else self.file
+
+
+def scan(text: str, file: str = "") -> Iterator[Definition]:
+    """The definitions of a module, in order; raises LinkError for a declaration of another kind."""
+    start, depth, tokens = -1, 0, list[str]()
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token.startswith(("//", "/*")) or (token == ";" and start < 0):
+            continue
+        if start < 0:
+            start = match.start()
+        tokens.append(token)
+        depth += (token in "({[") - (token in ")}]")
+        if depth == 0 and token in ";}":
+            yield _definition(text[start : match.end()], tokens, file, text.count("\n", 0, start) + 1)
+            start, tokens = -1, []
+    if tokens:
+        raise LinkError(f"{file}.wgsl: a declaration does not end: {text[start : start + 60]!r}")
+
+
+def _definition(text: str, tokens: Sequence[str], file: str, line: int) -> Definition:
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token in "({[") - (token in ")}]")
+        if depth == 0 and token in _DECLARATIONS and (at == 0 or tokens[at - 1] != "@"):
+            break
+    else:
+        raise LinkError(f"{file}.wgsl:{line}: a declaration of no known kind: {text[:60]!r}")
+    name = at + 1
+    if tokens[name] == "<":  # var<storage, read>
+        name = tokens.index(">", name) + 1
+    used = dict.fromkeys(_references(tokens, at, name))
+    fields = (tokens[i + 2] for i, word in enumerate(tokens[:-2]) if word == "params" and tokens[i + 1] == ".")
+    return Definition(tokens[name], token, file, line, text, tuple(used), tuple(dict.fromkeys(fields)))
+
+
+def _references(tokens: Sequence[str], kind: int, name: int) -> Iterator[str]:
+    """Names a declaration uses that are not its own, no members, and not declared within it where they stand."""
+    scopes: list[tuple[set[str], bool]] = [(set(), False)]  # names, and whether it is a loop's header
+    waiting: list[str] = []  # local names begin to hold behind their statement
+    in_struct, in_body, at = tokens[kind] == "struct", False, 0
+    while at < len(tokens):
+        token, at = tokens[at], at + 1
+        if token == "@":
+            at = at + 1 if tokens[at] in _WITH_EXPRESSIONS else _after_attribute(tokens, at)
+        elif token == "{":
+            in_body = True
+            scopes.append((set(), False))
+        elif token == "}":
+            scopes.pop()
+            if scopes[-1][1]:
+                scopes.pop()
+        elif token == ";":
+            scopes[-1][0].update(waiting)
+            waiting.clear()
+        elif token == "for":
+            scopes.append((set(), True))
+        elif token in _LOCAL and in_body:
+            at = tokens.index(">", at) + 1 if tokens[at] == "<" else at
+            waiting.append(tokens[at])
+            at += 1
+        elif not _NAME.match(token) or token in _LANGUAGE or at - 1 == name or tokens[at - 2] == ".":
+            continue
+        elif tokens[at] == ":" and not in_body:
+            scopes[0][0].add(token)  # a parameter
+        elif tokens[at] == ":" and in_struct:
+            continue
+        elif not any(token in names for names, _ in scopes):
+            yield token
+
+
+def _after_attribute(tokens: Sequence[str], at: int) -> int:
+    return tokens.index(")", at) + 1 if tokens[at + 1] == "(" else at + 1
+
+
+@functools.cache
+def files() -> Mapping[str, str]:
+    """The text of every WGSL file of the kernels, by its name without the ending."""
+    found: dict[str, str] = {}
+    for folder in importlib.resources.files("q8ta_wgpu.kernels").iterdir():
+        for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
+            if file.name.endswith(".wgsl"):
+                stem = file.name.removesuffix(".wgsl")
+                if stem in found:
+                    raise LinkError(f"two files are called {file.name}")
+                found[stem] = file.read_text(encoding="utf-8")
+    return dict(sorted(found.items()))
+
+
+@functools.cache
+def definitions() -> Mapping[str, tuple[Definition, ...]]:
+    """Everything the files define, by name."""
+    found: dict[str, tuple[Definition, ...]] = {}
+    for stem, text in files().items():
+        for definition in scan(text, stem):
+            found[definition.name] = (*found.get(definition.name, ()), definition)
+    return found
