@@ -335,6 +335,26 @@ def combinations(
         yield tuple(layouts), allowed[(turn + index % 2) % len(allowed)]
 
 
+def dispatches(graph: Graph, plan: Plan) -> Iterator[tuple[Step, Plan, Graph]]:
+    """Every dispatch of a network's plan alone: its step, the plan and the graph of its one node."""
+    for step in plan.steps:
+        node, out = step.node, step.node.output
+        alone = Graph(list(dict.fromkeys(n for n in node.inputs if n not in graph.constants)), [out], [node])
+        alone.types = {**dict(zip(node.inputs, step.call.inputs, strict=True)), out: step.call.output}
+        alone.constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
+        layouts = {name: layout for name, layout in zip(node.inputs, step.variant.reads, strict=True) if layout is not None}
+        yield step, Plan((step,), {**layouts, out: step.variant.out}), alone
+
+
+def assert_close(op: Op, found: Array, expected: Array, what: str) -> None:
+    """Equal bytes, or floats within the operator's own tolerance, relative to each value or to the largest."""
+    if op.tolerance == 0:
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+        return
+    size = max(float(np.abs(expected).max()), 1.0)
+    np.testing.assert_allclose(found, expected, rtol=op.tolerance, atol=op.tolerance * size, err_msg=what)
+
+
 def words_of(array: Array, port: Port) -> Array:
     """An input as its port wants it, with garbage in the padding lanes."""
     if port.dtype != INT8X4:

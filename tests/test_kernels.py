@@ -51,11 +51,7 @@ def test_single(op: Op, index: int, device: Device) -> None:
     expected = reference.run(graph, inputs)["y"]
     for name, plan in harness.plans_or_none(graph, index):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
-        if op.tolerance == 0:
-            np.testing.assert_array_equal(found, expected, err_msg=name)
-            continue
-        size = max(float(np.abs(expected).max()), 1.0)
-        np.testing.assert_allclose(found, expected, rtol=op.tolerance, atol=op.tolerance * size, err_msg=name)
+        harness.assert_close(op, found, expected, name)
 
 
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
