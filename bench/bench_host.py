@@ -21,6 +21,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.native import NativeRecorder
 from q8ta_wgpu.runtime.recording import Recorder
+from q8ta_wgpu.session import inputs
 
 SHAPE = (1, 8, 8, 8)
 DISPATCHES = 60
@@ -105,4 +106,4 @@ def test_recording(benchmark: BenchmarkFixture, session: q8.Session, form: type[
 @pytest.mark.benchmark(group="parts")
 def test_checking_inputs(benchmark: BenchmarkFixture, session: q8.Session) -> None:
     x = item()
-    benchmark(lambda: session._words(session._arrays((x,), {})))
+    benchmark(lambda: inputs.words(session.program.inputs, inputs.arrays(session.model.graph, (x,), {})))

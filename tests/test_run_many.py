@@ -23,6 +23,7 @@ from q8ta_wgpu.runtime.engine import adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.native import NativeRecorder
 from q8ta_wgpu.runtime.recording import Recorder
+from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import IN_FLIGHT
 from tests.small import SHAPE, small_input, small_model
 
@@ -185,7 +186,7 @@ def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
     with Session(MODEL, vulkan) as opened:
         executor = opened._executor
         assert executor is not None
-        words = opened._words({"x": INPUTS[0]})
+        words = inputs.words(opened.program.inputs, {"x": INPUTS[0]})
         runs = [executor.submit(words) for _ in range(6)]
     for run in runs[:-1]:
         assert len(run.result()) == 2

@@ -49,6 +49,16 @@ def test_shares_of_what_the_adapter_reaches() -> None:
     assert lines[5].split() == ["a", "whole", "run", "20.0", "80.0%", "3.0", "7.5%", "200.0", "50.0%"]
 
 
+def test_columns_stay_in_line_with_long_names() -> None:
+    program = program_of((50_000, 8), (10_000, 8))
+    long = replace(program.dispatches[1], kernel="q8ta_conv2d_requantize_shuffle.registers_8x16")
+    program = replace(program, dispatches=(program.dispatches[0], long))
+    lines = str(Timing("gpu", program, np.array([[5.0, 20.0]]), np.array([20.0]), 400.0, 40.0)).splitlines()
+    title, rows = lines[2], lines[3:]
+    for place in (title.index(" share") + 6, title.index("GB/s") + 4, title.index("GOP/s") + 5):
+        assert all(row[place - 1] in "0123456789%" and row[place] == " " for row in rows)
+
+
 def test_rates_that_are_not_known_are_left_out() -> None:
     timing = Timing("gpu", program_of((50_000, 8)), np.array([[5.0]]), np.array([5.0]))
     text = str(timing)

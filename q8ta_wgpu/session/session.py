@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Graph
-from q8ta_wgpu.ir.layout import Layout, pack, unpack
+from q8ta_wgpu.ir.graph import INT8, INT8X4, Graph
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
-from q8ta_wgpu.program.program import Port, Program
+from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
-from q8ta_wgpu.session.streaming import Pending, stream
-from q8ta_wgpu.session.timing import Opening
+from q8ta_wgpu.session import inputs
+from q8ta_wgpu.session.streaming import Computed, Pending, stream
+from q8ta_wgpu.session.timing import Opening, Timing, rates
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
-    from q8ta_wgpu.session.timing import Timing
     from q8ta_wgpu.tune.report import Tuning
 
 Array = NDArray[Any]
-_LAYOUTS = {layout.short: layout for layout in Layout}
 
 
 class Session:
@@ -53,6 +49,7 @@ class Session:
     Attributes:
         model, device: what was opened; `device` is None for the reference.
         opening: seconds it took.
+        tuning: what tuning found; None for a session that is not tuned.
 
     Raises:
         InputError: `layouts` is neither, or the reference is to be tuned.
@@ -76,25 +73,32 @@ class Session:
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._layouts = layouts
-        self._tune = tune
         self._lock = threading.Lock()
         self._closed = False
         self.device: Device | None = None
         self.opening = Opening()
+        self.tuning: Tuning | None = None
         self._executor: Executor | None = None
-        if isinstance(device, str) and device == "reference":
-            return
+        if not (isinstance(device, str) and device == "reference"):
+            self._load(device, tune)
+
+    def _load(self, device: Any, tune: bool) -> None:
+        """Opens the device, schedules the model for it, and loads the program."""
         from q8ta_wgpu.runtime.device import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
         started = time.perf_counter()
         self.device = open_device(device)
-        if any(t.dtype in (INT8, INT8X4) for t in model.graph.types.values()) and self.device.contract:
+        if any(t.dtype in (INT8, INT8X4) for t in self.model.graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
         opened = time.perf_counter()
+        if tune:
+            from q8ta_wgpu.tune import tuner
+
+            self.tuning = tuner.tune(self._graph, self.device, self._layouts)
         program = self.program
         scheduled = time.perf_counter()
         self._executor = Executor(program, self.device)
@@ -109,15 +113,6 @@ class Session:
     def _graph(self) -> Graph:
         """The model's graph as the device runs it."""
         return lower(self.model.graph, self._target)
-
-    @functools.cached_property
-    def tuning(self) -> Tuning | None:
-        """What tuning found; None for a session that is not tuned."""
-        if not self._tune or self.device is None:
-            return None
-        from q8ta_wgpu.tune import tuner as tune
-
-        return tune.tune(self._graph, self.device, self._layouts)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -166,22 +161,22 @@ class Session:
             iterator = iter(items)
         except TypeError as error:
             raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
-        return stream(iterator, lambda item: self._start(*_arguments(item)), self._finish)
+        return stream(iterator, lambda item: self._start(*inputs.arguments(item)), self._finish)
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        arrays = self._arrays(args, kwargs)
-        words = self._words(arrays) if self._executor else []
+        arrays = inputs.arrays(self.model.graph, args, kwargs)
+        words = inputs.words(self.program.inputs, arrays) if self._executor else []
         with self._lock:
             self._check_open()
             if self._executor is not None:
                 return self._executor.submit(words)
         values = reference.run(self.model.graph, arrays)
         # Copies: a value may be a constant, or the caller's own array.
-        return _Computed([values[name].copy() for name in self.model.graph.outputs])
+        return Computed([values[name].copy() for name in self.model.graph.outputs])
 
     def _finish(self, found: Sequence[Array]) -> Any:
         if self._executor is not None:
-            found = [_from_words(w, port) for w, port in zip(found, self.program.outputs, strict=True)]
+            found = inputs.from_words(self.program.outputs, found)
         return self.model.structure.unflatten(list(found))
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
@@ -190,9 +185,7 @@ class Session:
 
         Raises DeviceError without timestamp queries, InputError as a call does.
         """
-        from q8ta_wgpu.session.timing import Timing
-
-        arrays = self._arrays(args, kwargs)
+        arrays = inputs.arrays(self.model.graph, args, kwargs)
         if repeats < 1 or warmup < 0:
             raise InputError(f"repeats must be at least 1 and warmup at least 0, found {repeats} and {warmup}")
         with self._lock:
@@ -202,10 +195,10 @@ class Session:
                     f"{self.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that has "
                     "them, or request a device of your own with required_features=['timestamp-query']"
                 )
-            words = self._words(arrays)
+            words = inputs.words(self.program.inputs, arrays)
             measured = self._executor.time(words, warmup + repeats)[warmup:]
             runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
-        return Timing(self.name, self.program, measured, runs, *_rates(self.device))
+        return Timing(self.name, self.program, measured, runs, *rates(self.device))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -226,95 +219,3 @@ class Session:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
-        names = self.model.graph.inputs
-        if len(args) > len(names):
-            raise InputError(f"the model takes {len(names)} inputs ({', '.join(names)}), found {len(args)}")
-        given: dict[str, Any] = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in names:
-                raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(names)}")
-            if name in given:
-                raise InputError(f"input {name!r} was given twice, by position and by name")
-            given[name] = value
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise InputError(f"the model takes {len(names)} inputs ({', '.join(names)}); missing: {', '.join(missing)}")
-        return {name: self._check(name, given[name]) for name in names}
-
-    def _words(self, arrays: Mapping[str, Array]) -> list[Array]:
-        return [_to_words(arrays[port.name], port) for port in self.program.inputs]
-
-    def _check(self, name: str, value: Any) -> Array:
-        t = self.model.graph.types[name]
-        array, wanted = as_array(name, value), self.model.graph.given(name)
-        if array.dtype != wanted and not (t.dtype == FLOAT32 and array.dtype.kind == "f"):
-            hint = (
-                ": convert it the way the model was trained" if t.dtype == FLOAT32 and array.dtype.kind in "iub" else ""
-            )
-            raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
-        if array.shape != t.shape:
-            what = ("is empty, it " if array.size == 0 else "") + f"must have shape {t.shape}"
-            raise InputError(
-                f"input {name!r} {what}, found shape {array.shape}; "
-                "model.reshape(...) gives a model for another input or batch size"
-            )
-        with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
-            return self.model.graph.stored(name, np.asarray(array, wanted, order="C"))
-
-
-def _rates(device: Device) -> tuple[float, float]:
-    """Packed dot products and copy bandwidth of a device; 0 for what cannot be measured, which is no reason to fail."""
-    dot = copy = 0.0
-    with contextlib.suppress(DeviceError):
-        dot = device.dot_rates.packed
-    with contextlib.suppress(DeviceError):
-        copy = device.copy_rate
-    return dot, copy
-
-
-class _Computed:
-    """What the reference computed at once, as a run that is over."""
-
-    def __init__(self, outputs: list[Array]) -> None:
-        self.outputs = outputs
-
-    def result(self) -> list[Array]:
-        return self.outputs
-
-    def discard(self) -> None:
-        pass
-
-
-def _arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Positional and named arguments of an item of run_many."""
-    if isinstance(item, Mapping):
-        return (), item
-    return item if isinstance(item, tuple) else (item,), {}
-
-
-def as_array(name: str, value: Any) -> Array:
-    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
-    try:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which numpy lacks
-                value = value.float()
-        if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        return np.asarray(value)
-    except Exception as error:
-        raise InputError(
-            f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
-        ) from error
-
-
-def _to_words(array: Array, port: Port) -> Array:
-    return pack(array, _LAYOUTS[port.layout]) if port.dtype == INT8X4 else array
-
-
-def _from_words(words: Array, port: Port) -> Array:
-    if port.dtype == INT8X4:
-        return unpack(words, port.shape, _LAYOUTS[port.layout])
-    return words.reshape(port.shape)

@@ -22,6 +22,20 @@ class Pending(Protocol):
         """Nobody wants the result."""
 
 
+class Computed:
+    """What the reference computed at once, as a run that is over."""
+
+    def __init__(self, outputs: list[Any]) -> None:
+        self.outputs = outputs
+
+    def result(self) -> list[Any]:
+        """What was computed."""
+        return self.outputs
+
+    def discard(self) -> None:
+        """Nothing is under way."""
+
+
 def stream(items: Iterator[Any], start: Callable[[Any], Pending], finish: Callable[[Any], Any]) -> Iterator[Any]:
     """Yields `finish(run.result())` of `start(item)` for every item, in order, with up to IN_FLIGHT runs under way.
 

@@ -17,7 +17,8 @@ from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Shape, word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.session.session import Session, as_array
+from q8ta_wgpu.session.inputs import as_array
+from q8ta_wgpu.session.session import Session
 
 _AXES = (2, 3)
 

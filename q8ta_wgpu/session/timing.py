@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.program.program import Program
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.device import Device
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,14 @@ class Timing:
         if self.dot_rate and self.copy_rate:
             lines.append(f"measured here: packed dot {self.dot_rate:.1f} GOP/s, copy {self.copy_rate:.1f} GB/s")
         titles = f"{'us':>9} {'share':>6} {'GB/s':>8} {'of copy':>7} {'GOP/s':>8} {'of dot':>6}"
-        lines.append(f"{'kernel':<26} {titles}  layouts, value")
+        width = max([26, *(len(d.kernel) for d in dispatches)])
+        lines.append(f"{'kernel':<{width}} {titles}  layouts, value")
         for d, us in zip(dispatches, medians, strict=True):
             layouts = f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}"
-            lines.append(f"{d.kernel:<26} {self._row(float(us), whole, d.moved, d.macs)}  {layouts}, {d.value}")
+            lines.append(f"{d.kernel:<{width}} {self._row(float(us), whole, d.moved, d.macs)}  {layouts}, {d.value}")
         moved, macs = sum(d.moved for d in dispatches), sum(d.macs for d in dispatches)
         run = 1e3 * self.run_ms
-        lines.append(f"{'a whole run':<26} {self._row(run, whole, moved, macs)}")
+        lines.append(f"{'a whole run':<{width}} {self._row(run, whole, moved, macs)}")
         return "\n".join(lines)
 
     def _row(self, us: float, whole: float, moved: int, macs: int) -> str:
@@ -99,3 +105,13 @@ class Timing:
         dot = f"{rate:>8.1f}" if macs else " " * 8
         of_dot = f"{rate / self.dot_rate:>6.1%}" if macs and self.dot_rate else " " * 6
         return f"{us:>9.1f} {us / whole:>6.1%} {bandwidth:>8.1f} {of_copy} {dot} {of_dot}"
+
+
+def rates(device: Device) -> tuple[float, float]:
+    """Packed dot products and copy bandwidth of a device; 0 for what cannot be measured, which is no reason to fail."""
+    dot = copy = 0.0
+    with contextlib.suppress(DeviceError):
+        dot = device.dot_rates.packed
+    with contextlib.suppress(DeviceError):
+        copy = device.copy_rate
+    return dot, copy

@@ -1,0 +1,88 @@
+"""What a caller gives, checked and packed: arguments to arrays by name, arrays to words and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph
+from q8ta_wgpu.ir.layout import Layout, pack, unpack
+from q8ta_wgpu.program.program import Port
+
+_LAYOUTS = {layout.short: layout for layout in Layout}
+
+
+def arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and named arguments of an item of run_many."""
+    if isinstance(item, Mapping):
+        return (), item
+    return item if isinstance(item, tuple) else (item,), {}
+
+
+def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+    """An array for every input of a graph, of its exact shape and dtype. Raises InputError naming what is wrong."""
+    names = graph.inputs
+    takes = f"the model takes {len(names)} inputs ({', '.join(names)})"
+    if len(args) > len(names):
+        raise InputError(f"{takes}, found {len(args)}")
+    given: dict[str, Any] = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names:
+            raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(names)}")
+        if name in given:
+            raise InputError(f"input {name!r} was given twice, by position and by name")
+        given[name] = value
+    if missing := [name for name in names if name not in given]:
+        raise InputError(f"{takes}; missing: {', '.join(missing)}")
+    return {name: _checked(graph, name, given[name]) for name in names}
+
+
+def _checked(graph: Graph, name: str, value: Any) -> Array:
+    t, wanted = graph.types[name], graph.given(name)
+    array = as_array(name, value)
+    floats = t.dtype == FLOAT32
+    if array.dtype != wanted and not (floats and array.dtype.kind == "f"):
+        hint = ": convert it the way the model was trained" if floats and array.dtype.kind in "iub" else ""
+        raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
+    if array.shape != t.shape:
+        what = ("is empty, it " if array.size == 0 else "") + f"must have shape {t.shape}"
+        raise InputError(
+            f"input {name!r} {what}, found shape {array.shape}; "
+            "model.reshape(...) gives a model for another input or batch size"
+        )
+    with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
+        return graph.stored(name, np.asarray(array, wanted, order="C"))
+
+
+def as_array(name: str, value: Any) -> Array:
+    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which numpy lacks
+                value = value.float()
+        if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except Exception as error:
+        raise InputError(
+            f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
+        ) from error
+
+
+def words(ports: Sequence[Port], given: Mapping[str, Array]) -> list[Array]:
+    """What is uploaded for input ports, in their order."""
+    return [
+        pack(given[port.name], _LAYOUTS[port.layout]) if port.dtype == INT8X4 else given[port.name] for port in ports
+    ]
+
+
+def from_words(ports: Sequence[Port], found: Sequence[Array]) -> list[Array]:
+    """The arrays that output ports hold."""
+    return [
+        unpack(w, port.shape, _LAYOUTS[port.layout]) if port.dtype == INT8X4 else w.reshape(port.shape)
+        for w, port in zip(found, ports, strict=True)
+    ]
