@@ -342,7 +342,9 @@ def dispatches(graph: Graph, plan: Plan) -> Iterator[tuple[Step, Plan, Graph]]:
         alone = Graph(list(dict.fromkeys(n for n in node.inputs if n not in graph.constants)), [out], [node])
         alone.types = {**dict(zip(node.inputs, step.call.inputs, strict=True)), out: step.call.output}
         alone.constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
-        layouts = {name: layout for name, layout in zip(node.inputs, step.variant.reads, strict=True) if layout is not None}
+        layouts = {
+            name: layout for name, layout in zip(node.inputs, step.variant.reads, strict=True) if layout is not None
+        }
         yield step, Plan((step,), {**layouts, out: step.variant.out}), alone
 
 
