@@ -18,7 +18,8 @@ from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.tiled import TiledSession
 
 if TYPE_CHECKING:
-    from q8ta_wgpu.frontend.quantizer import Quantizer, quantize
+    from q8ta_wgpu.frontend.quantize import quantize
+    from q8ta_wgpu.frontend.quantizer import Quantizer
 
 __version__ = "0.1.0"
 
@@ -43,8 +44,8 @@ def __getattr__(name: str) -> Any:
     """`quantize` and `Quantizer` load torch when first used."""
     if name in ("quantize", "Quantizer"):
         try:
-            from q8ta_wgpu.frontend import quantizer
+            from q8ta_wgpu.frontend import quantize
         except ModuleNotFoundError as error:
             raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
-        return getattr(quantizer, name)
+        return getattr(quantize, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +34,78 @@ def test_calibration_that_is_not_finite(bad: float) -> None:
     x = data(1, 3, 5, 5)
     with pytest.raises(q8.InputError, match="item 1 holds NaN or infinity"):
         q8.quantize(conv(3, 4).eval(), (x,), calibration=[x, x * bad], progress=False)
+
+
+def test_calibration_is_streamed() -> None:
+    """One item is held at a time, however many there are."""
+    alive: list[int] = []
+    seen: list[weakref.ref[Tensor]] = []
+
+    def items() -> Iterator[Tensor]:
+        for i in range(40):
+            alive.append(sum(reference() is not None for reference in seen))
+            x = data(1, 3, 5, 5, seed=i)
+            seen.append(weakref.ref(x))
+            yield x
+
+    q8.quantize(conv(3, 4).eval(), (data(1, 3, 5, 5),), calibration=items(), progress=True)
+    assert len(alive) == 40
+    assert max(alive) <= 1
+
+
+def test_calibration_that_is_no_iterable_of_inputs() -> None:
+    x = data(1, 3, 5, 5)
+    for calibration, message in (
+        (None, "iterable of inputs, found NoneType"),
+        (x, r"write \[x\]"),
+        ([None], "item 0 is NoneType"),
+        ([x, x.numpy()], "item 1 is ndarray"),
+        ({"x": x}, "item 0 is str"),
+    ):
+        with pytest.raises(q8.InputError, match=message):
+            q8.quantize(conv(3, 4).eval(), (x,), calibration=calibration, progress=False)  # type: ignore[arg-type]
+
+
+def test_example_inputs_that_do_not_fit() -> None:
+    x = data(1, 3, 5, 5)
+    for example, message in (
+        (None, "tuple of torch tensors, found NoneType"),
+        (x, r"write \(x,\)"),
+        ((x.numpy(),), "ndarray"),
+        ((x.double(),), r"example input 0 must be float32 or uint8, found torch.float64"),
+        ((x, x), "does not run on example_inputs"),
+        ((), "does not run on example_inputs"),
+        ((data(1, 4, 5, 5),), r"does not run on example_inputs, torch.float32 \(1, 4, 5, 5\)"),
+    ):
+        with pytest.raises(q8.InputError, match=message):
+            q8.quantize(conv(3, 4).eval(), example, calibration=[x], progress=False)  # type: ignore[arg-type]
+
+
+def test_a_part_in_training_mode() -> None:
+    module = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4)).eval()
+    module[1].train()
+    with pytest.raises(q8.InputError, match="part 1 is in training mode"):
+        q8.quantize(module, (data(1, 3, 5, 5),), calibration=[data(1, 3, 5, 5)])
+
+
+def test_control_flow_that_depends_on_the_data() -> None:
+    def forward(s: Any, x: Tensor) -> Tensor:
+        y: Tensor = s.a(x)
+        return y if y.sum() > 0 else -y
+
+    with pytest.raises(q8.UnsupportedError, match="cannot trace"):
+        quantize(Plain(forward, a=conv(3, 4)), data(1, 3, 5, 5))
+
+
+def test_nothing_given_is_changed() -> None:
+    module = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(inplace=True)).eval()
+    x = data(1, 3, 5, 5)
+    before = [x.clone(), *(t.clone() for t in module.state_dict().values())]
+    quantize(module, x)
+    assert all(torch.equal(a, b) for a, b in zip(before, [x, *module.state_dict().values()], strict=True))
+    with pytest.raises(q8.UnsupportedError, match="changes its inputs"):
+        quantize(nn.Sequential(nn.ReLU(inplace=True), conv(3, 4)), x)
+    assert torch.equal(x, before[0])
 
 
 def test_calibration_with_the_wrong_number_of_arguments() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import operator
-import re
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
+from q8ta_wgpu.frontend.nodes import integer, place
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import infer
 
 _logger = logging.getLogger(__name__)
-_TORCH = str(Path(torch.__file__).parent)
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -58,7 +56,7 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
         raise UnsupportedError(
             "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
         )
-    example = tuple(torch.zeros([_integer(d) for d in v.shape], dtype=v.dtype) for v in values)
+    example = tuple(torch.zeros([integer(d) for d in v.shape], dtype=v.dtype) for v in values)
     return torch.export.export(converted, example)
 
 
@@ -190,7 +188,7 @@ class _Importer:
                 "export with fixed sizes and use model.reshape for others"
             )
         self.graph.inputs.append(node.name)
-        shape = tuple(_integer(d) for d in value.shape)
+        shape = tuple(integer(d) for d in value.shape)
         if value.dtype == torch.uint8:
             self.graph.uint8.add(node.name)
             self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
@@ -214,13 +212,13 @@ class _Importer:
             assert isinstance(index, int)
             parts = values[source.name]
             if isinstance(parts, list) and index >= len(parts):
-                self.source, self.hint = _place(node), node.name
+                self.source, self.hint = place(node), node.name
                 self.problems.append(f"{source.target} at {self.source or node.name}: result {index} is not supported")
                 return self._placeholder_for(node)
             return parts[index] if isinstance(parts, list) else parts
         if isinstance(node.meta.get("val"), torch.SymInt):
-            return _integer(node.meta["val"])
-        self.source, self.hint = _place(node), node.name
+            return integer(node.meta["val"])
+        self.source, self.hint = place(node), node.name
         try:
             args = _arguments(node, values)
             if name.startswith("quantized_decomposed."):
@@ -240,7 +238,7 @@ class _Importer:
         found = []
         for part in value if isinstance(value, (list, tuple)) else [value]:
             name = self.graph.fresh(node.name)
-            shape = tuple(max(1, _integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
+            shape = tuple(max(1, integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
             self.graph.types[name] = TensorType(shape)
             found.append(name)
         return found if isinstance(value, (list, tuple)) else found[0]
@@ -340,7 +338,7 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
             return values[argument.name]
         if isinstance(argument, (list, tuple)):
             return [value(a) for a in argument]
-        return _integer(argument) if isinstance(argument, torch.SymInt) else argument
+        return integer(argument) if isinstance(argument, torch.SymInt) else argument
 
     if not isinstance(node.target, torch._ops.OpOverload):
         raise _RefusedError("this operator is not supported")
@@ -356,21 +354,6 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
         else:
             found[parameter.name] = parameter.default_value
     return found
-
-
-def _integer(dimension: Any) -> int:
-    """A dimension as a number; a symbolic one by the size it was exported with."""
-    return int(dimension.node.hint) if isinstance(dimension, torch.SymInt) else int(dimension)
-
-
-def _place(node: torch.fx.Node) -> str:
-    """Where in the user's model: `module.path (file.py:12)`."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else ""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith(_TORCH)]
-    line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
-    return f"{path} ({line})" if path and line else path or line
 
 
 def _numbered(outputs: Sequence[Any]) -> list[int | None]:

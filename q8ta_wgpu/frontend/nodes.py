@@ -1,0 +1,86 @@
+"""What the nodes of torch's graphs say: operator, arguments, place in the user's model."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, WeightedSum
+from q8ta_wgpu.kernels import ATEN
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def kind(node: Any) -> Int8 | None:
+    """What the operator a node calls is in int8."""
+    name = str(node.target) if isinstance(node, Node) else ""
+    return ATEN[name][0].int8 if name in ATEN else None
+
+
+def normalizes(node: Node) -> bool:
+    """Whether a node is a batch norm, or the result taken from one."""
+    if node.target is operator.getitem:
+        return normalizes(node.all_input_nodes[0])
+    return isinstance(kind(node), Normalization)
+
+
+def clamps(node: Node) -> bool:
+    """Whether a node is a clamp, which folds into the operator before it."""
+    found = kind(node)
+    return isinstance(found, Elementwise) and found.clamp is not None
+
+
+def is_weighted(node: Any) -> bool:
+    """Whether a node is a convolution or linear, whose batch norm torchao folds itself."""
+    return isinstance(kind(node), WeightedSum)
+
+
+def named_arguments(node: Node) -> dict[str, Any]:
+    """The arguments a call gives, by the names of its schema."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
+
+
+def is_transposed(node: Node) -> bool:
+    """Whether a call is a transposed convolution, whose weight is (inputs, outputs / groups, ...)."""
+    names = {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
+    return bool(named_arguments(node)["transposed"] if "transposed" in names else "output_padding" in names)
+
+
+def is_depthwise(weight: Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether each input of a transposed convolution makes one output alone, so that axis 0 holds the outputs too."""
+    inputs, outputs = weight.meta["val"].shape[:2]
+    return bool(outputs == 1 and arguments.get("groups", 1) == inputs)
+
+
+def is_float(node: Node) -> bool:
+    """Whether a node's value, or the first of its values, is a float tensor."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return isinstance(first, torch.Tensor) and first.is_floating_point()
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a node is a parameter or buffer."""
+    return node.op == "get_attr"
+
+
+def integer(dimension: Any) -> int:
+    """A dimension as a number; a symbolic one by the size it was exported with."""
+    return int(dimension.node.hint) if isinstance(dimension, torch.SymInt) else int(dimension)
+
+
+def place(node: Node) -> str:
+    """Where in the user's model: `module.path (file.py:12)`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not f[0].startswith(_TORCH)]
+    line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    return f"{path} ({line})" if path and line else path or line
