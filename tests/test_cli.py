@@ -160,8 +160,24 @@ def test_time(capsys: Captured) -> None:
     assert out.count("q8ta_conv2d") == 2
     assert main(["time", "net.q8ta", "--repeats", "1", "--input", "x.npy"]) == 0
     capsys.readouterr()
-    assert "repeats must be at least 1" in fails(capsys, "time", "net.q8ta", "--repeats", "0")
+    for repeats in ("0", "-1", "99999999999999"):
+        assert "repeats must be at least 1" in fails(capsys, "time", "net.q8ta", "--repeats", repeats)
     assert "no timestamp queries" in fails(capsys, "time", "net.q8ta", "--device", "reference")
+
+
+def test_an_input_may_be_called_as_an_option_is(capsys: Captured, files: Path) -> None:
+    graph = Graph(["repeats"], ["y"], [Node("relu", ("repeats",), "y")])
+    graph.types = dict.fromkeys(("repeats", "y"), TensorType((3,)))
+    Model(graph, Structure(0)).save(files / "named.q8ta")
+    assert main(["time", "named.q8ta", "--repeats", "1", "--device", "vulkan"]) == 0
+    assert "1 dispatches" in capsys.readouterr().out
+
+
+def test_names_command_no_terminal(capsys: Captured) -> None:
+    """A file's name may hold escape sequences: they are shown."""
+    found = fails(capsys, "show", "red\x1b[31m\x07.q8ta")
+    assert "red\\x1b[31m\\x07.q8ta is not a file" in found
+    assert found.isprintable()
 
 
 def test_mistakes(capsys: Captured, files: Path) -> None:
@@ -170,6 +186,7 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
     np.savez(files / "two.npz", a=np.zeros(3), b=np.zeros(3))
     np.save(files / "objects.npy", np.array([{}, []], dtype=object))
     np.save(files / "small.npy", np.zeros((1, 2), np.float32))
+    (files / "folder.npz").mkdir()
     run = ("run", "net.q8ta", "--output", "y.npz", "--input")
     assert "nothing.q8ta is not a file" in fails(capsys, "show", "nothing.q8ta")
     assert "broken.q8ta is not a readable" in fails(capsys, "show", "broken.q8ta")
@@ -186,7 +203,9 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
         capsys, *run[:2], "--input", "x.npy", "--output", "y.npy"
     )
     assert "must end in .npy or .npz" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "y.txt")
-    assert "cannot write" in fails(capsys, *run[:2], "--input", "x.npy", "--output", "missing/y.npz")
+    for output, problem in (("missing/y.npz", "there is no folder missing"), ("folder.npz", "it is a folder")):
+        assert problem in fails(capsys, *run[:2], "--input", "x.npy", "--device", "nobody", "--output", output)
+    assert "no adapter is called ''" in fails(capsys, "show", "net.q8ta", "--device", "")
     assert "no adapter is called 'nobody'" in fails(capsys, *run, "x.npy", "--device", "nobody")
     assert "no adapter is called 77" in fails(capsys, "show", "net.q8ta", "--device", "77")
     assert not (files / "y.npz").exists()
@@ -204,12 +223,12 @@ def test_usage(arguments: list[str], capsys: Captured) -> None:
 
 def test_as_a_program() -> None:
     """`python -m q8ta_wgpu`, its exit codes, and a reader that closes the pipe early."""
-    root = Path(__file__).parents[1]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
 
     def program(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "q8ta_wgpu", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={"PYTHONPATH": str(root)})
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
 
     shown = program("show", "net.q8ta")
     out, err = shown.communicate(timeout=60)
@@ -220,6 +239,13 @@ def test_as_a_program() -> None:
     out, err = wrong.communicate(timeout=60)
     assert (wrong.returncode, out) == (2, "")
     assert err.count("\n") == 1
+    if (full := Path("/dev/full")).exists():
+        with full.open("w") as disk:
+            command = [sys.executable, "-m", "q8ta_wgpu", "show", "net.q8ta"]
+            done = subprocess.run(
+                command, stdout=disk, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=environment
+            )
+        assert (done.returncode, done.stderr) == (2, "q8ta_wgpu: [Errno 28] No space left on device\n")
     closed = program("show", "net.q8ta")
     assert closed.stdout is not None
     assert closed.stderr is not None

@@ -42,6 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "program": GRAPH | {"passes.layout_sync"},
     "runtime": IR | {"program"},
     "tune": GRAPH | {"passes.layout_sync", "program", "runtime"},
+    "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session"},
     "session": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune"},
 }
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""

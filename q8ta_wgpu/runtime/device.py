@@ -215,7 +215,7 @@ def _by_name(name: str | int | None) -> Device:
     chosen = [
         i
         for i, text in enumerate(names)
-        if name is None or i == name or (isinstance(name, str) and name.lower() in text.lower())
+        if name is None or i == name or (isinstance(name, str) and name and name.lower() in text.lower())
     ]
     problems = []
     for i in chosen:

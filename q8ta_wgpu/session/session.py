@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+MAX_REPEATS = 100_000
+"""Runs `Session.time` may be asked for: hours, on the fastest GPU, and their times still fit into memory."""
+
 
 class Session:
     """Runs a model: numpy (or torch) arrays in, numpy arrays out, in the structure of the module's own outputs.
@@ -186,8 +189,11 @@ class Session:
         Raises DeviceError without timestamp queries, InputError as a call does.
         """
         arrays = inputs.arrays(self.model.graph, args, kwargs)
-        if repeats < 1 or warmup < 0:
-            raise InputError(f"repeats must be at least 1 and warmup at least 0, found {repeats} and {warmup}")
+        if not 1 <= repeats <= MAX_REPEATS or not 0 <= warmup <= MAX_REPEATS:
+            raise InputError(
+                f"repeats must be at least 1 and warmup at least 0, both at most {MAX_REPEATS}, "
+                f"found {repeats} and {warmup}"
+            )
         with self._lock:
             self._check_open()
             if self._executor is None or self.device is None or not self.device.timestamps:

@@ -1,0 +1,66 @@
+"""Lists adapters."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from q8ta_wgpu.errors import DeviceError
+
+_HEADER = ("", "adapter", "backend", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "buffers",
+           "threads", "shared", "binding", "int8")  # fmt: skip
+_LEGEND = """\
+packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read
+and written a second. buffers: storage buffers a shader may bind. threads, shared: invocations and memory of
+a workgroup. binding: largest storage binding. int8: computes the bytes that the reference computes."""
+
+
+def devices(options: argparse.Namespace) -> None:
+    """`devices`: every adapter, with what matters here as it was measured."""
+    from q8ta_wgpu.runtime.engine import adapters
+
+    rows: list[tuple[str, ...]] = [_HEADER]
+    problems: list[str] = []
+    for number, adapter in enumerate(adapters()):
+        try:
+            rows.append(_row(number, adapter))
+        except DeviceError as error:
+            rows.append((str(number), *_names(adapter), *["-"] * 9, "no"))
+            problems.append(f"{number}: {error}")
+    if len(rows) == 1:
+        raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("", _LEGEND, *problems, sep="\n")
+
+
+def _names(adapter: Any) -> tuple[str, str, str]:
+    info = adapter.info
+    return info["device"], info["backend_type"], info["adapter_type"]
+
+
+def _row(number: int, adapter: Any) -> tuple[str, ...]:
+    from q8ta_wgpu.runtime.device import open_device
+
+    device = open_device(number)
+    if device.contract:
+        raise DeviceError(f"{device.name} breaks the arithmetic contract: {device.contract}")
+    target, rates = device.target, device.dot_rates
+    features = ("yes" if name in adapter.features else "no" for name in ("shader-f16", "subgroup"))
+    limits = (
+        str(target.storage_buffers),
+        str(target.invocations),
+        f"{target.workgroup_memory >> 10} KiB",
+        f"{target.binding_size >> 20} MiB",
+    )
+    return (
+        str(number),
+        *_names(adapter),
+        f"{rates.packed:.1f} GOP/s",
+        f"{rates.emulated:.1f} GOP/s",
+        f"{device.copy_rate:.1f} GB/s",
+        *features,
+        *limits,
+        "yes",
+    )

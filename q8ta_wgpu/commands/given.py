@@ -1,0 +1,62 @@
+"""What the user gave on the command line, read: a device, arrays for inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.model.model import Model
+
+
+def device(text: str | None) -> str | int | None:
+    """A device as `Session` takes it: a number is an adapter's position."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def random_inputs(model: Model) -> dict[str, Array]:
+    """Random arrays for every input, of the dtype it is given as."""
+    generator, found = np.random.default_rng(0), {}
+    for name, t in model.inputs.items():
+        drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 256, t.shape)
+        found[name] = drawn.astype(model.graph.given(name))
+    return found
+
+
+def inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:
+    """Arrays of `--input`: NAME=FILE, or FILE for the inputs in order. Raises InputError naming what is wrong."""
+    names = model.graph.inputs
+    found: dict[str, Array] = {}
+    for text in given:
+        name, separator, file = text.partition("=")
+        if not separator or name not in names:
+            if separator and not Path(text).exists():
+                raise InputError(f"the model has no input {name!r}; it takes {described(model)}")
+            free = [n for n in names if n not in found]
+            if not free:
+                raise InputError(f"{len(given)} inputs given, the model takes {described(model)}")
+            name, file = free[0], text
+        if name in found:
+            raise InputError(f"input {name!r} was given twice")
+        found[name] = _read(file)
+    return found
+
+
+def described(model: Model) -> str:
+    """The inputs of a model in words."""
+    return ", ".join(map(model.graph.described, model.graph.inputs)) or "no inputs"
+
+
+def _read(file: str) -> Array:
+    try:
+        array = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        # numpy takes whatever is no .npy for a pickle, and says how to load it unsafely.
+        reason = error.strerror if isinstance(error, OSError) else "write it with numpy.save(file, array)"
+        raise InputError(f"{file or 'an empty name'} is not a readable .npy file of numbers: {reason}") from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{file} holds several arrays: give each input its own .npy file")
+    return array

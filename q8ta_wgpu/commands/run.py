@@ -1,0 +1,66 @@
+"""Runs a model on files."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from q8ta_wgpu.commands.given import described, device, inputs
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.session.session import Session
+
+
+def run(options: argparse.Namespace) -> None:
+    """`run FILE --input X.npy --output Y.npy`: what can be wrong is looked at before anything is computed."""
+    model = load(options.file)
+    given = inputs(model, options.input)
+    if missing := [name for name in model.graph.inputs if name not in given]:
+        raise InputError(f"{options.file} takes {described(model)}; missing: {', '.join(missing)}")
+    target = _target(options, model)
+    with Session(model, device(options.device)) as session:
+        outputs = model.structure.flatten(session(*(given[name] for name in model.graph.inputs)))
+        where = session.name
+    names = model.graph.outputs
+    try:
+        if target.suffix == ".npy":
+            np.save(target, outputs[0])
+        else:
+            _write_npz(target, {_key(names, i): array for i, array in enumerate(outputs)})
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    texts = [f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(names, outputs, strict=True)]
+    print(f"{target}: {', '.join(texts)}, computed on {where}")
+
+
+def _target(options: argparse.Namespace, model: Model) -> Path:
+    target, names = Path(options.output), model.graph.outputs
+    if target.suffix not in (".npy", ".npz"):
+        raise InputError(f"--output must end in .npy or .npz, found {options.output}")
+    if target.suffix == ".npy" and len(names) != 1:
+        raise InputError(
+            f"{options.file} has {len(names)} outputs ({', '.join(names)}): use --output {target.stem}.npz"
+        )
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {target}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise InputError(f"cannot write {target}: it is a folder")
+    return target
+
+
+def _write_npz(target: Path, arrays: Mapping[str, Array]) -> None:
+    """As np.savez, which cannot write an array called `file`."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _key(names: Sequence[str], i: int) -> str:
+    """An output's name; numbered where one value goes out twice."""
+    return names[i] if names.count(names[i]) == 1 else f"{names[i]}.{i}"

@@ -1,0 +1,26 @@
+"""Times a model on a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter
+
+from q8ta_wgpu.commands.given import device, inputs, random_inputs
+from q8ta_wgpu.model.model import load
+from q8ta_wgpu.session.session import Session
+
+
+def time(options: argparse.Namespace) -> None:
+    """`time FILE`: opening, memory, and the GPU time of every dispatch."""
+    started = perf_counter()
+    model = load(options.file)
+    read = perf_counter() - started
+    arrays = {**random_inputs(model), **inputs(model, options.input)}.values()  # an input may be called `repeats`
+    with Session(model, device(options.device)) as session:
+        called = perf_counter()
+        session(*arrays)
+        first = perf_counter() - called
+        timing = session.time(*arrays, repeats=options.repeats)
+        loaded = read + session.opening.total
+        print(f"load: file {1e3 * read:.0f} ms, {session.opening} = {loaded:.2f} s; first result {first:.2f} s later")
+        print(session.memory, timing, sep="\n")

@@ -1,0 +1,46 @@
+"""Measures kernels for a model, and forgets what was measured."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from q8ta_wgpu.commands import given
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.model.model import load
+from q8ta_wgpu.session.session import Session
+
+
+def tune(options: argparse.Namespace) -> None:
+    """`tune FILE`, `tune --clear`: measures kernels, and what that gains; forgets what was measured."""
+    if options.file is None and not options.clear:
+        raise InputError("tune takes a FILE, or --clear to forget what was measured")
+    if options.clear:
+        _clear(options.device)
+    if options.file is None:
+        return
+    model = load(options.file)
+    device, rounds, arrays = given.device(options.device), 3, given.random_inputs(model).values()
+    with (
+        Session(model, device, options.layouts, tune=True) as tuned,
+        Session(model, device, options.layouts) as untuned,
+    ):
+        print(tuned.tuning)
+        pairs = [[s.time(*arrays, repeats=5, warmup=2).runs for s in (untuned, tuned)] for _ in range(rounds)]
+        before, after = (float(np.median(np.concatenate(runs))) / 1e3 for runs in zip(*pairs, strict=True))
+        print(
+            f"measured: {before:.3f} ms GPU time a run by the rules, {after:.3f} ms tuned, {before / after:.3f} times"
+        )
+
+
+def _clear(device: str | None) -> None:
+    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.tune.cache import Cache
+
+    opened = open_device(given.device(device))
+    cache = Cache.of(opened.wgpu.adapter.info)
+    try:
+        print(f"removed {cache.path}" if cache.clear() else f"nothing was kept for {opened.name}")
+    except OSError as error:
+        raise InputError(f"cannot remove {cache.path}: {error.strerror or error}") from error
