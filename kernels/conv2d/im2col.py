@@ -17,7 +17,6 @@ from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.op import EITHER, Attr, Case, Op, Operand, check_padded, dims, pair
-from q8ta_wgpu.ir.target import Target
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 SCHEMA: Mapping[str, Attr] = {
@@ -94,21 +93,16 @@ def _units(call: Call, layout: Layout) -> tuple[int, int, int]:
     return n * h * w * c // (16 if _is_wide(call) else 4), 1, 1
 
 
-def _words(wide: bool) -> Kernel:
-    def supports(call: Call, target: Target) -> bool:
-        return call.inputs[0].dtype == INT8X4 and _is_wide(call) == wide
-
-    return Kernel(
-        "im2col.words",
-        ("im2col_words", "im2col_wide" if wide else "im2col_narrow"),
-        (ONLY_4C,),
-        ONLY_4C,
-        supports=supports,
-        wide=("x", "y") if wide else (),
-        positions=False,
-        params=_word_params,
-        threads=_units,
-    )
+WORDS = Kernel(
+    "im2col.words",
+    lambda call: ("im2col_words", "im2col_wide" if _is_wide(call) else "im2col_narrow"),
+    (ONLY_4C,),
+    ONLY_4C,
+    supports=lambda call, target: call.inputs[0].dtype == INT8X4,
+    wide=lambda call: ("x", "y") if _is_wide(call) else (),
+    params=_word_params,
+    threads=_units,
+)
 
 
 def _case(x: Shape, kernel: Any, stride: Any = 1, padding: int | tuple[int, ...] = 0, dilation: Any = 1) -> Case:
@@ -124,7 +118,7 @@ im2col = Op(
     reference=_reference,
     reads=_reads,
     schema=SCHEMA,
-    kernels=(_words(True), _words(False), Kernel("im2col", ("im2col", "map"), (ANY,), ANY, params=_params)),
+    kernels=(WORDS, Kernel("im2col", ("im2col", "map"), (ANY,), ANY, params=_params)),
     int8=Moves(fill=lambda attrs: 0.0),
     cases=(
         _case((2, 5, 6, 7), 3, padding=1),

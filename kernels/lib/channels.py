@@ -40,45 +40,31 @@ def _one_item(call: Call, layout: Layout) -> tuple[int, int, int]:
     return _items(call), 1, 1
 
 
-def _stem(wide: bool) -> str:
-    return "channels_wide" if wide else "channels_narrow"
-
-
-def kernels(
+def kernel(
     name: str,
     source: tuple[str, ...],
     params: Callable[[Call], Params],
     supports: Callable[[Call, Target], bool] = lambda call, target: True,
     **more: Any,
-) -> tuple[Kernel, Kernel]:
-    """Kernels `name` for int8 values in 4C, by vectors of four words where a pixel has whole ones, else by words.
+) -> Kernel:
+    """A kernel for int8 values in 4C, by vectors of four words where a pixel has whole ones, else by words.
 
     Without `source`'s own main, as given by `more`, channels.wgsl's calls words_of(p).
     """
 
-    def supported(wide: bool) -> Callable[[Call, Target], bool]:
-        def fits(call: Call, target: Target) -> bool:
-            int8 = call.inputs[0].dtype == call.output.dtype == INT8X4
-            return int8 and whole_vectors(call) == wide and supports(call, target)
+    def fits(call: Call, target: Target) -> bool:
+        return call.inputs[0].dtype == call.output.dtype == INT8X4 and supports(call, target)
 
-        return fits
+    def all_params(call: Call) -> Params:
+        return {**params(call), "groups": np.uint32(groups(call)), "items": np.uint32(_items(call))}
 
     fields: dict[str, Any] = {"threads": _one_item, "output": ONLY_4C, **more}
-    first, second = (
-        Kernel(
-            name,
-            (*source, _stem(wide)),
-            (ONLY_4C,),
-            supports=supported(wide),
-            wide=("x", "y") if wide else (),
-            positions=False,
-            params=lambda call: {
-                **params(call),
-                "groups": np.uint32(groups(call)),
-                "items": np.uint32(_items(call)),
-            },
-            **fields,
-        )
-        for wide in (True, False)
+    return Kernel(
+        name,
+        lambda call: (*source, "channels_wide" if whole_vectors(call) else "channels_narrow"),
+        (ONLY_4C,),
+        supports=fits,
+        wide=lambda call: ("x", "y") if whole_vectors(call) else (),
+        params=all_params,
+        **fields,
     )
-    return first, second

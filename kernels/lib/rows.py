@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.target import LOOP_TURNS, Target
+from q8ta_wgpu.ir.target import LOOP_TURNS
 
 THREADS = 256
 """Threads of a workgroup."""
@@ -58,7 +57,7 @@ def lanes(rows: Rows, size: int) -> int:
     return min(found, THREADS)
 
 
-def kernels(
+def kernel(
     op: str,
     stems: tuple[str, ...],
     wide: tuple[str, ...],
@@ -66,8 +65,8 @@ def kernels(
     params: Callable[[Call, int], Params],
     passes: int,
     constants: Mapping[str, int] | None = None,
-) -> tuple[Kernel, ...]:
-    """The kernels of an operator on rows: by vectors of four elements, and by elements.
+) -> Kernel:
+    """The kernel of an operator on rows: by vectors of four elements where it can, else by elements.
 
     Args:
         op: the operator's name.
@@ -78,46 +77,34 @@ def kernels(
         passes: how many times a thread goes through its items.
         constants: more linked constants.
     """
-    return tuple(
-        _kernel(op, stems, names, rows, params, passes, constants or {}, size) for names, size in ((wide, 4), ((), 1))
-    )
 
-
-def _kernel(
-    op: str,
-    stems: tuple[str, ...],
-    wide: tuple[str, ...],
-    rows: RowsOf,
-    params: Callable[[Call, int], Params],
-    passes: int,
-    constants: Mapping[str, int],
-    size: int,
-) -> Kernel:
-    def supports(call: Call, target: Target) -> bool:
-        return rows(call).vectors % size == 0
+    def size(call: Call) -> int:
+        """Elements of an item."""
+        return 1 if rows(call).vectors % 4 else 4
 
     def all_params(call: Call) -> Params:
         found = rows(call)
-        return {"rows": np.uint32(found.rows), "items": np.uint32(found.length // size), **params(call, size)}
+        return {
+            "rows": np.uint32(found.rows),
+            "items": np.uint32(found.length // size(call)),
+            **params(call, size(call)),
+        }
 
     def all_constants(call: Call) -> dict[str, int]:
-        return {"THREADS": THREADS, "LANES": lanes(rows(call), size), **constants}
+        return {"THREADS": THREADS, "LANES": lanes(rows(call), size(call)), **(constants or {})}
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-        return rows(call).rows * lanes(rows(call), size), 1, 1
+        return rows(call).rows * lanes(rows(call), size(call)), 1, 1
 
-    more: dict[str, Any] = {"wide": wide} if size > 1 else {}
     return Kernel(
-        f"{op}.rows" if size > 1 else op,
-        (*stems, "rows", "rows_wide" if size > 1 else "rows_narrow"),
+        op,
+        lambda call: (*stems, "rows", "rows_wide" if size(call) > 1 else "rows_narrow"),
         (FLOAT,),
         FLOAT,
-        supports=supports,
-        turns=lambda call: passes * -(-rows(call).length // size // lanes(rows(call), size)),
-        positions=False,
+        turns=lambda call: passes * -(-rows(call).length // size(call) // lanes(rows(call), size(call))),
+        wide=lambda call: wide if size(call) > 1 else (),
         params=all_params,
         constants=all_constants,
         threads=threads,
         workgroup=(THREADS, 1, 1),
-        **more,
     )

@@ -66,17 +66,19 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents], whole_words: boo
     def shared_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         return kernel.threads(call, layout)[0] * THREADS, 1, 1
 
+    source = kernel.source
+    assert isinstance(source, tuple), f"{kernel.name}: the files of what teams share are those of every call"
     return (
         replace(
             kernel,
-            source=(*kernel.source, *(("alone",) if "map" in kernel.source else ()), "share"),
+            source=(*source, *(("alone",) if "map" in source else ()), "share"),
             constants=lambda call: constants(call, 1),
             turns=lambda call: teams(call) * nested(extents(call)),
         ),
         replace(
             kernel,
             name=f"{kernel.name}_shared" if "." in kernel.name else f"{kernel.name}.shared",
-            source=(*(f"shared_{stem}" if stem in _MAINS else stem for stem in kernel.source), "share", "rows"),
+            source=(*(f"shared_{stem}" if stem in _MAINS else stem for stem in source), "share", "rows"),
             constants=shared_constants,
             turns=shared_turns,
             threads=shared_threads,

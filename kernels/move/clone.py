@@ -19,7 +19,6 @@ def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:
         ("block_4W", source, "channel_tile"),
         (x,),
         y,
-        positions=False,
         params=functools.partial(channel_tile.params, words=True),
         threads=lambda call, layout: channel_tile.threads(call, words=True),
         workgroup=channel_tile.WORKGROUP,

@@ -107,7 +107,7 @@ OPS = (
             "value": Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX),
         },
         kernels=(
-            *channels.kernels(
+            channels.kernel(
                 "pad.channels",
                 ("pad_channels", "channels", "channel_lanes"),
                 _around_params,

@@ -102,7 +102,6 @@ TURNED = Kernel(
     (frozenset({Layout.PACKED_INT8_4W}),),
     frozenset({Layout.PACKED_INT8_4W}),
     supports=_turns,
-    positions=False,
     params=_turn_params,
     threads=_turn_threads,
 )

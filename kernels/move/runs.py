@@ -50,32 +50,33 @@ def kernels(
         constants: as for Kernel.
     """
 
-    def fits(call: Call, target: Target, layout: Layout, size: int) -> bool:
-        found = runs(call, layout) if call.output.dtype == INT8X4 else None
-        return found is not None and (4 if not any(n % 4 for n in found) else 1) == size
+    def size_of(call: Call, layout: Layout) -> int:
+        """Words of an item."""
+        return 4 if not any(n % 4 for n in runs(call, layout) or (1,)) else 1
 
-    def fields(call: Call, layout: Layout, size: int) -> Params:
-        found = runs(call, layout)
+    def supports(call: Call, target: Target, layout: Layout) -> bool:
+        return call.output.dtype == INT8X4 and runs(call, layout) is not None
+
+    def fields(call: Call, layout: Layout) -> Params:
+        found, size = runs(call, layout), size_of(call, layout)
         assert found is not None
         items = word_count(call.output.shape, layout) // size
         return {**params(call, [n // size for n in found]), "words": np.uint32(items)}
 
-    def threads(call: Call, layout: Layout, size: int) -> tuple[int, int, int]:
-        return -(-word_count(call.output.shape, layout) // (4 * size)), 1, 1
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        return -(-word_count(call.output.shape, layout) // (4 * size_of(call, layout))), 1, 1
 
-    return tuple(
-        Kernel(
+    def kernel(layout: Layout) -> Kernel:
+        return Kernel(
             f"{name}_{layout.short}",
-            (stem, "items_wide" if size == 4 else "items_narrow", "words"),
+            lambda call: (stem, "items_wide" if size_of(call, layout) == 4 else "items_narrow", "words"),
             (frozenset({layout}),),
             frozenset({layout}),
-            supports=functools.partial(fits, layout=layout, size=size),
-            wide=tuple(wide) if size == 4 else (),
-            positions=False,
-            params=functools.partial(fields, layout=layout, size=size),
+            supports=functools.partial(supports, layout=layout),
+            wide=lambda call: tuple(wide) if size_of(call, layout) == 4 else (),
+            params=functools.partial(fields, layout=layout),
             constants=constants,
-            threads=functools.partial(threads, size=size),
+            threads=threads,
         )
-        for layout in LAYOUTS
-        for size in (4, 1)
-    )
+
+    return tuple(kernel(layout) for layout in LAYOUTS)

@@ -124,12 +124,12 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
             threads=four_words,
             cost=lambda call: 3.0 * call.output.numel,
         )
-        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
+        for axis, label, layouts in ((1, "channels", CHANNELS_PACKED_INT8), (3, "width", WIDTH_PACKED_INT8))
     )
 
 
-def _item_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
-    """Moves of whole vectors, then of whole words, where both buffers hold the elements in order."""
+def _item_kernel(name: str, digits: Digits) -> Kernel:
+    """Moves of whole vectors, else of whole words, where both buffers hold the elements in order."""
 
     def walk_of(call: Call, item: int) -> tuple[list[Digit], int] | None:
         """Digits and start counted in items, None if the move takes items apart."""
@@ -142,33 +142,36 @@ def _item_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
             walk = [*((n, step // item) for n, step in slower), (size // item, 1)]
         return walk, offset // item
 
-    def item_of(call: Call, words: int) -> int:
-        return words * (4 if call.output.dtype == INT8X4 else 1)
+    def word(call: Call) -> int:
+        """Elements of a word."""
+        return 4 if call.output.dtype == INT8X4 else 1
 
-    def kernel(suffix: str, words: int) -> Kernel:
-        def supports(call: Call, target: Target) -> bool:
-            ends = (canonical(t.shape)[3] for t in (call.inputs[0], call.output))
-            in_order = call.output.dtype != INT8X4 or all(end % 4 == 0 for end in ends)
-            return in_order and walk_of(call, item_of(call, words)) is not None
+    def vectors(call: Call) -> bool:
+        return walk_of(call, 4 * word(call)) is not None
 
-        def params(call: Call) -> Params:
-            found = walk_of(call, item_of(call, words))
-            assert found is not None  # `supports` said so
-            return {**_walk_params(*found), "items": np.uint32(call.output.numel // item_of(call, words))}
+    def item_of(call: Call) -> int:
+        return word(call) * (4 if vectors(call) else 1)
 
-        return Kernel(
-            f"{name}.{suffix}",
-            ("move_items",),
-            (IN_ORDER,),
-            IN_ORDER,
-            supports=supports,
-            wide=("x", "y") if words > 1 else (),
-            positions=False,
-            params=params,
-            threads=lambda call, layout: (-(-call.output.numel // (4 * item_of(call, words))), 1, 1),
-        )
+    def supports(call: Call, target: Target) -> bool:
+        ends = (canonical(t.shape)[3] for t in (call.inputs[0], call.output))
+        in_order = call.output.dtype != INT8X4 or all(end % 4 == 0 for end in ends)
+        return in_order and walk_of(call, word(call)) is not None
 
-    return kernel("vectors", 4), kernel("items", 1)
+    def params(call: Call) -> Params:
+        found = walk_of(call, item_of(call))
+        assert found is not None  # `supports` said so
+        return {**_walk_params(*found), "items": np.uint32(call.output.numel // item_of(call))}
+
+    return Kernel(
+        f"{name}.items",
+        ("move_items",),
+        (IN_ORDER,),
+        IN_ORDER,
+        supports=supports,
+        wide=lambda call: ("x", "y") if vectors(call) else (),
+        params=params,
+        threads=lambda call, layout: (-(-call.output.numel // (4 * item_of(call))), 1, 1),
+    )
 
 
 IN_ORDER = FLOAT | {Layout.PACKED_INT8_4W}
@@ -238,7 +241,7 @@ def move(
         schema=schema,
         kernels=(
             *kernels,
-            *_item_kernels(name, digits),
+            _item_kernel(name, digits),
             *_word_kernels(name, digits),
             Kernel(name, ("move", "move_walk", "map"), (ANY,), ANY, params=_params(digits)),
         ),

@@ -119,7 +119,7 @@ OPS = (
             "exact": Attr("bool"),
         },
         kernels=(
-            *channels.kernels(
+            channels.kernel(
                 "upsample_nearest.channels",
                 ("upsample_nearest_channels", "upsample_nearest_source", "channels", "channel_lanes"),
                 _params,

@@ -223,8 +223,10 @@ layer_norm = Op(
     infer=_infer_layer_norm,
     reference=_layer_norm,
     schema={"eps": EPS},
-    kernels=rows.kernels(
-        "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params, 3
+    kernels=(
+        rows.kernel(
+            "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params, 3
+        ),
     ),
     aten={
         "aten.layer_norm.default": _import_layer_norm,
@@ -246,7 +248,7 @@ group_norm = Op(
     infer=_infer_group_norm,
     reference=_group_norm,
     schema={"eps": EPS, "groups": extent()},
-    kernels=rows.kernels("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params, 3),
+    kernels=(rows.kernel("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params, 3),),
     aten={
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,

@@ -68,7 +68,7 @@ def _op(name: str, log: bool) -> Op:
         infer=_infer,
         reference=_log_softmax if log else _softmax,
         schema={"dim": Attr("int", low=0, high=7)},
-        kernels=rows.kernels(name, ("softmax",), ("x", "y"), _rows, _params, 3, {"LOG": int(log)}),
+        kernels=(rows.kernel(name, ("softmax",), ("x", "y"), _rows, _params, 3, {"LOG": int(log)}),),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),

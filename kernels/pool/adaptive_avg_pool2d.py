@@ -131,14 +131,14 @@ q8ta_adaptive_avg_pool2d = Op(
     schema={**SCHEMA, **average.RATIO},
     work=_adaptive_work,
     kernels=(
-        *average.image_kernels(
-            "q8ta_adaptive_avg_pool2d",
+        average.image_kernel(
+            "q8ta_adaptive_avg_pool2d.image",
             average.params,
             lambda call: average.multiplier(call.attrs["ratio"], math.prod(call.inputs[0].shape[-2:])),
             lambda call, target: call.attrs["output_size"] == (1, 1),
             ONLY_4C,
         ),
-        *channels.kernels(
+        channels.kernel(
             "q8ta_adaptive_avg_pool2d.channels",
             ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", *average.CHANNELS, "window"),
             _adaptive_params,

@@ -116,13 +116,13 @@ def _shares_work(call: Call, target: Target) -> bool:
     return target.shares_memory
 
 
-def image_kernels(
+def image_kernel(
     name: str,
     params_of: Callable[[Call], Params],
     multiplier_of: Callable[[Call], Array],
     supports: Callable[[Call, Target], bool],
     output: LayoutSet,
-) -> tuple[Kernel, Kernel]:
+) -> Kernel:
     """Averages of whole images in 4C, many threads an image; 4C of 1x1 and 4W of (N, C) are the same bytes."""
 
     def fields(call: Call) -> Params:
@@ -139,7 +139,7 @@ def image_kernels(
         bits = _run_bits(call)
         return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
 
-    return channels.kernels(
+    return channels.kernel(
         f"{name}.image",
         ("average_image", "averaged", "channel_lanes"),
         fields,

@@ -155,7 +155,7 @@ q8ta_avg_pool2d = Op(
     reads=pooling.reads,
     work=pooling.work,
     kernels=(
-        *channels.kernels(
+        channels.kernel(
             "q8ta_avg_pool2d.channels",
             ("q8ta_avg_pool2d", "avg_pool2d", *average.CHANNELS, "window"),
             _avg_pool_params,

@@ -53,7 +53,7 @@ max_pool2d = Op(
     reference=_max_pool,
     schema={**pooling.SCHEMA, "dilation": pair()},
     kernels=(
-        *channels.kernels(
+        channels.kernel(
             "max_pool2d.channels",
             ("max_pool2d_channels", "max_pool2d_taps", "channels", "channel_lanes"),
             _max_pool_params,

@@ -123,35 +123,34 @@ class Product:
 
 
 def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
-    """The tiled kernels of an operator; those of one tile, by vectors and by elements, never run the same call.
-
-    `fields` are more of Kernel's.
-    """
-    return tuple(_kernel(product, label, wide, fields) for label in TILES for wide in (True, False))
+    """The tiled kernels of an operator, by vectors where rows come in whole ones; `fields` are more of Kernel's."""
+    return tuple(_kernel(product, label, fields) for label in TILES)
 
 
-def _kernel(product: Product, label: str, wide: bool, fields: Mapping[str, Any]) -> Kernel:
+def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
     tile = TILES[label]
 
     def supports(call: Call, target: Target) -> bool:
-        return product.whole(call) == wide and tile.threads <= target.invocations
+        return tile.threads <= target.invocations
 
     def preferred(call: Call, target: Target) -> bool:
         found = product.sizes(call)
         return found.rows >= FEW_ROWS and label == choose(found, target)
+
+    def source(call: Call) -> tuple[str, ...]:
+        return product.stem, "sgemm", *(("sgemm_wide",) if product.whole(call) else ("sgemm_narrow", product.gather))
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         return tile.groups(product.sizes(call)) * tile.threads, 1, 1
 
     return Kernel(
         f"{product.op}.tiled_{label}",
-        (product.stem, "sgemm", *(("sgemm_wide",) if wide else ("sgemm_narrow", product.gather))),
+        source,
         (FLOAT,),
         FLOAT,
         supports=supports,
         preferred=preferred,
-        wide=product.wide if wide else (),
-        positions=False,
+        wide=lambda call: product.wide if product.whole(call) else (),
         params=product.all_params,
         constants=lambda call: tile.constants,
         threads=threads,

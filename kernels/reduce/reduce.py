@@ -13,11 +13,10 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
+from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape, canonical
 from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 from q8ta_wgpu.kernels.pool import average
 
 SCHEMA: Mapping[str, Attr] = {"dims": Attr("ints", low=0, high=7), "keepdim": Attr("bool")}
@@ -155,15 +154,14 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
         return average.requantize(call, sums, average.multiplier(call.attrs["ratio"], _divisor(name, call)))
 
     images = tuple(
-        kernel
-        for keepdim, layouts in ((True, ONLY_4C), (False, ONLY_4W))
-        for kernel in average.image_kernels(
-            f"q8ta_{name}",
+        average.image_kernel(
+            f"q8ta_{name}.image_{layout.short}",
             average.params,
             lambda call: average.multiplier(call.attrs["ratio"], _divisor(name, call)),
             functools.partial(_reduces_images, keepdim=keepdim),
-            layouts,
+            frozenset({layout}),
         )
+        for keepdim, layout in ((True, Layout.PACKED_INT8_4C), (False, Layout.PACKED_INT8_4W))
     )
     kernel = Kernel(name, ("reduce", "average_float32", "window", "map"), (FLOAT,), FLOAT, params=params)
     kernel_int8 = Kernel(

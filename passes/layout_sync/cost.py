@@ -74,7 +74,7 @@ def size(t: TensorType, layout: Layout) -> int:
 def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout, model: CostModel = MODEL) -> float:
     """Cost of one activation operand read in `layout` by a dispatch that writes `out`."""
     moved, same = size(t, layout), AXIS[layout] == AXIS[out]
-    if "map" not in kernel.source:
+    if not kernel.by_element:
         return moved * (model.mixed if kernel.synced and layout != out else 1.0)
     factor = model.gather if not same else model.element * (1.0 if layout == out else 2.0)
     return moved * (factor if t.dtype == INT8X4 else max(factor / 4, 1.0))

@@ -19,6 +19,9 @@ ANY: LayoutSet = ANY_INT8 | FLOAT
 Params = Mapping[str, "np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]"]
 """Uniform fields of a dispatch by name; a 4-tuple is a vec4<u32>. Both the WGSL struct and the bytes come from it."""
 
+Names = tuple[str, ...] | Callable[[Call], tuple[str, ...]]
+"""Names that are the same for every call, or follow from it."""
+
 
 def _no_params(call: Call) -> Params:
     return {}
@@ -56,8 +59,10 @@ class Kernel:
     """One way to compute an operator in a single dispatch. It is identified by itself, never by its name.
 
     Attributes:
-        name: `operator` or `operator.variant`, as shown by reports.
-        source: stems of the WGSL files linked in, the operator's own first.
+        name: `operator` for the one that takes any call, else `operator.method` or `operator.method_tile`; no two
+            kernels share one.
+        source: the WGSL files that decide what is linked: the one its `main` is in (the entry), and where several files
+            define a name, the one whose definition it takes (the choices). Everything else is found by itself.
         inputs: layouts allowed for each activation operand; the last entry repeats.
         output: layouts allowed for the result.
         synced: activation operands and result must share packed dimension and block size.
@@ -67,8 +72,7 @@ class Kernel:
             them among threads (kernels/lib/share.py).
         preferred: whether measurements say that, where it can run, nothing after it in the table is faster.
         wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
-        positions: whether the WGSL uses functions of positions at all; without them, equal kernels of two operators
-            in different layouts are one pipeline.
+            It and `source` may follow from the call: a kernel takes vectors where a call's rows come in whole ones.
         params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
         constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
         prepack: operand position -> function from (call, canonical array) to the array uploaded.
@@ -79,14 +83,14 @@ class Kernel:
     """
 
     name: str
-    source: tuple[str, ...]
+    source: Names
     inputs: tuple[LayoutSet, ...]
     output: LayoutSet
     synced: bool = False
     supports: Callable[[Call, Target], bool] = _always
     turns: Callable[[Call], int] = _no_turns
     preferred: Callable[[Call, Target], bool] = _always
-    wide: tuple[str, ...] = ()
+    wide: Names = ()
     positions: bool = True
     params: Callable[[Call], Params] = _no_params
     constants: Callable[[Call], Mapping[str, int]] = _no_constants
@@ -95,6 +99,16 @@ class Kernel:
     workgroup: tuple[int, int, int] = (64, 1, 1)
     unrolled: bool = False
     cost: Callable[[Call], float] = lambda call: 0.0
+
+    @property
+    def by_element(self) -> bool:
+        """Whether every element of the result is computed for itself, from operands wherever they lie."""
+        return "map" in self.source if isinstance(self.source, tuple) else False
+
+    def linked(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """`source` and `wide` for a call."""
+        source, wide = (names if isinstance(names, tuple) else names(call) for names in (self.source, self.wide))
+        return source, wide
 
     def runs(self, call: Call, target: Target) -> bool:
         """Whether the kernel can run a call on a target."""

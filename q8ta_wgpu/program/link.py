@@ -64,11 +64,10 @@ def _axis(layout: Layout) -> str:
     return "xyzw"[packed_axis(layout)]
 
 
-def _operand(binding: Binding, slot: int, kernel: Kernel) -> list[str]:
-    name, wide = binding.name, binding.name in kernel.wide
-    element = _element(name, binding.dtype, kernel)
-    lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{element}>;"]
-    if binding.layout is None or wide:
+def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
+    name = binding.name
+    lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{_element(name, binding.dtype, wide)}>;"]
+    if binding.layout is None or name in wide:
         return lines
     lines.append(
         f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}"
@@ -90,12 +89,12 @@ def _counterpart(name: str, same: bool) -> str:
     return f"fn {name}_word_of(word: u32) -> u32 {{ return {name}[{place}]; }}"
 
 
-def _element(name: str, dtype: str, kernel: Kernel) -> str:
+def _element(name: str, dtype: str, wide: Sequence[str]) -> str:
     """The WGSL type of what a buffer holds at an index."""
-    return f"vec4<{_BUFFER[dtype]}>" if name in kernel.wide else _BUFFER[dtype]
+    return f"vec4<{_BUFFER[dtype]}>" if name in wide else _BUFFER[dtype]
 
 
-def _variadic(op: Op, operands: Sequence[Binding], kernel: Kernel) -> list[str]:
+def _variadic(op: Op, operands: Sequence[Binding], wide: Sequence[str]) -> list[str]:
     name = op.operands[-1].name
     members = [b for b in operands if re.fullmatch(rf"{name}\d+", b.name)]
 
@@ -103,19 +102,19 @@ def _variadic(op: Op, operands: Sequence[Binding], kernel: Kernel) -> list[str]:
         cases = " ".join(f"case {i}u: {{ return {b.name}{read}; }}" for i, b in enumerate(members[1:], 1))
         return f"{{ switch i {{ {cases} default: {{ return {members[0].name}{read}; }} }} }}"
 
-    stored, element = _element(members[0].name, members[0].dtype, kernel), _ELEMENT[members[0].dtype]
+    stored, element = _element(members[0].name, members[0].dtype, wide), _ELEMENT[members[0].dtype]
     return [
         f"fn {name}_item(i: u32, at: u32) -> {stored} {body('[at]')}",
         f"fn {name}_at(i: u32, p: vec4<u32>) -> {element} {body('_at(p)')}",
     ]
 
 
-def _vectors(kernel: Kernel, operands: Sequence[Binding], call: Call, out: Layout) -> Kernel:
-    """A synced kernel with everything bound as vectors, where every index of its operands is the result's."""
+def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, ...]:
+    """What a synced kernel binds as vectors: everything, where every index of its operands is the result's."""
     activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
     if any((layout, shape) != (out, call.output.shape) for _, layout, shape in activations):
-        return kernel
-    return replace(kernel, wide=(*(name for name, _, _ in activations), "y"))
+        return ()
+    return *(name for name, _, _ in activations), "y"
 
 
 def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
@@ -134,8 +133,8 @@ def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
     ]
 
 
-def _result(dtype: str, layout: Layout, slot: int, kernel: Kernel) -> list[str]:
-    buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, kernel)}>;"
+def _result(dtype: str, layout: Layout, slot: int, wide: Sequence[str]) -> list[str]:
+    buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, wide)}>;"
     step = ["0u"] * 4
     if dtype == INT8X4:
         step[packed_axis(layout)] = "1u"
@@ -182,25 +181,26 @@ def link(
     Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or the emulated dot product.
     """
     operands = bindings(op, call, layouts)
+    source, wide = kernel.linked(call)
     if kernel.synced:
-        kernel = _vectors(kernel, operands, call, out)
+        wide = _synced(operands, call, out)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     given = [f"struct Params {{ {struct} }}"]
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
-        given += _operand(binding, slot, kernel)
-        words = binding.layout is not None and binding.name not in kernel.wide
+        given += _operand(binding, slot, wide)
+        words = binding.layout is not None and binding.name not in wide
         if words and binding.dtype == call.output.dtype == INT8X4:
             given.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
-        given += _variadic(op, operands, kernel)
+        given += _variadic(op, operands, wide)
     if kernel.synced:
-        given += _combined(operands, "y" in kernel.wide)
-    given += _result(call.output.dtype, out, len(operands), kernel)
+        given += _combined(operands, "y" in wide)
+    given += _result(call.output.dtype, out, len(operands), wide)
     given.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot_packed" if target.packed_dot else "dot_emulated"
-    sources = (dot if stem == "dot" else stem for stem in kernel.source)
-    chosen = tuple(stem if stem in files() else f"{stem}_{call.output.dtype}" for stem in sources)
+    stems = (dot if stem == "dot" else stem for stem in source)
+    chosen = tuple(stem if stem in files() else f"{stem}_{call.output.dtype}" for stem in stems)
     try:
         return _module(chosen, tuple(given), kernel.unrolled and target.unroll)
     except LinkError as error:
