@@ -11,8 +11,8 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts, preferred
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
-from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, usable_kernels
 from q8ta_wgpu.runtime.device import Device
 
 
@@ -88,7 +88,7 @@ def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
 def chosen(graph: Graph, device: Device) -> Kernel:
     """The kernel that is used for the graph's node."""
     node = graph.nodes[0]
-    return usable_kernels(graph.call(node), device.target, node.output)[0]
+    return preferred(graph.call(node), device.target)[0].kernel
 
 
 def random_words(graph: Graph, plan: Plan) -> list[Array]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.graphs import candidates, conv, one_node
+from bench.graphs import conv, one_node
 from bench.options import Options
 from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import FLOAT32, Call, Graph
-from q8ta_wgpu.ir.kernel import Kernel, Variant
+from q8ta_wgpu.ir.kernel import Variant, grid
 from q8ta_wgpu.ir.layout import ROW_MAJOR, Layout, word_count
+from q8ta_wgpu.passes.layout_sync.limits import Fit, fitting, preferred
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
-from q8ta_wgpu.passes.layout_sync.table import input_layouts, kernel_options, usable_kernels
-from q8ta_wgpu.program.link import grid
+from q8ta_wgpu.passes.layout_sync.table import kernel_options
 from q8ta_wgpu.program.program import Dispatch, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
@@ -133,23 +133,22 @@ def cases() -> Iterator[Case]:
     yield from _moves()
 
 
-def plan_of(case: Case, kernel: Kernel) -> Plan | None:
+def plan_of(case: Case, found: Fit) -> Plan | None:
     """The case run by a kernel, None where it does not allow the case's layouts."""
     node = case.graph.nodes[0]
     call = case.graph.call(node)
-    picked: list[Layout | None] = [case.x if options else None for options in input_layouts(kernel, call)]
-    for option in kernel_options(kernel, call, 0.0):
+    picked: list[Layout | None] = [case.x if layouts else None for layouts in found.reads]
+    for option in kernel_options(found, call, 0.0):
         fits = all(not read or case.x in read for read in option.reads)
         if option.out == case.y and fits:
             placed = dict.fromkeys(case.graph.inputs, case.x)
-            return Plan((Step(node, call, Variant(kernel, tuple(picked), case.y)),), {**placed, "y": case.y})
+            return Plan((Step(node, call, Variant(found.kernel, tuple(picked), case.y)),), {**placed, "y": case.y})
     return None
 
 
-def chosen(case: Case, call: Call, device: Device) -> Kernel:
-    """The first kernel that suits the case and allows its layouts."""
-    suiting = usable_kernels(call, device.target, case.name)
-    return next(kernel for kernel in suiting if plan_of(case, kernel))
+def chosen(case: Case, call: Call, device: Device) -> Fit:
+    """The first kernel that is preferred for the case and allows its layouts."""
+    return next(found for found in preferred(call, device.target) if plan_of(case, found))
 
 
 def moved(case: Case) -> int:
@@ -165,10 +164,11 @@ def part_memory(options: Options) -> None:
     for case in cases():
         if options.names and not any(name in case.name for name in options.names):
             continue
-        plans = {kernel: plan_of(case, kernel) for kernel in candidates(case.graph, device)}
-        loaded = {k.name: load(case.graph, device, plan) for k, plan in plans.items() if plan is not None}
+        call = case.graph.call(case.graph.nodes[0])
+        plans = {found.kernel.name: plan_of(case, found) for found in fitting(call, device.target)}
+        loaded = {name: load(case.graph, device, plan) for name, plan in plans.items() if plan is not None}
         times = compared({**loaded, COPIED: copy(device, moved(case) // 2)})
-        pick = chosen(case, case.graph.call(case.graph.nodes[0]), device)
+        pick = chosen(case, call, device).kernel
         for name in loaded:
             rate, share = moved(case) / times[name] / 1e3, times[COPIED] / times[name]
             mark = "<- chosen" if name == pick.name else ""

@@ -18,9 +18,9 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.layout_sync.limits import allowed as allowed_layouts
+from q8ta_wgpu.passes.layout_sync.limits import input_layouts
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, sync_layouts
-from q8ta_wgpu.passes.layout_sync.table import allowed as allowed_layouts
-from q8ta_wgpu.passes.layout_sync.table import input_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program

@@ -73,12 +73,8 @@ class Tile:
         return {name.upper(): getattr(self, name) for name in names}
 
     def fits(self, target: Target) -> bool:
-        """Whether a target's workgroups are large enough; a tile in registers is for CPUs alone."""
-        return (
-            (self.body != REGISTERS or not target.shares_memory)
-            and self.threads <= target.invocations
-            and self.memory <= target.workgroup_memory
-        )
+        """A tile in registers is for devices that gain nothing from workgroup memory."""
+        return self.body != REGISTERS or not target.shares_memory
 
     def at_depth(self, vectors: int) -> Tile:
         """The tile with a step no longer than `vectors` vectors of k need."""
@@ -234,6 +230,7 @@ def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
         "constants": lambda call: tile.at_depth(-(-sizes(call)[2] // 4)).constants,
         "threads": threads,
         "workgroup": (tile.threads, 1, 1),
+        "workgroup_memory": tile.memory,
         "cost": weighted.cost("tiled"),
         "unrolled": tile.body == REGISTERS,
     }

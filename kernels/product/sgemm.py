@@ -130,9 +130,6 @@ def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
 def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
     tile = TILES[label]
 
-    def supports(call: Call, target: Target) -> bool:
-        return tile.threads <= target.invocations
-
     def preferred(call: Call, target: Target) -> bool:
         found = product.sizes(call)
         return found.rows >= FEW_ROWS and label == choose(found, target)
@@ -148,7 +145,6 @@ def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
         source,
         (FLOAT,),
         FLOAT,
-        supports=supports,
         preferred=preferred,
         wide=lambda call: product.wide if product.whole(call) else (),
         params=product.all_params,

@@ -6,87 +6,48 @@ import functools
 import math
 from collections.abc import Mapping
 
-from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, TensorType
-from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Variant
-from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Variant
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.free_views import address_order
 from q8ta_wgpu.passes.layout_sync.greedy import Registered
+from q8ta_wgpu.passes.layout_sync.limits import Fit, allowed, bound, preferred, refusal, too_large
 from q8ta_wgpu.passes.layout_sync.op_repsets import NodeShapes, OpRepSets
 from q8ta_wgpu.passes.layout_sync.problem import Choice, Option, Problem, undominated
 from q8ta_wgpu.passes.layout_sync.tensor_repr import NO_STORAGE, TensorRepSet, TensorRepSetList
 
 
-def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
-    """The members of a kernel's layout set that fit a dtype, in a fixed order."""
-    order = INT8_LAYOUTS if dtype == INT8X4 else (ROW_MAJOR,)
-    return tuple(layout for layout in order if layout in layouts)
-
-
-def input_layouts(kernel: Kernel, call: Call) -> list[tuple[Layout, ...]]:
-    """Layouts allowed for each input; empty for constant operands."""
-    op = OPS[call.op]
-    found: list[tuple[Layout, ...]] = []
-    activations = 0
-    for position, t in enumerate(call.inputs):
-        if op.operand(position).constant:
-            found.append(())
-            continue
-        found.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))
-        activations += 1
-    return found
-
-
-def supporting(call: Call, target: Target) -> list[Kernel]:
-    """The kernels that can run a call on a target, in the table's order."""
-    return [kernel for kernel in OPS[call.op].kernels if kernel.runs(call, target)]
-
-
-def usable_kernels(call: Call, target: Target, place: str) -> list[Kernel]:
-    """The kernels that can run a call on a target and are preferred for it (all that can, if none is), in the table's
-    order.
-
-    Raises UnsupportedError if there is none.
-    """
-    found = supporting(call, target)
-    found = [kernel for kernel in found if kernel.preferred(call, target)] or found
-    if not found:
-        types = ", ".join(map(str, call.inputs))
-        raise UnsupportedError(f"no kernel of {call.op} can run {place} on {target.name} for inputs {types}")
-    return found
-
-
-def kernel_options(kernel: Kernel, call: Call, base: float) -> list[Option[Layout]]:
+def kernel_options(fit: Fit, call: Call, base: float) -> list[Option[Layout]]:
     """The options of one kernel: one for each layout it writes. `base` is what it costs in any of them."""
-    readable = list(zip(call.inputs, input_layouts(kernel, call), strict=True))
-    found = []
-    for out in allowed(kernel.output, call.output.dtype):
+    kernel, found = fit.kernel, []
+    for out in fit.outs:
         reads = tuple(
             {
                 layout: cost.read_cost(kernel, t, layout, out)
                 for layout in layouts
                 if not kernel.synced or cost.AXIS[layout] == cost.AXIS[out]
             }
-            for t, layouts in readable
+            for t, layouts in zip(call.inputs, fit.reads, strict=True)
         )
-        found.append(Option(kernel, reads, out, base + cost.write_cost(call.output, out)))
+        if all(read or not layouts for read, layouts in zip(reads, fit.reads, strict=True)):
+            found.append(Option(kernel, reads, out, base + cost.write_cost(call.output, out)))
     return found
 
 
-def free_views(call: Call) -> list[Option[Layout]]:
+def free_views(call: Call, target: Target) -> list[Option[Layout]]:
     """For a view or permute: the layouts in which its result is its operand's buffer as it is."""
     if call.op not in ("view", "permute"):
         return []
     x, y = call.inputs[0], call.output
     dims = tuple(call.attrs["dims"]) if call.op == "permute" else None
-    layouts = INT8_LAYOUTS if x.dtype == INT8X4 else (ROW_MAJOR,)
+    layouts = allowed(ANY, x.dtype)
     found = []
-    for out in layouts:
+    for out in bound(y, layouts, target):
         order = address_order(y.shape, out)
-        reads = {layout: 0.0 for layout in layouts if address_order(x.shape, layout, dims) == order}
+        reads = {layout: 0.0 for layout in bound(x, layouts, target) if address_order(x.shape, layout, dims) == order}
         if reads:
             found.append(Option(None, (reads,), out, 0.0))
     return found
@@ -99,13 +60,14 @@ Known = dict[object, Options]
 def options(
     graph: Graph, node: Node, target: Target, known: Known, measured: cost.Measurements = cost.UNMEASURED
 ) -> Options:
-    """All options worth considering for a node, only the measured ones of a measured call; raises UnsupportedError if
-    there is none.
+    """All options worth considering for a node, only the measured ones of a measured call.
+
+    Raises UnsupportedError if no kernel is made for the call, DeviceError if none fits the target.
 
     Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
     """
     call = graph.call(node)
-    views = [] if any(name in graph.constants for name in node.inputs) else free_views(call)
+    views = [] if any(name in graph.constants for name in node.inputs) else free_views(call, target)
     types = call.unscaled().inputs, call.output.unscaled()
     same: tuple[object, ...] = (call.op, types, tuple((v.out, *v.reads[0]) for v in views))
     if variants := measured.variants(call):
@@ -113,12 +75,14 @@ def options(
         if key not in known:
             known[key] = undominated([*views, *measured_options(variants)])
         return known[key]
-    kernels = usable_kernels(call, target, f"node {node.output}")
-    bases = tuple(cost.base_cost(kernel, call) for kernel in kernels)
-    key = (*same, tuple(kernels), bases)
+    fits = preferred(call, target)
+    bases = tuple(cost.base_cost(fit.kernel, call) for fit in fits)
+    key = (*same, tuple(fit.kernel for fit in fits), bases)
     if key not in known:
-        runs = [kernel_options(kernel, call, base) for kernel, base in zip(kernels, bases, strict=True)]
+        runs = [kernel_options(fit, call, base) for fit, base in zip(fits, bases, strict=True)]
         known[key] = undominated([*views, *(option for run in runs for option in run)])
+    if not known[key]:
+        raise refusal(call, target, f"node {node.output} ({node.op})", (*node.inputs, node.output))
     return known[key]
 
 
@@ -153,12 +117,12 @@ def _estimated_transitions(t: TensorType, target: Target) -> Transitions:
     if t.dtype != INT8X4:
         return found
     call = clone_call(t)
-    for kernel in usable_kernels(call, target, "a transition"):
-        for option in kernel_options(kernel, call, cost.base_cost(kernel, call)):
+    for fit in preferred(call, target):
+        for option in kernel_options(fit, call, cost.base_cost(fit.kernel, call)):
             for source, read in option.reads[0].items():
                 total = option.cost + read
                 if (source, option.out) not in found or total < found[source, option.out][0]:
-                    found[source, option.out] = total, kernel
+                    found[source, option.out] = total, fit.kernel
     return found
 
 
@@ -177,10 +141,20 @@ def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.
     def transition(name: str, source: Layout, wanted: Layout) -> float:
         return of_type(graph.types[name]).get((source, wanted), (math.inf,))[0]
 
+    def free(name: str) -> tuple[Layout, ...]:
+        t = graph.types[name]
+        found = bound(t, allowed(ANY, t.dtype), target)
+        if not found:
+            size = min(cost.size(t, layout) for layout in allowed(ANY, t.dtype))
+            raise DeviceError(
+                f"{too_large(f'input {name}', size, target)}: use a smaller one, or q8ta_wgpu.TiledSession"
+            )
+        return found
+
     known: Known = {}
     return Problem(
         tuple(Choice(n.inputs, n.output, options(graph, n, target, known, measured)) for n in graph.nodes),
-        {name: allowed(frozenset(Layout), graph.types[name].dtype) for name in graph.inputs},
+        {name: free(name) for name in graph.inputs},
         graph.constants.keys(),
         transition,
     )
@@ -190,15 +164,11 @@ def registered(graph: Graph, target: Target) -> list[Registered]:
     """Every node with the representation sets of its kernels, for the sweep."""
     found = []
     for node in graph.nodes:
-        call = graph.call(node)
-        kernels = usable_kernels(call, target, f"node {node.output}")
         sets = []
-        for kernel in kernels:
-            reads = [
-                () if name in graph.constants else layouts
-                for name, layouts in zip(node.inputs, input_layouts(kernel, call), strict=True)
-            ]
-            sets.append(_repsets(tuple(reads), allowed(kernel.output, call.output.dtype), kernel.synced))
+        for fit in preferred(graph.call(node), target):
+            pairs = zip(node.inputs, fit.reads, strict=True)
+            reads = tuple(() if name in graph.constants else layouts for name, layouts in pairs)
+            sets.append(_repsets(reads, fit.outs, fit.kernel.synced))
         found.append(Registered(node.inputs, node.output, tuple(sets)))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -54,6 +55,15 @@ def eight_words(call: Call, layout: Layout) -> tuple[int, int, int]:
     return -(-word_count(call.output.shape, layout) // 8), 1, 1
 
 
+def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: int) -> tuple[int, int, int]:
+    """Workgroups in x, y, z: a one-dimensional grid past `limit` goes on in y."""
+    x, y, z = (-(-t // w) for t, w in zip(threads, workgroup, strict=True))
+    if x > limit and y == 1:
+        y = -(-x // limit)
+        x = -(-x // y)
+    return max(x, 1), max(y, 1), max(z, 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One way to compute an operator in a single dispatch. It is identified by itself, never by its name.
@@ -66,7 +76,7 @@ class Kernel:
         inputs: layouts allowed for each activation operand; the last entry repeats.
         output: layouts allowed for the result.
         synced: activation operands and result must share packed dimension and block size.
-        supports: whether the kernel is made for a call, and its workgroups fit a target.
+        supports: whether the kernel is made for a call, on a target like this; limits are looked at elsewhere.
         turns: the most turns that the loops of one thread take together in a call, those of a number that is fixed
             in the WGSL aside. A kernel whose turns grow past what a target allows leaves the call to one that shares
             them among threads (kernels/lib/share.py).
@@ -78,6 +88,7 @@ class Kernel:
         prepack: operand position -> function from (call, canonical array) to the array uploaded.
         threads: grid in threads; the linker divides by the workgroup.
         workgroup: threads of a workgroup in x, y, z, as the WGSL says.
+        workgroup_memory: bytes of workgroup memory, where they may be more than WebGPU's least, 16 KiB.
         unrolled: whether its loops of a known number of turns are written out for a CPU (q8ta_wgpu/program/unroll.py).
         cost: estimated work beyond moving its tensors once, in units of bytes moved (1 unit = 1 byte).
     """
@@ -97,6 +108,7 @@ class Kernel:
     prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)
     threads: Callable[[Call, Layout], tuple[int, int, int]] = output_words
     workgroup: tuple[int, int, int] = (64, 1, 1)
+    workgroup_memory: int = 0
     unrolled: bool = False
     cost: Callable[[Call], float] = lambda call: 0.0
 
@@ -111,8 +123,24 @@ class Kernel:
         return source, wide
 
     def runs(self, call: Call, target: Target) -> bool:
-        """Whether the kernel can run a call on a target."""
-        return self.turns(call) <= target.loop_turns and self.supports(call, target)
+        """Whether the kernel can run a call on a target, in what layouts aside."""
+        return self.supports(call, target) and not self.exceeds(call, target)
+
+    def exceeds(self, call: Call, target: Target) -> str:
+        """Which limit of a target a call goes beyond in any layout, and how far; empty if none."""
+        for what, need, have in (
+            ("loop turns of a thread", self.turns(call), target.loop_turns),
+            ("storage buffers", len(call.inputs) + 1, target.storage_buffers),
+            ("threads a workgroup", math.prod(self.workgroup), target.invocations),
+            ("bytes of workgroup memory", self.workgroup_memory, target.workgroup_memory),
+        ):
+            if need > have:
+                return f"{self.name} needs {need} {what}, {target.name} has {have}"
+        return ""
+
+    def grid(self, call: Call, out: Layout, target: Target) -> tuple[int, int, int]:
+        """Workgroups in x, y, z."""
+        return grid(self.threads(call, out), self.workgroup, target.workgroups)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync.limits import too_large
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program import slots as memory
@@ -22,7 +23,7 @@ from q8ta_wgpu.program.program import Dispatch, Place, Port, Program
 def build(graph: Graph, target: Target, plan: Plan) -> Program:
     """The program that runs a plan of a lowered `graph` on `target`.
 
-    Raises DeviceError where a tensor or a workgroup needs more than the target offers.
+    Raises DeviceError where a tensor or a packed constant is larger than the target can bind.
     """
     builder = _Builder(graph, target, plan)
     for step in plan.steps:
@@ -60,11 +61,11 @@ class _Builder:
         self.values = tuple(sizes.values())
         self.slot |= {name: self.slot[root(name)] for name in self.plan.aliases}
         for name, size in sizes.items():
-            if size > self.target.binding_size:
-                raise DeviceError(
-                    f"value {name} takes {size} bytes, more than the {self.target.binding_size} bytes that "
-                    f"{self.target.name} can bind: use a smaller input, or q8ta_wgpu.TiledSession"
-                )
+            self._check(f"value {name}", size)
+
+    def _check(self, what: str, size: int) -> None:
+        if size > self.target.binding_size:
+            raise DeviceError(too_large(what, size, self.target))
 
     def _bytes(self, t: TensorType, name: str) -> int:
         return max(16, -(-4 * word_count(t.shape, self.plan.layouts[name]) // 16) * 16)
@@ -72,10 +73,6 @@ class _Builder:
     def add(self, step: Step) -> None:
         """Links one step and appends its dispatch."""
         op, call, kernel, out = OPS[step.node.op], step.call, step.variant.kernel, step.variant.out
-        if math.prod(kernel.workgroup) > self.target.invocations:
-            raise DeviceError(
-                f"{kernel.name} needs {kernel.workgroup} threads, {self.target.name} has {self.target.invocations}"
-            )
         words = word_count(call.output.shape, out)
         params = link.fields(kernel, op, call, words)
         text = link.link(kernel, op, call, step.variant.reads, out, params, self.target)
@@ -97,7 +94,7 @@ class _Builder:
                 shader=self.shaders.setdefault(text, len(self.shaders)),
                 buffers=tuple(buffers),
                 uniform=self._uniform(link.params_bytes(params)),
-                grid=link.grid(kernel.threads(call, out), kernel.workgroup, self.target.workgroups),
+                grid=kernel.grid(call, out, self.target),
                 layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
                 macs=_macs(step),
@@ -118,6 +115,7 @@ class _Builder:
                 array = pack(array, layout)
             elif prepack is not None:
                 array = prepack(step.call, array)
+            self._check(f"constant {name}, as {step.variant.kernel.name} packs it,", array.nbytes)
             self.constant_index[key] = len(self.constants)
             self.constants.append(_whole_words(array))
         return self.constant_index[key]

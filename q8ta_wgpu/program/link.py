@@ -288,12 +288,3 @@ def _resolved(name: str, user: Definition, own: Mapping[str, Definition], chosen
 
 def _literal(value: int) -> str:
     return f"{int(value)}u" if value >= 0 else f"{int(value)}i"
-
-
-def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: int) -> tuple[int, int, int]:
-    """Workgroups in x, y, z: a one-dimensional grid past `limit` goes on in y."""
-    x, y, z = (-(-t // w) for t, w in zip(threads, workgroup, strict=True))
-    if x > limit and y == 1:
-        y = -(-x // limit)
-        x = -(-x // y)
-    return max(x, 1), max(y, 1), max(z, 1)

@@ -14,7 +14,6 @@ Every kernel gives the same bytes, so tuning changes how long a network takes an
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,8 +28,8 @@ from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.limits import fitting
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
-from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts, supporting
 from q8ta_wgpu.program import link
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune.cache import Cache
@@ -70,9 +69,9 @@ def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: I
     the `uniform` ones for all operands and the result alike."""
     found = dict.fromkeys(planned)
     combinations = [(variant.reads, variant.out) for variant in found]
-    for kernel in supporting(call, target):
-        able: list[tuple[Layout | None, ...]] = [layouts or (None,) for layouts in input_layouts(kernel, call)]
-        outs = allowed(kernel.output, call.output.dtype)
+    for fit in fitting(call, target):
+        kernel, outs = fit.kernel, fit.outs
+        able: list[tuple[Layout | None, ...]] = [layouts or (None,) for layouts in fit.reads]
         alike = [
             (
                 tuple(layouts[0] if len(layouts) == 1 else layout for layouts in able),
@@ -85,17 +84,7 @@ def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: I
             axes = {cost.AXIS[layout] for layout in (*reads, out) if layout is not None} if fits else set()
             if fits and not (kernel.synced and len(axes) > 1):
                 found[Variant(kernel, reads, out)] = None
-    return [variant for variant in found if _is_within(variant, call, target)]
-
-
-def _is_within(variant: Variant, call: Call, target: Target) -> bool:
-    """Whether a target's limits allow it: a layout may pad a tensor beyond what can be bound."""
-    placed = [(t, layout) for t, layout in zip(call.inputs, variant.reads, strict=True) if layout is not None]
-    sizes = [cost.size(t, layout) for t, layout in (*placed, (call.output, variant.out))]
-    kernel = variant.kernel
-    grid = link.grid(kernel.threads(call, variant.out), kernel.workgroup, target.workgroups)
-    small = math.prod(kernel.workgroup) <= target.invocations
-    return small and max(grid) <= target.workgroups and max(sizes) <= target.binding_size
+    return list(found)
 
 
 def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
@@ -108,7 +97,7 @@ def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
     fields = link.fields(kernel, op, call.unscaled(), words)
     text = link.link(kernel, op, call, variant.reads, variant.out, fields, target)
     sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
-    grid = link.grid(kernel.threads(call, variant.out), kernel.workgroup, target.workgroups)
+    grid = kernel.grid(call, variant.out, target)
     shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]
     parts = f"{text}\n{grid} {sizes} {shapes}".encode()
     return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
