@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 
 
@@ -83,6 +84,7 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
             ("q8ta_conv2d_dw", *after.element, *place),
             supports=lambda call, target: weighted.is_depthwise(call),
             prepack={1: conv2d_tiled.pack_depthwise, **per_channel},
+            turns=lambda call: share.nested(call.inputs[1].shape[2:]),
             cost=weighted.cost("direct"),
             **common,
         ),
@@ -91,6 +93,7 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
             ("q8ta_conv2d", "dot", *after.element, *place),
             constants=lambda call: {"ALIGNED": int(_aligned(call))},
             prepack={1: _pack, **per_channel},
+            turns=lambda call: share.nested((*call.inputs[1].shape[2:], _depth_quads(call))),
             cost=weighted.cost("direct"),
             **common,
         ),

@@ -17,6 +17,7 @@ from q8ta_wgpu.ir.layout import Layout, canonical
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
@@ -77,6 +78,11 @@ def _pack(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(split).reshape(-1).view("<u4")
 
 
+def _turns(call: Call, columns: int) -> int:
+    _, depth, height, width = call.inputs[1].shape
+    return share.nested((height, depth // 4)) * (1 + _span(call, columns) + width * (1 + columns))
+
+
 def _threads(call: Call, layout: Layout, columns: int) -> tuple[int, int, int]:
     n, c, h, w = canonical(epilogue.sums(call))
     return n * h * -(-w // columns) * (c // 4), 1, 1
@@ -106,6 +112,7 @@ def grouped_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[K
             constants=functools.partial(_constants, columns=columns),
             prepack={1: _pack, **PER_CHANNEL},
             threads=functools.partial(_threads, columns=columns),
+            turns=functools.partial(_turns, columns=columns),
             cost=weighted.cost("shared"),
         )
         for label, columns in STRIPS.items()

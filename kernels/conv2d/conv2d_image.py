@@ -22,6 +22,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, weighted
 
 MOST_CHANNELS = 4
@@ -84,6 +85,7 @@ def _general(op: str, after: Epilogue, place: tuple[str, ...]) -> Kernel:
         FLOAT if after.real else CHANNELS_PACKED_INT8,
         params=lambda call: {**_params(call), "tiles": np.uint32(weighted.channel_tiles(call)[0])},
         prepack={1: _pack, **PER_CHANNEL},
+        turns=lambda call: share.nested(call.inputs[1].shape[2:]),
         cost=weighted.cost("direct"),
         **more,
     )

@@ -157,6 +157,7 @@ def vector_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[
             constants=lambda call: gemm.few_rows(sizes(call)),
             prepack={1: _pack_quads, **PER_CHANNEL},
             threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
+            turns=lambda call: gemm.few_rows_turns(sizes(call)),
             cost=weighted.cost("shared"),
         )
         for wide in (True, False)

@@ -124,6 +124,7 @@ def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) ->
                 constants=lambda call: gemm.few_rows(_sizes(call)),
                 prepack={1: _pack_quads, **per_channel},
                 threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
+                turns=lambda call: gemm.few_rows_turns(_sizes(call)),
                 cost=weighted.cost("shared"),
                 **common,
             )
@@ -159,6 +160,7 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
             FLOAT if after.real else WIDTH_PACKED_INT8,
             params=_params,
             prepack={1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}},
+            turns=lambda call: -(-call.inputs[1].shape[1] // 4),
             cost=weighted.cost("direct"),
             **floats,
         ),

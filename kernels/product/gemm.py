@@ -20,6 +20,8 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.product import weighted
 
 REGISTERS = "gemm_registers"
+PLACES = 4
+"""Turns that finding the place of a vector of x takes at most: gemm_window_thin, gemm_window_image."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,15 @@ class Tile:
     def steps(self, vectors: int) -> int:
         """Steps each group of threads takes along `vectors` vectors of k."""
         return -(-vectors // (self.step * self.split))
+
+    def turns(self, vectors: int) -> int:
+        """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and what is not written out in it."""
+        tile = self.at_depth(vectors)
+        if tile.body == REGISTERS:
+            return vectors
+        loads = -(-tile.step * (tile.m + tile.n) // (tile.threads // tile.split)) + 1
+        products = tile.step * (1 + tile.rows + tile.quads * (1 + tile.rows))
+        return tile.steps(vectors) * (1 + PLACES + 2 * loads + products)
 
     def groups(self, rows: int, channels: int) -> int:
         """Workgroups of a result."""
@@ -197,6 +208,11 @@ def few_rows_params(sizes: tuple[int, int, int]) -> Params:
     return {"rows": np.uint32(rows), "quads": np.uint32(-(-channels // 4)), "vectors": np.uint32(-(-words // 4))}
 
 
+def few_rows_turns(sizes: tuple[int, int, int]) -> int:
+    """`Kernel.turns` of kernels/product/gemv.wgsl, whose 64 threads share the vectors of k."""
+    return -(-sizes[2] // (4 * 64)) * (1 + few_rows(sizes)["ROWS"])
+
+
 def few_rows_threads(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     """The grid: a workgroup of 64 for each channel quad."""
     return -(-sizes[1] // 4) * 64, 1, 1
@@ -229,6 +245,7 @@ def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
     return {
         "constants": lambda call: tile.at_depth(-(-sizes(call)[2] // 4)).constants,
         "threads": threads,
+        "turns": lambda call: tile.turns(-(-sizes(call)[2] // 4)),
         "workgroup": (tile.threads, 1, 1),
         "workgroup_memory": tile.memory,
         "cost": weighted.cost("tiled"),

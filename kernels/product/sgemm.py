@@ -70,6 +70,12 @@ TILES: Mapping[str, Tile] = {
 """The tiles there are, by the size of a workgroup's result."""
 
 
+DEPTH = 16
+"""Places of k in a step."""
+
+TURNS = DEPTH + 2
+"""Turns of a step: its own, and those of the loops in it that Mesa does not write out (measured: 18 at 64x64)."""
+
 MANY_GROUPS = 300
 """Workgroups from which on the large tile keeps a large GPU busy (measured on an H200)."""
 
@@ -145,6 +151,7 @@ def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
         source,
         (FLOAT,),
         FLOAT,
+        turns=lambda call: -(-product.sizes(call).depth // DEPTH) * TURNS,
         preferred=preferred,
         wide=lambda call: product.wide if product.whole(call) else (),
         params=product.all_params,

@@ -209,6 +209,7 @@ def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
             params=_params,
             constants=lambda call: {"ALIGNED": int(_aligned(call))},
             prepack={1: _pack, **dict.fromkeys((2, 3, 4), _each_phase)},
+            turns=lambda call: share.nested((tiled.most_taps(call), -(-_group(call)[1] // 4))),
             cost=tiled.cost("direct"),
             **floats,
         ),

@@ -66,17 +66,17 @@ def _grid(call: Call) -> tuple[int, int]:
 
 def _vectors(call: Call) -> int:
     """Vectors along k of the phase that has most taps."""
-    return _most_taps(call) * -(-call.inputs[1].shape[1] // 16)
+    return most_taps(call) * -(-call.inputs[1].shape[1] // 16)
 
 
-def _most_taps(call: Call) -> int:
+def most_taps(call: Call) -> int:
     """Taps of the phase that has most."""
     return math.prod(-(-k // step) for k, step in zip(call.inputs[1].shape[2:], _steps(call), strict=True))
 
 
 def work(call: Call) -> int:
     """`Op.work`: each result meets at most so many taps."""
-    return call.output.numel * call.inputs[1].shape[1] * _most_taps(call)
+    return call.output.numel * call.inputs[1].shape[1] * most_taps(call)
 
 
 def _steps(call: Call) -> list[int]:

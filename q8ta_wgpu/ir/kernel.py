@@ -32,7 +32,8 @@ def _no_constants(call: Call) -> Mapping[str, int]:
     return {}
 
 
-def _no_turns(call: Call) -> int:
+def no_turns(call: Call) -> int:
+    """`Kernel.turns` of kernels whose loops have a fixed number of turns."""
     return 0
 
 
@@ -99,7 +100,7 @@ class Kernel:
     output: LayoutSet
     synced: bool = False
     supports: Callable[[Call, Target], bool] = _always
-    turns: Callable[[Call], int] = _no_turns
+    turns: Callable[[Call], int] = no_turns
     preferred: Callable[[Call, Target], bool] = _always
     wide: Names = ()
     positions: bool = True

@@ -115,6 +115,11 @@ class Device:
         return str(self._once("contract", probe.contract))
 
     @property
+    def loop_turns(self) -> int:
+        """How many of the turns that kernels rely on, `target.loop_turns`, the loops of a thread take."""
+        return int(self._once("loop_turns", lambda device: probe.loop_turns(device, device.target.loop_turns)))
+
+    @property
     def dot_rates(self) -> probe.DotRates:
         """Measured speed of dot4I8Packed and of its emulation."""
         rates: probe.DotRates = self._once("dot_rates", probe.dot_rates)

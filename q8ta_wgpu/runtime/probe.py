@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.target import LOOP_TURNS
 from q8ta_wgpu.program import link
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
 from q8ta_wgpu.runtime.timestamps import timestamps
@@ -118,6 +119,26 @@ def _expected(a: NDArray[np.int32], b: NDArray[np.uint32]) -> Array:
     dequantized = (a.astype(np.float32) * np.float32(_SCALE)).view(np.int32)
     dots = (a[:, None].view(np.int8).astype(np.int64) * b[:, None].view(np.int8)).sum(1)
     return np.stack([t, arithmetic.rte(t, arithmetic.FRACTION), quantized, dequantized, dots]).astype(np.int32)
+
+
+_LOOPS = """
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  var turns = 0;
+  for (var i = 0u; i < params.count / 64u; i++) {
+    turns++;
+    for (var k = 0u; k < b[0]; k++) { turns++; }
+  }
+  y[id.x] = turns + a[0];
+}
+"""
+
+
+def loop_turns(device: Device, turns: int = LOOP_TURNS) -> int:
+    """How many of `turns` turns, a multiple of 64, two nested loops of a thread take on `device`."""
+    one = np.zeros(1, np.int32), np.full(1, 63, np.uint32), np.zeros(64, np.int32)
+    words = np.array([turns, 0, 0, 0], np.uint32).tobytes()
+    return int(_run(device, f"// probe of long loops\n{_BINDINGS}{_LOOPS}", one, words, 1, 1)[0])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,123 @@
+"""Loops of any length: software adapters end them after 65,535 turns of a thread, silently (q8ta_wgpu/ir/target.py)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.kernel import no_turns
+from q8ta_wgpu.ir.layout import word_count
+from q8ta_wgpu.ir.op import Case, Op
+from q8ta_wgpu.ir.target import BASELINE, LOOP_TURNS
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.program import link
+from q8ta_wgpu.runtime import probe
+from q8ta_wgpu.runtime.device import Device
+from tests import harness, test_wgsl
+from tests.test_modelfile import LOOP
+
+POOL: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "ceil_mode": False}
+CONV: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
+SIDE = 300
+IMAGE, WINDOW = (1, 5, SIDE, SIDE), (SIDE, SIDE)
+LONG = 280_000
+"""Elements of a row: past the limit as words, too."""
+
+BEYOND = {
+    "mean": Case((IMAGE,), {"dims": (2, 3), "keepdim": True}),
+    "sum": Case(((2, 3, LONG),), {"dims": (2,), "keepdim": False}),
+    "amax": Case((IMAGE,), {"dims": (1, 2, 3), "keepdim": False}),
+    "amin": Case(((70_000, 2, 3),), {"dims": (0,), "keepdim": False}),
+    "avg_pool2d": Case((IMAGE,), {**POOL, "kernel": WINDOW, "count_include_pad": True, "divisor_override": 0}),
+    "adaptive_avg_pool2d": Case((IMAGE,), {"output_size": (1, 1)}),
+    "max_pool2d": Case((IMAGE,), {**POOL, "kernel": (SIDE, SIDE - 1), "dilation": (1, 1)}),
+    "softmax": Case(((2, LONG),), {"dim": 1}),
+    "log_softmax": Case(((LONG + 1, 2),), {"dim": 0}),
+    "layer_norm": Case(((2, LONG), (LONG,), (LONG,)), {"eps": 1e-5}),
+    "group_norm": Case(((1, 2, LONG + 1), (2,), (2,)), {"eps": 1e-5, "groups": 2}),
+    "matmul": Case(((9, LONG), (LONG, 3))),
+    "linear": Case(((2, LONG), (4, LONG), (4,))),
+    "conv2d": Case(((1, 4, SIDE, SIDE), (5, 4, SIDE, SIDE), (5,)), {**CONV, "groups": 1}),
+    "conv_transpose2d": Case(
+        ((1, 16, 2, 3), (3, 16, 130, 130), (3,)),
+        {"stride": (1, 1), "padding": (64, 64), "output_padding": (0, 0), "dilation": (1, 1), "groups": 1},
+    ),
+}
+"""A call of every operator with a window or a reduction that takes one thread, or a word's one, past the limit."""
+
+
+def bounded(op: Op) -> bool:
+    """Whether the turns of some kernel of an operator grow with the call."""
+    return any(kernel.turns is not no_turns for kernel in op.kernels)
+
+
+def test_every_operator_with_a_window_or_a_reduction_is_tested() -> None:
+    """An int8 form is reached from its float operator."""
+    made = {op.name for op in OPS.values() if bounded(op) and op.name.startswith("q8ta_")}
+    assert {op.name for op in OPS.values() if bounded(op)} - made == BEYOND.keys()
+
+
+def run_beyond(graph: Graph, inputs: dict[str, Array], device: Device, tolerance: float) -> None:
+    """The kernel of the rules, and every team in a layout, give the reference's result; one thread would not."""
+    (node,) = graph.nodes
+    call, expected = graph.call(node), reference.run(graph, inputs)[graph.outputs[0]]
+    size = max(float(np.abs(expected).max()), 1.0)
+    rows = all("rows" in kernel.linked(call)[0] for kernel in OPS[node.op].kernels)  # by teams, however short
+    assert rows or any(
+        kernel.turns(call) > LOOP_TURNS for kernel in OPS[node.op].kernels if kernel.supports(call, BASELINE)
+    )
+    teams = {plan.steps[0].variant.kernel: plan for _, plan in harness.plans(graph, 0)}
+    plans = [(kernel.name, plan) for kernel, plan in teams.items() if "share" in kernel.linked(call)[0]]
+    for name, plan in (("by the rules", None), *plans):
+        (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * size, err_msg=name)
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_float(name: str, device: Device) -> None:
+    op, case = OPS[name], BEYOND[name]
+    run_beyond(*harness.float_graph(op, case), device, 10 * op.tolerance)
+
+
+@pytest.mark.parametrize("name", [name for name in BEYOND if OPS[name].int8])
+def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 mismatches. Values are small, so that no sum could pass int32."""
+    monkeypatch.setattr(harness, "extremes", lambda g, shape: g.integers(-16, 16, shape, dtype=np.int8))
+    graph, inputs = harness.int8_graph(OPS[name], BEYOND[name], harness.SETTINGS[0])
+    assert not graph.notes
+    run_beyond(graph, inputs, device, 0.0)
+
+
+def test_every_loop_that_grows_has_turns() -> None:
+    """A loop of linked WGSL ends at a constant, or its kernel says how many turns it takes."""
+    constant = re.compile(r"(\d+u?|[A-Z][A-Z0-9_]*)( [-+*/] (\d+u?|[A-Z][A-Z0-9_]*))*")
+    for step in test_wgsl.steps():
+        kernel, op = step.variant.kernel, OPS[step.node.op]
+        if kernel.turns is not no_turns:
+            continue
+        params = link.fields(kernel, op, step.call, word_count(step.call.output.shape, step.variant.out))
+        text = link.link(kernel, op, step.call, step.variant.reads, step.variant.out, params)
+        for bound, keyword in LOOP.findall(text):
+            assert not keyword and constant.fullmatch(bound.strip()), f"{kernel.name} loops to {bound or keyword}"
+
+
+def test_what_no_kernel_can_turn_is_refused() -> None:
+    case = Case(((1, 7_000_001),), {"dim": 1})
+    graph = Graph(["x"], ["y"], [Node("softmax", ("x",), "y", case.attrs)])
+    graph.types = dict.fromkeys(("x", "y"), TensorType(case.shapes[0]))
+    with pytest.raises(DeviceError, match="loop turns of a thread"):
+        sync_layouts(graph, BASELINE)
+    assert sync_layouts(graph, replace(BASELINE, loop_turns=1 << 17)).steps
+
+
+def test_the_probe_finds_a_device_that_ends_loops_earlier(device: Device) -> None:
+    assert probe.loop_turns(device) == LOOP_TURNS
+    assert probe.loop_turns(device, 1 << 20) > 1 << 15
