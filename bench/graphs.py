@@ -11,9 +11,13 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Stage
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts, preferred
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.runtime.device import Device
+
+ROUNDED = Epilogue((Requantize(-128, 127),))
 
 
 def one_node(
@@ -45,26 +49,25 @@ def weights(shape: Shape, zero: int = -3) -> tuple[Array, ...]:
 
 
 def conv(x: Shape, channels: int, kernel: int, stride: int = 1, groups: int = 1, residual: bool = False) -> Graph:
-    """A q8ta_conv2d with padding kernel // 2, or a q8ta_conv2d_add."""
+    """A q8ta_conv2d with padding kernel // 2, with a residual or without."""
     attrs: dict[str, Any] = {
         "stride": (stride, stride),
         "padding": (kernel // 2,) * 4,
         "dilation": (1, 1),
         "groups": groups,
-        "lo": -128,
-        "hi": 127,
     }
-    shapes = [x]
+    shapes: list[Shape] = [x]
+    stages: tuple[Stage, ...] = ROUNDED.stages
     if residual:
-        attrs["residual_multiplier"] = 9000
+        stages = (Residual(9000), *stages)
         shapes.append((x[0], channels, -(-x[2] // stride), -(-x[3] // stride)))
     stored = weights((channels, x[1] // groups, kernel, kernel))
-    return one_node("q8ta_conv2d_add" if residual else "q8ta_conv2d", shapes, attrs, stored)
+    return one_node("q8ta_conv2d", shapes, {**attrs, "epilogue": Epilogue(stages)}, stored)
 
 
 def linear(m: int, k: int, n: int) -> Graph:
     """A q8ta_linear."""
-    return one_node("q8ta_linear", [(m, k)], {"lo": -128, "hi": 127}, weights((n, k)))
+    return one_node("q8ta_linear", [(m, k)], {"epilogue": ROUNDED}, weights((n, k)))
 
 
 def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan:
@@ -114,8 +117,7 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
         "output_padding": (max(missing, 0),) * 2,
         "dilation": (1, 1),
         "groups": 1,
-        "lo": -128,
-        "hi": 127,
+        "epilogue": ROUNDED,
     }
     weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
     # -3 is the zero point of one_node's inputs; each phase sums every stride-th tap.

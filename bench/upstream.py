@@ -20,6 +20,9 @@ from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Dequantize, PixelShuffle
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
@@ -95,24 +98,24 @@ def shuffle_graph(shape: tuple[int, ...], factor: int, qs: tuple[QParams, QParam
 
 
 def unfolded(graph: Graph) -> Graph:
-    """Every pixel_shuffle and dequantize in the dispatch of a weighted sum (`factor` > 1) as nodes of their own."""
+    """Every pixel_shuffle and dequantize in the dispatch of a weighted sum as nodes of their own."""
     graph = graph.copy()
     nodes: list[Node] = []
     for node in graph.nodes:
-        if node.attrs.get("factor", 1) == 1 or not node.op.endswith("_dequantize"):
+        *stages, shuffle, last = node.attrs["epilogue"].stages if epilogue.factor(node.attrs) > 1 else (None, None)
+        if not isinstance(shuffle, PixelShuffle) or not isinstance(last, Dequantize):
             nodes.append(node)
             continue
-        op = node.op.removesuffix("_dequantize")
-        attrs = {name: value for name, value in node.attrs.items() if name in OPS[op].schema}
-        q = QParams(node.attrs["scale"], node.attrs["zero"])
-        shape, _ = OPS[op].check(tuple(graph.types[name] for name in node.inputs), attrs)
+        attrs = {**node.attrs, "epilogue": Epilogue(tuple(stages))}
+        q = QParams(last.scale, last.zero)
+        shape, _ = OPS[node.op].check(tuple(graph.types[name] for name in node.inputs), attrs)
         result = graph.fresh(f"{node.output}.sum")
         graph.types[result] = TensorType(shape, INT8X4, q)
         moved = graph.fresh(f"{node.output}.moved")
         graph.types[moved] = TensorType(graph.types[node.output].shape, INT8X4, q)
         nodes += [
-            Node(op, node.inputs, result, attrs, node.source),
-            Node("pixel_shuffle", (result,), moved, {"upscale_factor": node.attrs["factor"]}),
+            Node(node.op, node.inputs, result, attrs, node.source),
+            Node("pixel_shuffle", (result,), moved, {"upscale_factor": shuffle.factor}),
             Node("dequantize", (moved,), node.output),
         ]
     graph.nodes = nodes

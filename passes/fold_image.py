@@ -32,7 +32,7 @@ def fold_image(graph: Graph, target: Target | None = None) -> None:
     is all that reads the int8 image, q8ta_conv2d_image takes it, and it `pays` on the target; None for any."""
     users, producers = graph.users(), graph.producers()
     for i, node in enumerate(graph.nodes):
-        quantize = producers.get(node.inputs[0]) if node.op.startswith(CONVOLUTION) else None
+        quantize = producers.get(node.inputs[0]) if node.op == CONVOLUTION else None
         if quantize is None or quantize.op != "quantize" or quantize.output in graph.outputs:
             continue
         alone = len(users[quantize.output]) == 1 and node.inputs.count(quantize.output) == 1
@@ -42,13 +42,12 @@ def fold_image(graph: Graph, target: Target | None = None) -> None:
 
 
 def _merged(graph: Graph, quantize: Node, node: Node) -> Node | None:
-    name, q = OF_IMAGE + node.op.removeprefix(CONVOLUTION), graph.types[quantize.output].q
-    if name not in OPS or q is None:
-        return None
+    q = graph.types[quantize.output].q
+    assert q is not None
     image = {"x_scale": q.scale, "x_zero": q.zero, "x_lo": quantize.attrs["lo"], "x_hi": quantize.attrs["hi"]}
-    merged = replace(node, op=name, inputs=(quantize.inputs[0], *node.inputs[1:]), attrs={**node.attrs, **image})
+    merged = replace(node, op=OF_IMAGE, inputs=(quantize.inputs[0], *node.inputs[1:]), attrs={**node.attrs, **image})
     try:
-        OPS[name].check(tuple(graph.types[name] for name in merged.inputs), merged.attrs)
+        OPS[OF_IMAGE].check(tuple(graph.types[name] for name in merged.inputs), merged.attrs)
     except GraphError:  # more channels or groups than an image has
         return None
     return merged

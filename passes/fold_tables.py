@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -17,6 +17,16 @@ def _clamp(table: Array) -> tuple[int, int] | None:
     """(lo, hi) if the table is clip(x, lo, hi)."""
     lo, hi = int(table[0]), int(table[-1])
     return (lo, hi) if lo <= hi and np.array_equal(table, np.clip(_IDENTITY, lo, hi)) else None
+
+
+def _clamped(node: Node, low: int, high: int) -> Attrs | None:
+    """The attributes of a node that clamps its result to [low, high] as well, None where it has no range."""
+    if "epilogue" in node.attrs:
+        epilogue = node.attrs["epilogue"].clamped(low, high)
+        return {**node.attrs, "epilogue": epilogue} if epilogue else None
+    if not {"lo", "hi"} <= set(OPS[node.op].schema):
+        return None
+    return {**node.attrs, **{name: int(np.clip(node.attrs[name], low, high)) for name in ("lo", "hi")}}
 
 
 def fold_tables(graph: Graph) -> None:
@@ -32,9 +42,8 @@ def fold_tables(graph: Graph) -> None:
             rewriter.alias(node, source)
         elif producer is None:
             continue
-        elif bounds and {"lo", "hi"} <= set(OPS[producer.op].schema):
-            lo, hi = (int(np.clip(producer.attrs[end], *bounds)) for end in ("lo", "hi"))
-            rewriter.replace(node, replace(producer, attrs={**producer.attrs, "lo": lo, "hi": hi}))
+        elif bounds and (attrs := _clamped(producer, *bounds)):
+            rewriter.replace(node, replace(producer, attrs=attrs))
         elif producer.op == "q8ta_table":
             first = graph.constants[producer.inputs[1]]
             entries = graph.add_constant(f"{node.output}.table", table[first.astype(np.int64) + 128])

@@ -126,7 +126,8 @@ def _lower(
     inputs: list[str] = []
     for operand in form.operands:
         if isinstance(operand, np.ndarray):
-            inputs.append(graph.add_constant(f"{output}.{OPS[form.op].operand(len(inputs)).name}", operand))
+            name = OPS[form.op].operand(len(inputs), form.attrs).name
+            inputs.append(graph.add_constant(f"{output}.{name}", operand))
         elif operand == RESIDUAL:
             assert tail.residual is not None
             inputs.append(tail.residual)
@@ -149,7 +150,7 @@ def _quantized_call(
     constants: dict[int, Weight | Array] = {}
     for position, name in enumerate(node.inputs):
         int8 = view.int8_behind(name)
-        if int8 is not None and not op.operand(position).constant:
+        if int8 is not None and not op.operand(position, node.attrs).constant:
             q.append(graph.types[int8].q)
             continue
         q.append(None)

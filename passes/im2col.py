@@ -22,7 +22,7 @@ def use_im2col(graph: Graph, where: Callable[[Node], bool] = lambda node: True) 
     graph = graph.copy()
     nodes: list[Node] = []
     for node in graph.nodes:
-        if node.op.startswith("q8ta_conv2d") and _has_window(graph, node) and where(node):
+        if node.op == "q8ta_conv2d" and _has_window(graph, node) and where(node):
             nodes += _rewritten(graph, node)
         else:
             nodes.append(node)

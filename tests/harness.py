@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.limits import allowed as allowed_layouts
@@ -91,8 +92,8 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     inputs: dict[str, Array] = {}
     names = []
     for position, array in enumerate(float_inputs(op, case)):
-        if op.operand(position).constant:
-            dtype = op.operand(position).dtypes[0]
+        if op.operand(position, case.attrs).constant:
+            dtype = op.operand(position, case.attrs).dtypes[0]
             names.append(
                 graph.add_constant(f"c{position}", array if dtype == FLOAT32 else _integers(op, case, position))
             )
@@ -141,12 +142,37 @@ def unfused_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str
     return graph, inputs
 
 
-EPILOGUES = tuple(after.suffix.removeprefix("_") for after in epilogue.EPILOGUES if after.suffix)
-"""What may follow a weighted sum in its dispatch."""
+SIMPLE = (
+    "residual requantize",
+    "curve requantize",
+    "requantize add",
+    "requantize table",
+    "requantize pixel_shuffle dequantize",
+    "requantize add pixel_shuffle dequantize",
+    "scale",
+)
+COMBINED = tuple(
+    " ".join(filter(None, stages))
+    for stages in itertools.product(
+        ("", "residual", "curve"), ("requantize",), ("", "add", "table"), ("", "dequantize", "pixel_shuffle dequantize")
+    )
+)[1:]
+EPILOGUES = tuple(dict.fromkeys((*SIMPLE, *COMBINED)))
+"""What may follow a weighted sum in its dispatch, but for rounding alone: names of stages."""
+
+EVERY_COMBINED = 5
+"""Stages know nothing of each other, so not every case meets every combination of them: each meets the simple ones, and
+of the others every so-manieth, in turn."""
+
+
+def epilogues_of(index: int) -> tuple[str, ...]:
+    """The epilogues that a case meets."""
+    return tuple(e for n, e in enumerate(EPILOGUES) if e in SIMPLE or (n + index) % EVERY_COMBINED == 0)
 
 
 def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
-    """The fused graph of a weighted operator with what follows it: see kernels/epilogue/epilogue.py."""
+    """The fused graph of a weighted operator with what follows it, one of EPILOGUES. A pixel_shuffle is left out where
+    the channels allow none."""
     graph, inputs = unfused_epilogue(op, case, setting, after)
     return run_passes(graph), inputs
 
@@ -154,48 +180,44 @@ def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Gr
 def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
     """`epilogue_graph` as it is before the passes."""
     graph, inputs, out = _unfused(op, case, setting)
-    result = graph.types["real"]
-    if after == "float":
-        graph.outputs = ["real"]
-        return graph, inputs
-    after_first, _, then = after.partition("_")
-    last = "real"
-    if after_first in ("sum", "table", "dequantize"):
-        graph.types |= {"inner": TensorType(result.shape, INT8X4, out), "rounded": result}
-        graph.nodes.append(Node("quantize", ("real",), "inner", {"lo": -120, "hi": 127}))
-        graph.nodes.append(Node("dequantize", ("inner",), "rounded"))
-        last = "rounded"
-    if after_first in ("add", "sum"):
-        q = QParams(out.scale * 1.7, setting.zeros[1])
-        graph.inputs.append("residual")
-        graph.types |= {"residual": TensorType(result.shape, INT8X4, q), "addend": result, "joined": result}
-        inputs["residual"] = extremes(rng(op.name, case, after), result.shape)
-        graph.nodes.append(Node("dequantize", ("residual",), "addend"))
-        graph.nodes.append(Node("add", (last, "addend"), "joined", {"alpha": 1.0}))
-        last = "joined"
-    if after_first in ("act", "table"):
-        graph.types["joined"] = result
-        graph.nodes.append(Node("silu", (last,), "joined", {}))
-        last = "joined"
-    if "dequantize" in (after_first, then):
-        if last == "joined":
-            q = QParams(out.scale * 1.3, setting.zeros[2])
-            graph.types |= {"sum": TensorType(result.shape, INT8X4, q), "last": result}
-            graph.nodes.append(Node("quantize", (last,), "sum", {"lo": -128, "hi": 121}))
-            graph.nodes.append(Node("dequantize", ("sum",), "last"))
-            last = "last"
-        graph.outputs = [last]
-        factor = _factor(result.shape)
-        if factor > 1:
-            shape, _ = OPS["pixel_shuffle"].check((result,), {"upscale_factor": factor})
-            graph.types["y"] = TensorType(shape)
-            graph.nodes.append(Node("pixel_shuffle", (last,), "y", {"upscale_factor": factor}))
-            graph.outputs = ["y"]
-        return graph, inputs
-    q = QParams(out.scale * (1.3 if last == "joined" and after_first != "add" else 1.0), setting.zeros[2])
-    graph.types["y"] = TensorType(result.shape, INT8X4, q)
-    graph.nodes.append(Node("quantize", (last,), "y", {"lo": -128, "hi": 127}))
-    graph.outputs = ["y"]
+    shape = graph.types["real"].shape
+    factor, last, made = _factor(shape), "real", out
+
+    def emit(kind: str, sources: tuple[str, ...], t: TensorType, **attrs: object) -> str:
+        name = graph.fresh(f"{kind}.y")
+        graph.types[name] = t
+        graph.nodes.append(Node(kind, sources, name, attrs))
+        return name
+
+    def other(name: str) -> str:
+        graph.inputs.append(name)
+        graph.types[name] = TensorType(shape, INT8X4, QParams(out.scale * 1.7, setting.zeros[1]))
+        inputs[name] = extremes(rng(op.name, case, after, name), shape)
+        return emit("dequantize", (name,), TensorType(shape))
+
+    def rounded(value: str, q: QParams, lo: int, hi: int) -> str:
+        return emit("quantize", (value,), TensorType(shape, INT8X4, q), lo=lo, hi=hi)
+
+    for stage in after.split():
+        match stage:
+            case "residual":
+                last = emit("add", (last, other("residual")), TensorType(shape), alpha=1.0)
+            case "curve":
+                last = emit("silu", (last,), TensorType(shape))
+            case "requantize":
+                last = rounded(last, out, -120, 127)
+            case "add" | "table":
+                real = emit("dequantize", (last,), TensorType(shape))
+                joined = (real, other("addend")) if stage == "add" else (real,)
+                kind, attrs = ("add", {"alpha": 1.0}) if stage == "add" else ("silu", {})
+                made = QParams(out.scale * 1.3, setting.zeros[2])
+                last = rounded(emit(kind, joined, TensorType(shape), **attrs), made, -128, 121)
+            case "pixel_shuffle" if factor > 1:
+                moved, _ = OPS["pixel_shuffle"].check((graph.types[last],), {"upscale_factor": factor})
+                last = emit("pixel_shuffle", (last,), TensorType(moved, INT8X4, made), upscale_factor=factor)
+            case "dequantize":
+                last = emit("dequantize", (last,), TensorType(graph.types[last].shape))
+    graph.outputs = [last]
     return graph, inputs
 
 
@@ -208,18 +230,28 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
             if FLOAT32 in op.operands[0].dtypes and op.int8:
                 yield int8_graph(op, case, SETTINGS[0])[0], index, 0
             if isinstance(op.int8, WeightedSum):
-                for number, after in enumerate(EPILOGUES, 1):
-                    yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, number
+                for after in epilogues_of(index):
+                    yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, EPILOGUES.index(after) + 1
 
 
-PARTS = {"sum_dequantize": ("q8ta_add",), "sum": ("q8ta_add",), "table": ("q8ta_table",), "dequantize": ()}
-"""The int8 operators behind a weighted sum that an epilogue stands for."""
+def stages_of(node: Node) -> str:
+    """The names of a node's stages, a pixel_shuffle left out; none where there is no epilogue."""
+    names = [stage.name for stage in node.attrs["epilogue"].stages] if "epilogue" in node.attrs else []
+    return " ".join(name for name in names if name != "pixel_shuffle")
 
 
-def parts(op: str) -> list[str]:
+def rounding(node: Node) -> Requantize:
+    """The stage in which a weighted sum is rounded."""
+    found: Requantize = next(stage for stage in node.attrs["epilogue"].stages if isinstance(stage, Requantize))
+    return found
+
+
+PARTS = {"add": "q8ta_add", "table": "q8ta_table"}
+
+
+def parts(node: Node) -> list[str]:
     """The int8 operators one node stands for: those folded into it one by one."""
-    suffix = next((s for s in PARTS if op.endswith(f"_{s}")), "")
-    return [op.removesuffix(f"_{suffix}"), *PARTS[suffix]] if suffix and op != f"q8ta_{suffix}" else [op]
+    return [node.op, *(PARTS[name] for name in stages_of(node).split() if name in PARTS)]
 
 
 def _factor(shape: Sequence[int]) -> int:
@@ -233,9 +265,9 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
     inputs: dict[str, Array] = {}
     names: list[str] = []
     for position, shape in enumerate(case.shapes):
-        if op.operand(position).constant:
+        if op.operand(position, case.attrs).constant:
             names.append(_constant(graph, generator, position, shape, setting))
-            if op.operand(position).name == "variance":
+            if op.operand(position, case.attrs).name == "variance":
                 graph.constants[names[-1]] = np.abs(graph.constants[names[-1]]) + np.float32(0.125)
             continue
         name, real = f"x{position}", f"r{position}"

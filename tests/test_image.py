@@ -17,6 +17,8 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Add
 from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
@@ -70,18 +72,19 @@ def folded(graph: Graph) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("after", ["", *harness.EPILOGUES])
-@pytest.mark.parametrize("index", IMAGES)
+@pytest.mark.parametrize(("index", "after"), [(i, after) for i in IMAGES for after in ("", *harness.epilogues_of(i))])
 def test_every_kernel(index: int, after: str, device: Device, request: pytest.FixtureRequest) -> None:
     """0 values differ from quantize and convolution. Each epilogue meets one tile a case."""
     every = request.config.getoption("--every-pair") or not after
     for setting in harness.settings_for(CONV, index):
-        if setting.mode == "overflow" and after == "act":
+        if setting.mode == "overflow" and "curve" in after:
             continue
         graph, inputs = with_quantize(index, setting, after)
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         fused = folded(graph)
-        assert [node.op for node in fused.nodes] == ["q8ta_conv2d_image" + (f"_{after}" if after else "")]
+        (node,) = fused.nodes
+        stages = after.replace("pixel_shuffle ", "") or "requantize"
+        assert (node.op, harness.stages_of(node)) == ("q8ta_conv2d_image", stages)
         np.testing.assert_array_equal(reference.run(fused, inputs)[fused.outputs[0]], expected)
         for place, (name, plan) in enumerate(harness.plans(fused, index)):
             if not every and "direct" not in name and (place + index + len(after)) % len(gemm.TILES):
@@ -119,18 +122,11 @@ def test_an_image_that_is_its_own_addend_is_left() -> None:
     q = graph.types.pop("y").q
     assert q is not None
     graph.types["z"] = TensorType((1, 3, 6, 7), INT8X4, q)
-    sums = {
-        "inner_lo": -128,
-        "inner_hi": 127,
-        "inner_zero": q.zero,
-        "inner_multiplier": 1 << 14,
-        "addend_multiplier": 1 << 14,
-        "shift": 14,
-    }
     node = graph.nodes[1]
-    graph.nodes[1] = Node("q8ta_conv2d_sum", (*node.inputs, "x0"), "z", {**node.attrs, **sums})
+    stages = (*node.attrs["epilogue"].stages, Add(q.zero, 1 << 14, 1 << 14, 14, -128, 127))
+    graph.nodes[1] = Node("q8ta_conv2d", (*node.inputs, "x0"), "z", {**node.attrs, "epilogue": Epilogue(stages)})
     graph.outputs = ["z"]
-    assert [node.op for node in folded(graph).nodes] == ["quantize", "q8ta_conv2d_sum"]
+    assert [node.op for node in folded(graph).nodes] == ["quantize", "q8ta_conv2d"]
 
 
 def test_an_image_is_folded_where_that_pays() -> None:
@@ -169,10 +165,10 @@ def test_a_session_folds_and_tunes(
 
 def test_a_folded_model_is_reported_and_kept(tmp_path: Path) -> None:
     """A file may hold the folded form as well: it computes in int8, and its input is a border."""
-    graph = with_quantize(0, harness.SETTINGS[0], "dequantize")[0]
+    graph = with_quantize(0, harness.SETTINGS[0], "requantize dequantize")[0]
     fused = Model(folded(graph), SINGLE)
     report = fused.report()
-    assert report.int8 == {"q8ta_conv2d_image_dequantize": 1}
+    assert report.int8 == {"q8ta_conv2d_image (requantize → dequantize)": 1}
     assert (report.float32, report.islands, report.borders, report.exact) == ({}, (), 2, True)
     fused.save(tmp_path / "image.q8ta")
     x = np.random.default_rng(0).normal(0, 3, graph.types["image"].shape).astype(np.float32)
@@ -210,7 +206,7 @@ def test_too_many_channels() -> None:
 
 def test_int8_is_refused_without_the_contract(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no value is int8: an image goes in, floats come out."""
-    graph = folded(with_quantize(0, harness.SETTINGS[0], "float")[0])
+    graph = folded(with_quantize(0, harness.SETTINGS[0], "scale")[0])
     assert all(t.dtype != INT8X4 for t in graph.types.values())
     other = Device(vulkan.wgpu)
     monkeypatch.setattr(Device, "contract", "quantize of 1.0 gives 7, the contract 3")

@@ -260,9 +260,12 @@ def test_foreign(tmp_path: Path) -> None:
         refused(safetensors_bytes(weights, {"q8ta": text}), tmp_path)
 
 
-def test_newer(saved: bytes, tmp_path: Path) -> None:
-    message = refused(forge(saved, lambda data, _: data.update(version=2, surprise=[1])), tmp_path)
-    assert "format version 2" in message
+def test_another_version(saved: bytes, tmp_path: Path) -> None:
+    older = refused(forge(saved, lambda data, _: data.update(version=1, surprise=[1])), tmp_path)
+    assert "format version 1" in older
+    assert "compile the model again" in older
+    message = refused(forge(saved, lambda data, _: data.update(version=3, surprise=[1])), tmp_path)
+    assert "format version 3" in message
     assert "upgrade" in message
     assert "checksum" not in message
     for version in (0, -1, True, "1", None, 10**30):
@@ -354,9 +357,26 @@ def sealed(text: str, constants: dict[str, Array]) -> bytes:
     return safetensors_bytes(constants, {"q8ta": f'{{"sha256":"{digest.hexdigest()}",{text[1:]}'})
 
 
-def node(data: dict[str, Any], op: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(n for n in data["nodes"] if n["op"] == op)
+def stages(node: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = node["attrs"].get("epilogue", [])
     return found
+
+
+def node(data: dict[str, Any], op: str) -> dict[str, Any]:
+    """The first node of an operator, or of 'operator stage'."""
+    op, _, last = op.partition(" ")
+    found = (n for n in data["nodes"] if n["op"] == op and (not last or stages(n)[-1]["stage"] == last))
+    first: dict[str, Any] = next(found)
+    return first
+
+
+def stage(op: str, place: int, **values: Any) -> Edit:
+    return lambda data, _: stages(node(data, op))[place].update(values)
+
+
+def before(op: str, *more: dict[str, Any]) -> Edit:
+    """Stages before those there are."""
+    return lambda data, _: stages(node(data, op)).__setitem__(slice(0, 0), list(more))
 
 
 def attr(op: str, **values: Any) -> Edit:
@@ -407,7 +427,7 @@ def twice(data: dict[str, Any], constants: dict[str, Array]) -> None:
     data["nodes"].append(copy.deepcopy(node(data, SUM)))
 
 
-CONV, SUM, TABLE = "q8ta_conv2d", "q8ta_conv2d_sum", "q8ta_table"
+CONV, SUM, TABLE = "q8ta_conv2d", "q8ta_conv2d add", "q8ta_table"
 DEEP: Any = 0
 for _ in range(60):
     DEEP = {"tuple": [DEEP]}
@@ -510,13 +530,53 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "dilation 10^400": (attr(CONV, dilation=[10**400, 1]), "dilation must be in"),
     "padding negative": (attr(CONV, padding=[-1, 0, 0, 0]), "padding must be in"),
     "2^50 results": (far_apart, "elements"),
-    "lo 200": (attr(CONV, lo=200), "lo must be in"),
-    "lo above hi": (attr(CONV, lo=5, hi=4), "lo..hi is empty"),
+    "lo 200": (stage(CONV, 0, lo=200), "lo must be in"),
+    "lo above hi": (stage(CONV, 0, lo=5, hi=4), "lo..hi is empty"),
     "unknown attribute": (attr(CONV, shader="@compute fn main() {}"), "has attributes"),
     "missing attribute": (lambda d, c: node(d, CONV)["attrs"].pop("groups"), "has attributes"),
     "attribute is an object": (attr(CONV, groups={"a": 1}), "an integer"),
-    "add's shift 77": (attr(SUM, shift=77), "shift must be in"),
-    "add's multipliers pass int32": (attr(SUM, inner_multiplier=2**31 - 1), "pass int32"),
+    "add's shift 77": (stage(SUM, 1, shift=77), "shift must be in"),
+    "add's multipliers pass int32": (stage(SUM, 1, multiplier=2**31 - 1), "pass int32"),
+    "add's range is empty": (stage(SUM, 1, lo=5, hi=4), "lo..hi is empty"),
+    # epilogues
+    "no epilogue": (lambda d, c: node(d, CONV)["attrs"].pop("epilogue"), "has attributes"),
+    "epilogue of a table": (attr(TABLE, epilogue=[{"stage": "scale"}]), "has attributes"),
+    "epilogue of nothing": (attr(CONV, epilogue=[]), "an epilogue's stages are"),
+    "epilogue is text": (attr(CONV, epilogue="requantize"), "is a list of at most 8"),
+    "epilogue of 10^4 stages": (attr(CONV, epilogue=[{"stage": "scale"}] * 10**4), "at most 8"),
+    "stage is text": (attr(CONV, epilogue=["scale"]), "a stage is one of"),
+    "unknown stage": (stage(CONV, 0, stage="exec"), "a stage is one of"),
+    "stage's name is a list": (stage(CONV, 0, stage=["requantize"]), "a stage is one of"),
+    "stage with another number": (stage(CONV, 0, zero=3), "requantize has ['hi', 'lo']"),
+    "stage lacks a number": (lambda d, c: stages(node(d, CONV))[0].pop("hi"), "requantize has ['hi', 'lo']"),
+    "stage's number is text": (stage(CONV, 0, lo="-128"), "an integer"),
+    "stage's number is true": (stage(CONV, 0, lo=True), "an integer"),
+    "stage's number is a list": (stage(CONV, 0, lo=[1]), "an integer"),
+    "stage's number is 10^400": (stage(CONV, 0, hi=10**400), "hi must be in"),
+    "scale behind rounding": (lambda d, c: stages(node(d, CONV)).append({"stage": "scale"}), "an epilogue's stages"),
+    "rounded twice": (before(CONV, {"stage": "requantize", "lo": -128, "hi": 127}), "an epilogue's stages"),
+    "a residual nobody gives": (before(CONV, {"stage": "residual", "multiplier": 1}), "takes 6 inputs"),
+    "a residual past int32": (before(CONV, {"stage": "residual", "multiplier": 2**23}), "multiplier must be in"),
+    "a curve for an addend": (
+        both(before(CONV, {"stage": "curve"}), lambda d, c: node(d, CONV)["inputs"].append("x.q")),
+        "must be int32",
+    ),
+    "an addend of another shape": (lambda d, c: node(d, SUM)["inputs"].__setitem__(5, "x.q"), "the sum's shape"),
+    "shuffled channels do not split": (
+        attr(
+            CONV,
+            epilogue=[
+                {"stage": "requantize", "lo": -128, "hi": 127},
+                {"stage": "pixel_shuffle", "factor": 5},
+                {"stage": "dequantize", "zero": 3, "scale": 0.5},
+            ],
+        ),
+        "pixel_shuffle by 5",
+    ),
+    "dequantized at scale 0": (
+        lambda d, c: stages(node(d, CONV)).append({"stage": "dequantize", "zero": 3, "scale": 0.0}),
+        "scale must be in",
+    ),
     # the document
     "structure with unknown position": (field(structure={"tuple": [0, 2]}), "positions"),
     "structure with a position twice": (field(structure={"tuple": [0, 0, 1]}), "positions"),
@@ -754,7 +814,7 @@ CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases))]
 def test_hostile_attributes_of_every_operator(op: Op, index: int) -> None:
     """A shape rule answers with a shape or a GraphError, never with another error; small calls then run."""
     case = op.cases[index]
-    types = tuple(TensorType(s, op.operand(i).dtypes[0], _q(op, i)) for i, s in enumerate(case.shapes))
+    types = tuple(TensorType(s, op.operand(i, case.attrs).dtypes[0], _q(op, i)) for i, s in enumerate(case.shapes))
     for name in op.schema:
         for new in hostile_values(case.attrs[name]):
             attrs = {**case.attrs, name: new}
@@ -779,7 +839,7 @@ def test_hostile_attributes_of_every_operator(op: Op, index: int) -> None:
 
 
 def _q(op: Op, position: int) -> Any:
-    return QParams(0.1, 3) if op.operand(position).dtypes[0] == "int8x4" else None
+    return QParams(0.1, 3) if op.operand(position, {}).dtypes[0] == "int8x4" else None
 
 
 def _output_q(dtype: str) -> Any:

@@ -26,6 +26,8 @@ from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.table import clone_call
@@ -374,11 +376,12 @@ def key_of(step: Step, **changed: Any) -> str:
 def test_keys_know_shapes_and_attributes_but_not_scales() -> None:
     step = convolutions()[0]
     key, attrs = key_of(step), step.call.attrs
+    _, *rest = attrs["epilogue"].stages
     q = replace(step.call.output, q=QParams(0.5, -77))
     assert (
         key_of(step, output=q, inputs=(replace(step.call.inputs[0], q=QParams(0.25, 9)), *step.call.inputs[1:])) == key
     )
-    assert key_of(step, attrs={**attrs, "lo": -3, "hi": 99}) == key
+    assert key_of(step, attrs={**attrs, "epilogue": Epilogue((Requantize(-3, 99), *rest))}) == key
     assert key_of(step, attrs={**attrs, "dilation": (2, 2)}) != key
     assert key_of(step, attrs={**attrs, "padding": (0, 1, 2, 1)}) != key
     n, c, h, w = step.call.output.shape

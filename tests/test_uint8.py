@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
+from tests.harness import stages_of
 from tests.test_import_operators import Wrapped, imported
 
 SHAPE = (2, 3, 12, 14)
@@ -57,7 +58,8 @@ def test_everything_runs_in_int8(quantized: tuple[Any, q8.Model, Tensor], device
     """The normalization is one table; the bytes are the reference's, on every device."""
     _, model, x = quantized
     ops = [node.op for node in model.graph.nodes if node.op != "permute"]
-    assert ops == ["q8ta_table", "q8ta_conv2d", "q8ta_conv2d_dequantize"]
+    assert ops == ["q8ta_table", "q8ta_conv2d", "q8ta_conv2d"]
+    assert stages_of(model.graph.nodes[-1]) == "requantize dequantize"
     assert model.report().exact
     with q8.Session(model, device) as session:
         for array in (image(x.shape[-1] == 3, seed) for seed in range(2)):

@@ -15,9 +15,10 @@ from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.quantizer import Quantizer
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
-from tests.harness import flat, parts
+from tests.harness import flat, parts, rounding, stages_of
 
 
 class Plain(nn.Module):
@@ -61,16 +62,16 @@ def check(
 
 
 def ops(model: q8.Model) -> list[str]:
-    return [part for node in model.graph.nodes if node.op not in ("quantize", "dequantize") for part in parts(node.op)]
+    return [part for node in model.graph.nodes if node.op not in ("quantize", "dequantize") for part in parts(node)]
 
 
 def test_a_relu_after_add_is_kept(vulkan: Device) -> None:
     module = Plain(lambda s, x: s.head(F.relu(s.a(x) + s.b(x))), a=conv(4, 8), b=conv(4, 8), head=conv(8, 4))
     model = check(module, [data(1, 4, 7, 7)], vulkan)
-    add = next(node for node in model.graph.nodes if "q8ta_add" in parts(node.op))
+    add = next(node for node in model.graph.nodes if "q8ta_add" in parts(node))
     q = model.graph.types[add.output].q
     assert q is not None
-    assert add.attrs["lo"] == q.zero
+    assert add.attrs["epilogue"].stages[-1].lo == q.zero
 
 
 def conv(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> nn.Conv2d:
@@ -158,7 +159,7 @@ def test_j_relu_with_several_users(vulkan: Device) -> None:
 
 def test_k_shared_weight(vulkan: Device) -> None:
     model = check(Plain(lambda s, x: s.a(F.relu(s.a(x))), a=conv(4, 4)), [data(1, 4, 6, 6)], vulkan)
-    convolutions = [node for node in model.graph.nodes if parts(node.op)[0] == "q8ta_conv2d"]
+    convolutions = [node for node in model.graph.nodes if parts(node)[0] == "q8ta_conv2d"]
     assert len(convolutions) == 2
 
 
@@ -175,13 +176,13 @@ class NarrowRange(Quantizer):
 
 def test_l_narrow_ranges(vulkan: Device) -> None:
     model = check(Plain(lambda s, x: s.a(x), a=conv(3, 8)), [data(1, 3, 6, 6)], vulkan, NarrowRange())
-    node = next(node for node in model.graph.nodes if parts(node.op)[0] == "q8ta_conv2d")
-    assert (node.attrs["lo"], node.attrs["hi"]) == (-100, 90)
+    node = next(node for node in model.graph.nodes if parts(node)[0] == "q8ta_conv2d")
+    assert rounding(node) == Requantize(-100, 90)
 
 
 def test_m_groups_of_conv2d_are_read(vulkan: Device) -> None:
     model = check(Plain(lambda s, x: s.a(x), a=conv(6, 6, groups=3)), [data(1, 6, 6, 6)], vulkan)
-    assert next(node for node in model.graph.nodes if parts(node.op)[0] == "q8ta_conv2d").attrs["groups"] == 3
+    assert next(node for node in model.graph.nodes if parts(node)[0] == "q8ta_conv2d").attrs["groups"] == 3
 
 
 def test_n_views_and_permutes_do_not_block_fusion(vulkan: Device) -> None:
@@ -272,7 +273,8 @@ class FloatHead(Quantizer):
 def test_r_float_head(vulkan: Device) -> None:
     module = Plain(lambda s, x: s.b(F.relu(s.a(x))), a=nn.Linear(12, 9), b=nn.Linear(9, 5))
     model = check(module, [data(3, 12)], vulkan, FloatHead())
-    assert ops(model) == ["q8ta_linear", "q8ta_linear_float"]
+    assert ops(model) == ["q8ta_linear", "q8ta_linear"]
+    assert stages_of(model.graph.nodes[-1]) == "scale"
     x = data(3, 12)
     exact = module(x).detach().numpy()
     assert np.abs(q8.Session(model, vulkan)(x) - exact).max() < 0.1 * np.abs(exact).max()

@@ -14,7 +14,6 @@ from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 
@@ -50,7 +49,6 @@ def _params(call: Call) -> Params:
         **epilogue.params(call),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
         "depth_quads": np.uint32(_depth_quads(call)),
-        "tiles": np.uint32(weighted.channel_tiles(call)[0]),
     }
 
 
@@ -69,35 +67,36 @@ def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(rows)
 
 
-def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
-    place = ("place_planes",) if after.real else ()
-    output = FLOAT if after.real else CHANNELS_PACKED_INT8
-    common: dict[str, Any] = {"inputs": (CHANNELS_PACKED_INT8,), "output": output, "params": _params}
-    if after.real:
-        common["threads"] = weighted.channel_tiles
-    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
-    return (
-        *conv2d_tiled.fast_kernels(op, after, place),
-        *conv2d_grouped.grouped_kernels(op, after, place),
-        Kernel(
-            f"{op}.dw",
-            ("q8ta_conv2d_dw", *after.element, *place),
-            supports=lambda call, target: weighted.is_depthwise(call),
-            prepack={1: conv2d_tiled.pack_depthwise, **per_channel},
-            turns=lambda call: share.nested(call.inputs[1].shape[2:]),
-            cost=weighted.cost("direct"),
-            **common,
-        ),
-        Kernel(
-            f"{op}.direct",
-            ("q8ta_conv2d", "dot", *after.element, *place),
-            constants=lambda call: {"ALIGNED": int(_aligned(call))},
-            prepack={1: _pack, **per_channel},
-            turns=lambda call: share.nested((*call.inputs[1].shape[2:], _depth_quads(call))),
-            cost=weighted.cost("direct"),
-            **common,
-        ),
-    )
+_GENERAL: dict[str, Any] = {
+    "inputs": (CHANNELS_PACKED_INT8,),
+    "output": CHANNELS_PACKED_INT8 | FLOAT,
+    "params": _params,
+    "threads": weighted.quads_of_sums,
+    "cost": weighted.cost("direct"),
+}
+
+_KERNELS = (
+    *conv2d_tiled.KERNELS,
+    *conv2d_grouped.KERNELS,
+    Kernel(
+        "q8ta_conv2d.dw",
+        ("q8ta_conv2d_dw", "direct", "sums_planes"),
+        supports=lambda call, target: weighted.is_depthwise(call),
+        wide=weighted.PER_CHANNEL,
+        prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
+        turns=lambda call: share.nested(call.inputs[1].shape[2:]),
+        **_GENERAL,
+    ),
+    Kernel(
+        "q8ta_conv2d.direct",
+        ("q8ta_conv2d", "dot", "direct", "sums_planes"),
+        wide=(*weighted.PER_CHANNEL, "weight"),
+        constants=lambda call: {"ALIGNED": int(_aligned(call))},
+        prepack={1: _pack, **weighted.PAD_CHANNELS},
+        turns=lambda call: share.nested((*call.inputs[1].shape[2:], _depth_quads(call))),
+        **_GENERAL,
+    ),
+)
 
 
 def _conv(b: Builder, args: Mapping[str, Any], padding: Sequence[int]) -> str:
@@ -228,18 +227,12 @@ conv2d = Op(
 )
 
 
-def _int8_op(after: Epilogue) -> Op:
-    name = f"q8ta_conv2d{after.suffix}"
-    return Op(
-        name=name,
-        operands=(*weighted.OPERANDS, *after.operands),
-        infer=_infer_int8,
-        reference=_reference_int8,
-        reads=conv2d_sums.reads,
-        schema={**conv2d_sums.SCHEMA, **after.schema},
-        kernels=_kernels(name, after),
-        tolerance=after.tolerance,
-    )
-
-
-INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)
+q8ta_conv2d = Op(
+    name="q8ta_conv2d",
+    operands=weighted.OPERANDS,
+    infer=_infer_int8,
+    reference=_reference_int8,
+    reads=conv2d_sums.reads,
+    schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE},
+    kernels=_KERNELS,
+)

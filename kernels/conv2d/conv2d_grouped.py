@@ -16,12 +16,10 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, canonical
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
-PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
 LARGEST_SPAN = 16
 """Input words of a row that a thread may hold in registers."""
 
@@ -64,7 +62,6 @@ def _params(call: Call) -> Params:
         "kernel_y": np.uint32(height),
         "stride_y": np.uint32(attrs["stride"][0]),
         "dilation_y": np.uint32(attrs["dilation"][0]),
-        "quads": np.uint32(outputs // 4),
         "group_quads": np.uint32(outputs // attrs["groups"] // 4),
         "row_words": np.uint32(call.inputs[0].shape[1] // 4),
         "depth_words": np.uint32(depth // 4),
@@ -96,24 +93,23 @@ def _preferred(call: Call, target: Target, columns: int) -> bool:
     return _threads(call, Layout.PACKED_INT8_4C, columns)[0] >= ENOUGH_STRIPS
 
 
-def grouped_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """Strips of pixels of each length."""
-    return tuple(
-        Kernel(
-            f"{op}.{label}",
-            ("q8ta_conv2d_grouped", "dot", *after.quad, *place),
-            (ONLY_4C,),
-            FLOAT if after.real else ONLY_4C,
-            supports=functools.partial(_supports, columns=columns),
-            preferred=functools.partial(_preferred, columns=columns),
-            wide=("multiplier", "offset", "correction", "weight"),
-            positions=False,
-            params=_params,
-            constants=functools.partial(_constants, columns=columns),
-            prepack={1: _pack, **PER_CHANNEL},
-            threads=functools.partial(_threads, columns=columns),
-            turns=functools.partial(_turns, columns=columns),
-            cost=weighted.cost("shared"),
-        )
-        for label, columns in STRIPS.items()
+KERNELS = tuple(
+    Kernel(
+        f"q8ta_conv2d.{label}",
+        ("q8ta_conv2d_grouped", "dot", "sums_planes"),
+        (ONLY_4C,),
+        ONLY_4C | FLOAT,
+        supports=functools.partial(_supports, columns=columns),
+        preferred=functools.partial(_preferred, columns=columns),
+        wide=(*weighted.PER_CHANNEL, "weight"),
+        positions=False,
+        params=_params,
+        constants=functools.partial(_constants, columns=columns),
+        prepack={1: _pack, **weighted.PAD_CHANNELS},
+        threads=functools.partial(_threads, columns=columns),
+        turns=functools.partial(_turns, columns=columns),
+        cost=weighted.cost("shared"),
     )
+    for label, columns in STRIPS.items()
+)
+"""Strips of pixels of each length."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, weighted
 
@@ -37,8 +35,7 @@ IMAGE: Mapping[str, Attr] = {
 """How the image is quantized: attributes of `quantize` and of its result's type."""
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
-WIDE = ("weight", "multiplier", "offset", "correction")
-PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
+WIDE = (*weighted.PER_CHANNEL, "weight")
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -76,21 +73,6 @@ def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth))
 
 
-def _general(op: str, after: Epilogue, place: tuple[str, ...]) -> Kernel:
-    more: dict[str, Any] = {"threads": weighted.channel_tiles} if after.real else {}
-    return Kernel(
-        f"{op}.direct",
-        ("q8ta_conv2d_image", "quantize_steps", "dot", *after.element, *place),
-        (FLOAT, CHANNELS_PACKED_INT8),
-        FLOAT if after.real else CHANNELS_PACKED_INT8,
-        params=lambda call: {**_params(call), "tiles": np.uint32(weighted.channel_tiles(call)[0])},
-        prepack={1: _pack, **PER_CHANNEL},
-        turns=lambda call: share.nested(call.inputs[1].shape[2:]),
-        cost=weighted.cost("direct"),
-        **more,
-    )
-
-
 def _sizes(call: Call) -> tuple[int, int, int]:
     """(rows, channels, words along k) of the matrix product: pixels, outputs, taps of all channels."""
     n, c, h, w = canonical(epilogue.sums(call))
@@ -116,37 +98,42 @@ def _tile_params(call: Call, tile: gemm.Tile) -> Params:
     return {**gemm.params(tile, _sizes(call)), **_params(call)}
 
 
-def _product(op: str, after: Epilogue, place: tuple[str, ...], label: str, tile: gemm.Tile) -> Kernel:
+def _product(label: str, tile: gemm.Tile) -> Kernel:
     return Kernel(
-        f"{op}.implicit_{label}",
-        (tile.body, "gemm_dot", "dot", "gemm_window_image", "gemm_pixels", "quantize_steps", *after.quad, *place),
+        f"q8ta_conv2d_image.implicit_{label}",
+        (tile.body, "gemm_dot", "dot", "gemm_window_image", "gemm_pixels", "quantize_steps", "sums_planes"),
         (FLOAT, ONLY_4C),
-        FLOAT if after.real else ONLY_4C,
+        ONLY_4C | FLOAT,
         supports=functools.partial(_fits, tile=tile),
         preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes, narrow=True),
         wide=WIDE,
         positions=False,
         params=functools.partial(_tile_params, tile=tile),
-        prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
+        prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
         **{**gemm.kernel_fields(tile, _sizes), "constants": functools.partial(_constants, tile=tile)},
     )
 
 
-def _op(after: Epilogue) -> Op:
-    name, place = f"q8ta_conv2d_image{after.suffix}", ("place_planes",) if after.real else ()
-    return Op(
-        name=name,
-        operands=(Operand("x"), *weighted.OPERANDS[1:], *after.operands),
-        infer=_infer,
-        reference=_reference,
-        reads=conv2d_sums.reads,
-        schema={**conv2d_sums.SCHEMA, **after.schema, **IMAGE},
-        kernels=(
-            *(_product(name, after, place, label, tile) for label, tile in gemm.NARROW_TILES.items()),
-            _general(name, after, place),
+q8ta_conv2d_image = Op(
+    name="q8ta_conv2d_image",
+    operands=(Operand("x"), *weighted.OPERANDS[1:]),
+    infer=_infer,
+    reference=_reference,
+    reads=conv2d_sums.reads,
+    schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE, **IMAGE},
+    kernels=(
+        *(_product(label, tile) for label, tile in gemm.NARROW_TILES.items()),
+        Kernel(
+            "q8ta_conv2d_image.direct",
+            ("q8ta_conv2d_image", "quantize_steps", "dot", "direct", "sums_planes"),
+            (FLOAT, CHANNELS_PACKED_INT8),
+            CHANNELS_PACKED_INT8 | FLOAT,
+            wide=WIDE,
+            params=_params,
+            prepack={1: _pack, **weighted.PAD_CHANNELS},
+            threads=weighted.quads_of_sums,
+            turns=lambda call: share.nested(call.inputs[1].shape[2:]),
+            cost=weighted.cost("direct"),
         ),
-        tolerance=after.tolerance,
-    )
-
-
-IMAGE_OPS = tuple(_op(after) for after in epilogue.EPILOGUES)
+    ),
+)

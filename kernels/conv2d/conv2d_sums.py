@@ -10,6 +10,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, check_padded, extent, pair
+from q8ta_wgpu.kernels.epilogue import epilogue
 
 SCHEMA: Mapping[str, Attr] = {
     "stride": pair(),
@@ -63,7 +64,7 @@ def sums(x: Array, weight: Array, attrs: Attrs) -> Array:
 
 def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
     """`Op.reads` of a convolution, whatever follows it in its dispatch."""
-    i, factor = axis - 2, call.attrs.get("factor", 1)
+    i, factor = axis - 2, epilogue.factor(call.attrs)
     first, last = first // factor, last // factor
     stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
     span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)

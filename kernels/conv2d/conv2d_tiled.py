@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, canonical
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.product import gemm, weighted
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
-PER_CHANNEL = {position: weighted.pad4 for position in (2, 3, 4)}
-WIDE_CHANNEL = ("multiplier", "offset", "correction")
+OUTPUT = ONLY_4C | FLOAT
 LARGEST_UNROLLED = 7
 """Kernel extent up to which a depthwise strip is unrolled."""
 
@@ -110,20 +108,20 @@ def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool
     return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
 
 
-def product_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
+def _product_kernels() -> tuple[Kernel, ...]:
     """Tiled matrix products: every tile with every way to read x."""
     return tuple(
         Kernel(
-            f"{op}.{name}_{label}",
-            (tile.body, "gemm_dot", "dot", *readers, *stems),
+            f"q8ta_conv2d.{name}_{label}",
+            (tile.body, "gemm_dot", "dot", *readers, "sums_planes"),
             (ONLY_4C,),
-            output,
+            OUTPUT,
             supports=functools.partial(_products, reading=reading, tile=tile),
             preferred=functools.partial(gemm.preferred, label=label, sizes=sizes, narrow=reading in NARROW),
-            wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+            wide=(*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
             params=functools.partial(_product_params, tile),
-            prepack={1: gemm.pack_with(tile, _weight_rows), **PER_CHANNEL},
+            prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
             **gemm.kernel_fields(tile, sizes),
         )
         for reading, (name, readers, wide) in READINGS.items()
@@ -142,20 +140,20 @@ def _vector_params(call: Call) -> Params:
     return {**gemm.few_rows_params(sizes(call)), **epilogue.params(call), "row_words": words}
 
 
-def vector_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
+def _vector_kernels() -> tuple[Kernel, ...]:
     """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
     return tuple(
         Kernel(
-            f"{op}.gemv",
-            ("gemv", "gemm_dot", "dot", "gemm_wide" if wide else "gemm_narrow", *stems),
+            "q8ta_conv2d.gemv",
+            ("gemv", "gemm_dot", "dot", "gemm_wide" if wide else "gemm_narrow", "sums_planes"),
             (ONLY_4C,),
-            output,
+            OUTPUT,
             supports=functools.partial(_is_vector, wide=wide),
-            wide=(*WIDE_CHANNEL, "weight", *(("x",) if wide else ())),
+            wide=(*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ())),
             positions=False,
             params=_vector_params,
             constants=lambda call: gemm.few_rows(sizes(call)),
-            prepack={1: _pack_quads, **PER_CHANNEL},
+            prepack={1: _pack_quads, **weighted.PAD_CHANNELS},
             threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
             turns=lambda call: gemm.few_rows_turns(sizes(call)),
             cost=weighted.cost("shared"),
@@ -203,7 +201,6 @@ def _dw_params(call: Call) -> Params:
         **epilogue.params(call),
         "padding": tuple(call.attrs["padding"]),
         "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
-        "quads": np.uint32(_quads(_sums(call)[1])),
     }
 
 
@@ -220,21 +217,21 @@ def pack_lanes(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
 
 
-def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tuple[Kernel, ...]:
+def _depthwise_kernels() -> tuple[Kernel, ...]:
     """Depthwise strips, the larger first, by packed dot products or by multiplication."""
     return tuple(
         Kernel(
-            f"{op}.{label}{'' if dot else '_unpack'}",
-            ("q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), *stems),
+            f"q8ta_conv2d.{label}{'' if dot else '_unpack'}",
+            ("q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes"),
             (ONLY_4C,),
-            output,
+            OUTPUT,
             supports=_dw_supports,
             preferred=functools.partial(_dw_preferred, large=label == LARGE_STRIP, dot=dot),
-            wide=(*WIDE_CHANNEL, "weight") if dot else WIDE_CHANNEL,
+            wide=(*weighted.PER_CHANNEL, "weight") if dot else weighted.PER_CHANNEL,
             positions=False,
             params=_dw_params,
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
-            prepack={1: pack_lanes if dot else pack_depthwise, **PER_CHANNEL},
+            prepack={1: pack_lanes if dot else pack_depthwise, **weighted.PAD_CHANNELS},
             threads=functools.partial(_strips, columns=columns, rows=rows),
             unrolled=True,
             cost=weighted.cost("shared"),
@@ -244,8 +241,5 @@ def depthwise_kernels(op: str, output: LayoutSet, stems: tuple[str, ...]) -> tup
     )
 
 
-def fast_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """The kernels to try before the general ones; `place` says where a float32 result lies."""
-    output, stems = FLOAT if after.real else ONLY_4C, (*after.quad, *place)
-    makers = (depthwise_kernels, vector_kernels, product_kernels)
-    return tuple(kernel for maker in makers for kernel in maker(op, output, stems))
+KERNELS = (*_depthwise_kernels(), *_vector_kernels(), *_product_kernels())
+"""The kernels to try before the general ones."""

@@ -1,21 +1,16 @@
-// Any convolution: dot products over input channel quads. Weight words: (channel quad, tap, input quad, channel in quad).
+// Any convolution: dot products over input channel quads. Weight vectors: (channel quad, tap, input quad), a
+// word for each channel.
 // A group whose first input channel is not a multiple of 4 reads the words around it; weights outside it are 0.
-
-const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
-fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.sums); }
-fn channel_of(p: vec4<u32>) -> u32 { return p.y; }
-fn output_of(p: vec4<u32>) -> u32 { return p.y; }
-fn row_of_sum(p: vec4<u32>) -> u32 { return (p.x * params.sums.z + p.z) * params.sums.w + p.w; }
 
 fn first_quad(channel: u32) -> u32 {
   return channel / params.channels_per_group * params.depth_per_group / 4u;
 }
 
 fn accumulate(p: vec4<u32>) -> vec4<i32> {
-  var acc = vec4<i32>(0);
+  var acc = start_quad(p.y / 4u);
   let first = vec4<u32>(first_quad(p.y), first_quad(p.y + 1u), first_quad(p.y + 2u), first_quad(p.y + 3u));
   let last = quads(params.x_dims.y) - 1u;
-  var at = p.y / 4u * params.kernel.x * params.kernel.y * params.depth_quads * 4u;
+  var at = p.y / 4u * params.kernel.x * params.kernel.y * params.depth_quads;
   for (var ky = 0u; ky < params.kernel.x; ky++) {
     // Unsigned: a row above the image wraps to a huge number.
     let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
@@ -35,12 +30,9 @@ fn accumulate(p: vec4<u32>) -> vec4<i32> {
             word.w = x_word(vec4<u32>(p.x, min(first.w + k, last) * 4u, row, column));
           }
         }
-        acc += vec4<i32>(
-          dot4(word.x, weight[at]),
-          dot4(word.y, weight[at + 1u]),
-          dot4(word.z, weight[at + 2u]),
-          dot4(word.w, weight[at + 3u]));
-        at += 4u;
+        let w = weight[at];
+        acc += vec4<i32>(dot4(word.x, w.x), dot4(word.y, w.y), dot4(word.z, w.z), dot4(word.w, w.w));
+        at += 1u;
       }
     }
   }

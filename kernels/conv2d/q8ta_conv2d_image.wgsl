@@ -1,11 +1,5 @@
 // Any convolution of a float image of up to 4 channels, quantized while loading: dot products over a pixel's channels.
-// Weight words: (channel quad, tap, channel in quad). Linked: int8_of (quantize_steps).
-
-const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
-fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.sums); }
-fn channel_of(p: vec4<u32>) -> u32 { return p.y; }
-fn output_of(p: vec4<u32>) -> u32 { return p.y; }
-fn row_of_sum(p: vec4<u32>) -> u32 { return (p.x * params.sums.z + p.z) * params.sums.w + p.w; }
+// Weight vectors: (channel quad, tap), a word for each channel. Linked: int8_of (quantize_steps).
 
 // Channels past the last repeat it; they meet weights of 0.
 fn pixel(n: u32, row: u32, column: u32) -> u32 {
@@ -19,16 +13,16 @@ fn pixel(n: u32, row: u32, column: u32) -> u32 {
 }
 
 fn accumulate(p: vec4<u32>) -> vec4<i32> {
-  var acc = vec4<i32>(0);
-  var at = p.y * params.kernel.x * params.kernel.y;
+  var acc = start_quad(p.y / 4u);
+  var at = p.y / 4u * params.kernel.x * params.kernel.y;
   for (var ky = 0u; ky < params.kernel.x; ky++) {
     // Unsigned: a row above the image wraps to a huge number.
     let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
     for (var kx = 0u; kx < params.kernel.y; kx++) {
       let word = pixel(p.x, row, p.w * params.stride.y + kx * params.dilation.y - params.padding.y);
-      acc += vec4<i32>(
-        dot4(word, weight[at]), dot4(word, weight[at + 1u]), dot4(word, weight[at + 2u]), dot4(word, weight[at + 3u]));
-      at += 4u;
+      let w = weight[at];
+      acc += vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
+      at += 1u;
     }
   }
   return acc;

@@ -41,7 +41,7 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents], whole_words: boo
     """A kernel by one thread a result, and by teams for calls with too many turns for one.
 
     Args:
-        kernel: its stem 'map', or 'tile' where a Partial is a whole word, names the main.
+        kernel: its stem 'map' names the main.
         extents: the turns of its loops in a call.
         whole_words: whether a Partial holds all four elements of a word.
     """
@@ -78,14 +78,10 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents], whole_words: boo
         replace(
             kernel,
             name=f"{kernel.name}_shared" if "." in kernel.name else f"{kernel.name}.shared",
-            source=(*(f"shared_{stem}" if stem in _MAINS else stem for stem in source), "share", "rows"),
+            source=(*("shared_map" if stem == "map" else stem for stem in source), "share", "rows"),
             constants=shared_constants,
             turns=shared_turns,
             threads=shared_threads,
             workgroup=(THREADS, 1, 1),
         ),
     )
-
-
-_MAINS = ("map", "tile_int8x4", "tile_float32")
-"""The mains that there are for one thread a result and, as `shared_*`, for teams."""

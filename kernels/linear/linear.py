@@ -17,7 +17,6 @@ from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, sgemm, weighted
 
@@ -33,8 +32,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if (factor := attrs.get("factor", 1)) != 1:
-        raise GraphError(f"a linear's result is stored without a pixel_shuffle, found the factor {factor}")
+    if attrs["epilogue"].shuffle:
+        raise GraphError(f"a linear's result is stored without a pixel_shuffle, found {attrs['epilogue']}")
     return epilogue.check(types, attrs, _infer(types, attrs)[0])
 
 
@@ -55,25 +54,14 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _params(call: Call) -> Params:
-    n, c, h, w = dims(call.output)
-    return {
-        **epilogue.params(call),
-        "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4)),
-        "tiles": np.uint32(n * c * h * -(-w // 4)),
-    }
+    return {**epilogue.params(call), "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4))}
 
 
 def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(weight[:, None, :])
 
 
-def _tiles(call: Call, layout: Layout) -> tuple[int, int, int]:
-    n, c, h, w = dims(call.output)
-    return n * c * h * -(-w // 4), 1, 1
-
-
 ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
-WIDE_CHANNEL = ("multiplier", "offset", "correction")
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:
@@ -106,23 +94,23 @@ def _supports(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm
     return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
 
 
-def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) -> tuple[Kernel, ...]:
+def _fast_kernels() -> tuple[Kernel, ...]:
     """Matrix-vector products for few rows, tiled products for more; whole vectors of x first."""
     found = []
-    per_channel = {position: weighted.pad4 for position in (2, 3, 4)}
+    common: dict[str, Any] = {"inputs": (ONLY_4W,), "output": ONLY_4W | FLOAT}
     for wide in (True, False):
-        stems = ("gemm_wide" if wide else "gemm_narrow", *after)
-        bound = (*WIDE_CHANNEL, "weight", *(("x",) if wide else ()))
+        stems = ("gemm_wide" if wide else "gemm_narrow", "sums_rows")
+        bound = (*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ()))
         found.append(
             Kernel(
-                f"{op}.gemv",
+                "q8ta_linear.gemv",
                 ("gemv", "gemm_dot", "dot", *stems),
                 supports=functools.partial(_supports, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
                 wide=bound,
                 positions=False,
                 params=_gemv_params,
                 constants=lambda call: gemm.few_rows(_sizes(call)),
-                prepack={1: _pack_quads, **per_channel},
+                prepack={1: _pack_quads, **weighted.PAD_CHANNELS},
                 threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
                 turns=lambda call: gemm.few_rows_turns(_sizes(call)),
                 cost=weighted.cost("shared"),
@@ -132,39 +120,19 @@ def _fast_kernels(op: str, after: tuple[str, ...], common: Mapping[str, Any]) ->
         for label, tile in gemm.TILES.items():
             found.append(
                 Kernel(
-                    f"{op}.tiled_{label}",
+                    f"q8ta_linear.tiled_{label}",
                     (tile.body, "gemm_dot", "dot", "gemm_rows", "gemm_pixels", *stems),
                     supports=functools.partial(_supports, wide=wide, most_rows=1 << 31, tile=tile),
                     preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes),
                     wide=bound,
                     positions=False,
                     params=functools.partial(_tiled_params, tile),
-                    prepack={1: gemm.pack_with(tile, _rows), **per_channel},
+                    prepack={1: gemm.pack_with(tile, _rows), **weighted.PAD_CHANNELS},
                     **common,
                     **gemm.kernel_fields(tile, _sizes),
                 )
             )
     return tuple(found)
-
-
-def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
-    place = ("place_rows",) if after.real else ()
-    floats: dict[str, Any] = {"threads": _tiles} if after.real else {}
-    common = {"inputs": (ONLY_4W,), "output": FLOAT if after.real else ONLY_4W}
-    return (
-        *_fast_kernels(op, (*after.quad, *place), common),
-        Kernel(
-            f"{op}.direct",
-            ("q8ta_linear", "dot", *after.element, *place),
-            (WIDTH_PACKED_INT8,),
-            FLOAT if after.real else WIDTH_PACKED_INT8,
-            params=_params,
-            prepack={1: _pack, **{position: weighted.pad4 for position in (2, 3, 4)}},
-            turns=lambda call: -(-call.inputs[1].shape[1] // 4),
-            cost=weighted.cost("direct"),
-            **floats,
-        ),
-    )
 
 
 def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
@@ -270,17 +238,25 @@ linear = Op(
 )
 
 
-def _int8_op(after: Epilogue) -> Op:
-    name = f"q8ta_linear{after.suffix}"
-    return Op(
-        name=name,
-        operands=(*weighted.OPERANDS, *after.operands),
-        infer=_infer_int8,
-        reference=_reference_int8,
-        schema=after.schema,
-        kernels=_kernels(name, after),
-        tolerance=after.tolerance,
-    )
-
-
-INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)
+q8ta_linear = Op(
+    name="q8ta_linear",
+    operands=weighted.OPERANDS,
+    infer=_infer_int8,
+    reference=_reference_int8,
+    schema={"epilogue": epilogue.EPILOGUE},
+    kernels=(
+        *_fast_kernels(),
+        Kernel(
+            "q8ta_linear.direct",
+            ("q8ta_linear", "dot", "direct", "sums_rows"),
+            (WIDTH_PACKED_INT8,),
+            WIDTH_PACKED_INT8 | FLOAT,
+            wide=(*weighted.PER_CHANNEL, "weight"),
+            params=_params,
+            prepack={1: _pack, **weighted.PAD_CHANNELS},
+            threads=weighted.quads_of_sums,
+            turns=lambda call: -(-call.inputs[1].shape[1] // 4),
+            cost=weighted.cost("direct"),
+        ),
+    ),
+)

@@ -17,8 +17,8 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, Tenso
 from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent, reads_same_place
-from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
 from q8ta_wgpu.kernels.lib import rows
 
 EPS = Attr("float", low=0, high=1e6)
@@ -144,9 +144,20 @@ def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
     )
 
 
+def _requantize(call: Call) -> tuple[Requantize, Around]:
+    """The rounding of a weighted sum whose weight is 1."""
+    assert call.output.q is not None
+    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.output.q.zero, None)
+
+
 def _batch_norm_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    per_channel = (-1,) + (1,) * (arrays[0].ndim - 2)
     x, multiplier, offset = arrays
-    return epilogue.apply(call, x.astype(np.int64) - call.zeros[0], 1, (multiplier, offset))
+    stage, around = _requantize(call)
+    steps = stage.start(
+        x.astype(np.int64) - call.zeros[0], multiplier.reshape(per_channel), offset.reshape(per_channel)
+    )
+    return stage.apply(steps, around, None)
 
 
 def _channel_params(call: Call) -> dict[str, Any]:
@@ -159,7 +170,8 @@ def _batch_norm_params(call: Call) -> Params:
 
 
 def _batch_norm_params_int8(call: Call) -> Params:
-    return {**_channel_params(call), **epilogue.params(call), "x_zero": np.int32(call.zeros[0])}
+    stage, around = _requantize(call)
+    return {**_channel_params(call), **stage.fields(around), "x_zero": np.int32(call.zeros[0])}
 
 
 def _lower_batch_norm(call: QuantizedCall) -> Int8Form | str:
@@ -296,7 +308,7 @@ q8ta_batch_norm = Op(
     ),
     infer=_infer_batch_norm_int8,
     reference=_batch_norm_int8,
-    schema=epilogue.RANGE,
+    schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
     reads=reads_same_place,
     kernels=(
         Kernel(

@@ -4,8 +4,8 @@
 // memory while the next step's are already under way. Weights come in order (column tile, k, column in tile), so that
 // a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
 // Rows may come in phases, blocks of whole tiles with weights, start values and a length of k of their own. Linked: the
-// constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad
-// and store_quad (quad_*).
+// constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad,
+// channel_quad, quad_value and store_value (quad and the stages of an epilogue).
 
 // GPUs do best to read nothing where a tap is outside the image.
 const BRANCHES = true;
@@ -99,7 +99,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   if (SPLIT == 1u) {
     var pixels: array<u32, ROWS>;
     for (var i = 0u; i < ROWS; i++) { pixels[i] = pixel_of(first_m + tm + i * THREADS_M); }
-    // Two loops of small bodies, which compilers unroll: see Epilogue.quad. What lies past the last row or quad reads some
+    // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl. What lies past the last row or quad reads some
     // word within bounds and is not stored.
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;

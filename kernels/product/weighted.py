@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, Weight
-from q8ta_wgpu.ir.layout import Layout, canonical
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import LARGEST_RESIDUAL, Curve, Requantize, Residual, Scale, Stage
 
 FLOAT_OFFSET_LIMIT = 2**30
 
@@ -27,7 +29,7 @@ def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
-    limit = FLOAT_OFFSET_LIMIT if epilogue.keeps_accumulator(call) else int(arithmetic.OFFSET_LIMIT)
+    limit = FLOAT_OFFSET_LIMIT if call.attrs["epilogue"].keeps_accumulator else int(arithmetic.OFFSET_LIMIT)
     offset = arrays[3]
     assert offset is not None
     bad = offset[(offset < -limit) | (offset > limit)]
@@ -74,8 +76,8 @@ output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s
 
 
 def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
-    """The int8 form of a weighted sum: `op`, `op`_add with a residual, `op`_act with an
-    activation before rounding, `op`_float with a float32 result.
+    """The int8 form of a weighted sum: `op` with an epilogue that rounds, with a residual or an activation before it
+    where there is one, or that gives a float32 result.
 
     The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
     """
@@ -98,7 +100,8 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(
             np.int32
         )
-        return Int8Form(f"{op}_float", (0, weight.values, scale.astype(np.float32), offset, correction), attrs)
+        operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
+        return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
     curve = curves.fit(call.activation, call.out, call.lo, call.hi) if call.activation else None
     if call.activation and (curve is None or call.residual):
         return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
@@ -110,15 +113,16 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     shifted = bias.astype(np.float64) - (curve.low if curve else 0.0)
     offset = np.clip(np.rint(shifted * unit), -limit, limit).astype(np.int32)
     operands = (0, weight.values, multiplier, offset, correction)
-    bounded = {**attrs, "lo": call.lo, "hi": call.hi}
+    stages: tuple[Stage, ...] = (Requantize(call.lo, call.hi),)
     if curve:
-        return Int8Form(f"{op}_act", (*operands, curve.knots), bounded)
-    if call.residual is None:
-        return Int8Form(op, operands, bounded)
-    factor = round(call.residual.scale * unit)
-    if factor > epilogue.LARGEST_RESIDUAL:
-        return f"its residual's scale is {call.residual.scale / call.out.scale:.3g} times the output's, past int32"
-    return Int8Form(f"{op}_add", (*operands, RESIDUAL), {**bounded, "residual_multiplier": factor})
+        operands, stages = (*operands, curve.knots), (Curve(), *stages)
+    elif call.residual is not None:
+        factor = round(call.residual.scale * unit)
+        if factor > LARGEST_RESIDUAL:
+            ratio = call.residual.scale / call.out.scale
+            return f"its residual's scale is {ratio:.3g} times the output's, past int32"
+        operands, stages = (*operands, RESIDUAL), (Residual(factor), *stages)
+    return Int8Form(op, operands, {**attrs, "epilogue": Epilogue(stages)})
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
@@ -140,15 +144,23 @@ def is_depthwise(call: Call) -> bool:
     return bool(call.attrs["groups"] == call.inputs[0].shape[1] == call.inputs[1].shape[0])
 
 
-def channel_tiles(call: Call, layout: Layout = Layout.DEFAULT) -> tuple[int, int, int]:
-    """The threads of a general convolution with a float32 result: one for four channels of a pixel."""
-    n, c, h, w = canonical(epilogue.sums(call))
-    return n * -(-c // 4) * h * w, 1, 1
+def quads_of_sums(call: Call, layout: Layout = Layout.DEFAULT) -> tuple[int, int, int]:
+    """The threads of a general kernel: one for four channels of a sum."""
+    channels = call.inputs[1].shape[0]
+    return math.prod(epilogue.sums(call)) // channels * -(-channels // 4), 1, 1
+
+
+PER_CHANNEL = ("multiplier", "offset", "correction")
+"""Operands that every kernel binds as vectors of four channels."""
 
 
 def pad4(call: Call, array: Array) -> Array:
     """Per-channel numbers padded with zeros to a whole number of words' lanes."""
     return np.pad(array, (0, -len(array) % 4))
+
+
+PAD_CHANNELS = dict.fromkeys((2, 3, 4), pad4)
+"""`Kernel.prepack` of PER_CHANNEL."""
 
 
 def pack_rows(rows: NDArray[np.int8]) -> NDArray[np.uint32]:

@@ -21,7 +21,6 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
@@ -136,7 +135,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    i, factor = axis - 2, call.attrs.get("factor", 1)
+    i, factor = axis - 2, epilogue.factor(call.attrs)
     first, last = first // factor, last // factor
     stride, padding = call.attrs["stride"][i], call.attrs["padding"][i]
     span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)
@@ -172,7 +171,6 @@ def _params(call: Call) -> Params:
         "channels_per_group": np.uint32(channels),
         "depth_per_group": np.uint32(depth),
         "depth_quads": np.uint32(-(-depth // 4)),
-        "tiles": np.uint32(weighted.channel_tiles(call)[0]),
     }
 
 
@@ -188,32 +186,6 @@ def _pack(call: Call, weight: Array) -> Array:
     if weighted.is_depthwise(call):
         rows = rows * np.eye(4, dtype=np.int8)[np.arange(channels) % 4, None]
     return weighted.pack_rows(rows)
-
-
-def _each_phase(call: Call, array: Array) -> Array:
-    """Per-channel numbers for every phase, each padded to a whole number of words' lanes."""
-    phases = call.attrs["stride"][0] * call.attrs["stride"][1]
-    return tiled.pad_phases(call, np.broadcast_to(array, (phases, array.shape[-1])))
-
-
-def _kernels(op: str, after: Epilogue) -> tuple[Kernel, ...]:
-    place = ("place_planes",) if after.real else ()
-    floats: dict[str, Any] = {"threads": weighted.channel_tiles} if after.real else {}
-    return (
-        *tiled.product_kernels(op, after, place),
-        Kernel(
-            f"{op}.direct",
-            ("q8ta_conv_transpose2d", "stride_phases", "dot", *after.element, *place),
-            (CHANNELS_PACKED_INT8,),
-            FLOAT if after.real else CHANNELS_PACKED_INT8,
-            params=_params,
-            constants=lambda call: {"ALIGNED": int(_aligned(call))},
-            prepack={1: _pack, **dict.fromkeys((2, 3, 4), _each_phase)},
-            turns=lambda call: share.nested((tiled.most_taps(call), -(-_group(call)[1] // 4))),
-            cost=tiled.cost("direct"),
-            **floats,
-        ),
-    )
 
 
 def _two(value: Sequence[int]) -> tuple[int, ...]:
@@ -304,19 +276,28 @@ conv_transpose2d = Op(
 )
 
 
-def _int8_op(after: Epilogue) -> Op:
-    name = f"q8ta_conv_transpose2d{after.suffix}"
-    return Op(
-        name=name,
-        operands=(*OPERANDS, *after.operands),
-        infer=_infer_int8,
-        reference=_reference_int8,
-        reads=_reads,
-        work=tiled.work,
-        schema={**SCHEMA, **after.schema},
-        kernels=_kernels(name, after),
-        tolerance=after.tolerance,
-    )
-
-
-INT8_OPS = tuple(_int8_op(after) for after in epilogue.EPILOGUES)
+q8ta_conv_transpose2d = Op(
+    name="q8ta_conv_transpose2d",
+    operands=OPERANDS,
+    infer=_infer_int8,
+    reference=_reference_int8,
+    reads=_reads,
+    work=tiled.work,
+    schema={**SCHEMA, "epilogue": epilogue.EPILOGUE},
+    kernels=(
+        *tiled.KERNELS,
+        Kernel(
+            "q8ta_conv_transpose2d.direct",
+            ("q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes"),
+            (CHANNELS_PACKED_INT8,),
+            CHANNELS_PACKED_INT8 | FLOAT,
+            wide=(*weighted.PER_CHANNEL, "weight"),
+            params=_params,
+            constants=lambda call: {"ALIGNED": int(_aligned(call))},
+            prepack={1: _pack, **tiled.PAD_CHANNELS},
+            threads=weighted.quads_of_sums,
+            turns=lambda call: share.nested((tiled.most_taps(call), -(-_group(call)[1] // 4))),
+            cost=tiled.cost("direct"),
+        ),
+    ),
+)

@@ -20,11 +20,9 @@ from q8ta_wgpu.ir.layout import Layout, Shape, canonical
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.product import gemm, weighted
 
 ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
-PER_CHANNEL = {position: weighted.pad4 for position in (2, 3)}
 MOST_PHASES = 64
 """Phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and their weights are padded the more."""
 
@@ -152,31 +150,33 @@ def _preferred(call: Call, target: Target, label: str) -> bool:
     return label == gemm.choose((rows, channels, words), target)
 
 
-def product_kernels(op: str, after: Epilogue, place: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """Tiled matrix products: every tile, with x bound as vectors or as words."""
-    return tuple(
-        Kernel(
-            f"{op}.implicit_{label}",
-            (
-                tile.body,
-                "gemm_dot",
-                "dot",
-                "gemm_window_transposed",
-                "stride_phases",
-                "gemm_wide" if wide else "gemm_narrow",
-                *after.quad,
-                *place,
-            ),
-            (ONLY_4C,),
-            FLOAT if after.real else ONLY_4C,
-            supports=functools.partial(_supports, wide=wide, tile=tile),
-            preferred=functools.partial(_preferred, label=label),
-            wide=("multiplier", "offset", "correction", "weight", *(("x",) if wide else ())),
-            positions=False,
-            params=functools.partial(_params, tile=tile),
-            prepack={1: functools.partial(_pack, tile=tile), 4: pad_phases, **PER_CHANNEL},
-            **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
-        )
-        for label, tile in gemm.TILES.items()
-        for wide in (True, False)
+PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
+"""`Kernel.prepack` of the per-channel operands, of which the correction comes for each phase."""
+
+
+KERNELS = tuple(
+    Kernel(
+        f"q8ta_conv_transpose2d.implicit_{label}",
+        (
+            tile.body,
+            "gemm_dot",
+            "dot",
+            "gemm_window_transposed",
+            "stride_phases",
+            "gemm_wide" if wide else "gemm_narrow",
+            "sums_planes",
+        ),
+        (ONLY_4C,),
+        ONLY_4C | FLOAT,
+        supports=functools.partial(_supports, wide=wide, tile=tile),
+        preferred=functools.partial(_preferred, label=label),
+        wide=(*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ())),
+        positions=False,
+        params=functools.partial(_params, tile=tile),
+        prepack={1: functools.partial(_pack, tile=tile), **PAD_CHANNELS},
+        **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
     )
+    for label, tile in gemm.TILES.items()
+    for wide in (True, False)
+)
+"""Tiled matrix products: every tile, with x bound as vectors or as words."""

@@ -1,20 +1,5 @@
-// Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight words: (channel quad,
-// tap, input quad, channel in quad), each row's first word at its group's first channel. Per-channel operands come once
-// for each phase.
-
-const TILE_LANE = vec4<u32>(0u, 1u, 0u, 0u);
-fn tile_coord(tile: u32) -> vec4<u32> { return coord_4C(tile, params.sums); }
-
-fn phase_of(p: vec4<u32>) -> vec2<u32> { return (p.zw + params.padding.xy) % params.stride.xy; }
-
-fn row_of_sum(p: vec4<u32>) -> u32 { return (p.x * params.sums.z + p.z) * params.sums.w + p.w; }
-fn output_of(p: vec4<u32>) -> u32 { return p.y; }
-
-// Where the per-channel operands of an element lie.
-fn channel_of(p: vec4<u32>) -> u32 {
-  let phase = phase_of(p);
-  return (phase.x * params.stride.y + phase.y) * quads(params.sums.y) * 4u + p.y;
-}
+// Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight vectors: (channel quad,
+// tap, input quad), a word for each channel, from its group's first channel on. Start values come once for each phase.
 
 // Four input channels from the k-th four of an output channel's group on. What lies past the group meets weights of 0.
 fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> u32 {
@@ -27,8 +12,8 @@ fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> u32 {
 }
 
 fn accumulate(p: vec4<u32>) -> vec4<i32> {
-  var acc = vec4<i32>(0);
-  let phase = phase_of(p);
+  let phase = (p.zw + params.padding.xy) % params.stride.xy;
+  var acc = start_quad((phase.x * params.stride.y + phase.y) * params.quads + p.y / 4u);
   let taps = taps_of(phase);
   let start = first_tap(phase);
   let nearest = first_pixel(p.zw, phase);
@@ -37,7 +22,7 @@ fn accumulate(p: vec4<u32>) -> vec4<i32> {
     let pixel = nearest - turn * params.reach.xy;
     let inside = all(pixel < params.x_dims.zw);
     let tap = start + turn * params.step.xy;
-    var at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads * 4u;
+    var at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads;
     for (var k = 0u; k < params.depth_quads; k++) {
       var word = params.x_zeros;
       if (inside) {
@@ -48,12 +33,9 @@ fn accumulate(p: vec4<u32>) -> vec4<i32> {
           word.w = group_word(p.x, p.y + 3u, k, pixel);
         }
       }
-      acc += vec4<i32>(
-        dot4(word.x, weight[at]),
-        dot4(word.y, weight[at + 1u]),
-        dot4(word.z, weight[at + 2u]),
-        dot4(word.w, weight[at + 3u]));
-      at += 4u;
+      let w = weight[at];
+      acc += vec4<i32>(dot4(word.x, w.x), dot4(word.y, w.y), dot4(word.z, w.z), dot4(word.w, w.w));
+      at += 1u;
     }
   }
   return acc;

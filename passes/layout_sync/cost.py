@@ -88,7 +88,7 @@ def write_cost(t: TensorType, layout: Layout, model: CostModel = MODEL) -> float
 def base_cost(kernel: Kernel, call: Call, model: CostModel = MODEL) -> float:
     """Cost of a dispatch in any layout: the launch, its constants and the kernel's own estimate."""
     op = OPS[call.op]
-    constants = [t for position, t in enumerate(call.inputs) if op.operand(position).constant]
+    constants = [t for position, t in enumerate(call.inputs) if op.operand(position, call.attrs).constant]
     return model.dispatch + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
 
 

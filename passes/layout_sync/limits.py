@@ -42,7 +42,7 @@ def input_layouts(kernel: Kernel, call: Call) -> list[tuple[Layout, ...]]:
     found: list[tuple[Layout, ...]] = []
     activations = 0
     for position, t in enumerate(call.inputs):
-        if op.operand(position).constant:
+        if op.operand(position, call.attrs).constant:
             found.append(())
             continue
         found.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))

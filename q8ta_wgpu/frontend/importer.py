@@ -89,7 +89,7 @@ class _Importer:
             op, tuple(self._operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source
         )
         for position, name in enumerate(node.inputs):
-            operand = OPS[op].operand(position)
+            operand = OPS[op].operand(position, node.attrs)
             if operand.constant and not self.is_constant(name):
                 raise _RefusedError(f"its {operand.name} must follow from parameters alone, but {name} does not")
         self.graph.types[node.output] = infer(self.graph, node)

@@ -41,10 +41,11 @@ class Attr:
     """What values an attribute may hold.
 
     Attributes:
-        kind: 'int', 'ints', 'float', 'floats', 'bool' or 'enum'.
+        kind: 'int', 'ints', 'float', 'floats', 'bool', 'enum' or 'value'.
         low, high: inclusive bounds of each number.
         length: number of entries of a list, or None for any up to 64.
         choices: the allowed strings of an enum.
+        type: the class of a value, which checks itself when it is made.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Attr:
     high: float = MAX_EXTENT
     length: int | None = None
     choices: tuple[str, ...] = ()
+    type: type[Any] = object
 
     def check(self, value: Any) -> str:
         """An explanation of what is wrong with `value`, or an empty string."""
@@ -62,6 +64,8 @@ class Attr:
                     if isinstance(value, str) and value in self.choices
                     else f"must be one of {', '.join(self.choices)}"
                 )
+            case "value":
+                return "" if isinstance(value, self.type) else f"must be an {self.type.__name__}"
             case "bool":
                 return "" if isinstance(value, bool) else "must be true or false"
             case "ints" | "floats":
@@ -171,7 +175,7 @@ class Op:
 
     Attributes:
         name: the name in graphs, reports and WGSL file names.
-        operands: its inputs; the last one repeats if `variadic`.
+        operands: its inputs; the last one repeats if `variadic`, and what an attribute `epilogue` reads comes behind.
         infer: (input types, attrs) -> (shape, dtype) of the result; raises GraphError on a wrong call.
         reference: (call, arrays) -> result, the definition in numpy.
         schema: attributes and their allowed values.
@@ -200,15 +204,20 @@ class Op:
     tolerance: float = 0.0
     work: Callable[[Call], int] | None = None
 
-    def operand(self, position: int) -> Operand:
+    def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:
+        """The operands of a call with these attributes: the operator's own, then those of its epilogue's stages."""
+        return (*self.operands, *attrs["epilogue"].operands) if "epilogue" in self.schema else self.operands
+
+    def operand(self, position: int, attrs: Attrs) -> Operand:
         """The operand at a position of a call, repeating the last one of a variadic operator."""
-        return self.operands[min(position, len(self.operands) - 1)]
+        operands = self.inputs(attrs)
+        return operands[min(position, len(operands) - 1)]
 
     def steps(self, call: Call) -> int:
         """Loop steps of all threads of one dispatch: each result costs one for every tap of its weight, or `work`."""
         if self.work is not None:
             return self.work(call)
-        taps = [math.prod(t.shape[1:]) for i, t in enumerate(call.inputs) if self.operand(i).constant]
+        taps = [math.prod(t.shape[1:]) for i, t in enumerate(call.inputs) if self.operand(i, call.attrs).constant]
         return call.output.numel * max(taps, default=1)
 
     @property
@@ -218,16 +227,6 @@ class Op:
 
     def check(self, types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         """Checks a call against the schema and returns the result's shape and dtype; raises GraphError."""
-        expected = len(self.operands)
-        if len(types) < expected or (len(types) > expected and not self.variadic):
-            raise GraphError(f"{self.name} takes {expected} inputs, found {len(types)}")
-        for position, given in enumerate(types):
-            operand = self.operand(position)
-            if given.dtype not in operand.dtypes:
-                wanted = " or ".join(operand.dtypes)
-                raise GraphError(
-                    f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {given.dtype}"
-                )
         if set(attrs) != set(self.schema):
             raise GraphError(f"{self.name} has attributes {sorted(self.schema)}, found {sorted(attrs)}")
         for name, attr in self.schema.items():
@@ -235,6 +234,16 @@ class Op:
                 raise GraphError(f"{self.name}: attribute {name} {text}, found {reprlib.repr(attrs[name])}")
         if self.schema.get("lo") is INT8_RANGE and attrs["lo"] > attrs["hi"]:
             raise GraphError(f"{self.name}: the range lo..hi is empty, found {attrs['lo']}..{attrs['hi']}")
+        expected = len(self.inputs(attrs))
+        if len(types) < expected or (len(types) > expected and not self.variadic):
+            raise GraphError(f"{self.name} takes {expected} inputs, found {len(types)}")
+        for position, given in enumerate(types):
+            operand = self.operand(position, attrs)
+            if given.dtype not in operand.dtypes:
+                wanted = " or ".join(operand.dtypes)
+                raise GraphError(
+                    f"{self.name}: input {position} ({operand.name}) must be {wanted}, found {given.dtype}"
+                )
         return self.infer(types, attrs)
 
 

@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 1
-"""Format version: a reader refuses files of a later one."""
+VERSION = 2
+"""Format version, raised with every change of what a file holds: a reader refuses files of any other."""
 
 MAX_PARTS = 1 << 18
 """Entries of all lists and objects together: three characters of text can become an object of seventy bytes."""
@@ -53,7 +54,13 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "notes": graph.notes,
         "values": {name: encode_type(name, t) for name, t in graph.types.items()},
         "nodes": [
-            {"op": n.op, "inputs": list(n.inputs), "output": n.output, "attrs": dict(n.attrs), "source": n.source}
+            {
+                "op": n.op,
+                "inputs": list(n.inputs),
+                "output": n.output,
+                "attrs": {name: v.plain() if isinstance(v, Epilogue) else v for name, v in n.attrs.items()},
+                "source": n.source,
+            }
             for n in graph.nodes
         ],
     }
@@ -149,6 +156,15 @@ def _type(name: str, data: Any) -> TensorType:
     return TensorType(tuple(shape), INT8X4 if dtype == _UINT8X4 else dtype, q)
 
 
+def _attr(name: str, value: Any, where: str) -> Any:
+    if name != "epilogue":
+        return tuple(value) if isinstance(value, list) else value
+    try:
+        return Epilogue.from_plain(value)
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from None
+
+
 def _node(data: Any) -> Node:
     output = _name(_get(data, "output", str, "a node"))
     where = f"node {output}"
@@ -158,6 +174,6 @@ def _node(data: Any) -> Node:
         _name(_get(data, "op", str, where)),
         tuple(_names(data, "inputs", where)),
         output,
-        {key: tuple(value) if isinstance(value, list) else value for key, value in attrs.items()},
+        {key: _attr(key, value, where) for key, value in attrs.items()},
         _text(_get(data, "source", str, where), f"{where}: its source"),
     )

@@ -76,7 +76,7 @@ def _replace(path: Path, data: bytes) -> None:
 def load(path: str | Path) -> tuple[Graph, Structure]:
     """Reads a .q8ta file.
 
-    Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, from a later version, altered
+    Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, of another version, altered
     (its checksum differs), or whose graph breaks a rule.
     """
     text, constants = _container(Path(path))

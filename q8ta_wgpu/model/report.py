@@ -13,7 +13,7 @@ class Report:
     """The outcome of compilation.
 
     Attributes:
-        int8: compute nodes per operator that run in int8.
+        int8: compute nodes per operator, with the stages behind a weighted sum, that run in int8.
         float32: compute nodes per operator that run in float32.
         islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
         borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
@@ -43,7 +43,7 @@ class Report:
             if node.op in ("quantize", "dequantize"):
                 borders += 1
             elif _reads_int8(graph, node):
-                int8[node.op] += 1
+                int8[_described(node)] += 1
                 borders += graph.types[node.output].dtype == FLOAT32
                 borders += _reads_float(graph, node)
             else:
@@ -70,6 +70,12 @@ class Report:
             else "the same bytes on every device up to the first float32 node, which has a tolerance",
         ]
         return "\n".join([*lines, *self.notes])
+
+
+def _described(node: Node) -> str:
+    """The operator, and the stages of its epilogue where it has more than rounding."""
+    stages = node.attrs["epilogue"].label if "epilogue" in node.attrs else "requantize"
+    return node.op if stages == "requantize" else f"{node.op} ({stages})"
 
 
 def _reads_int8(graph: Graph, node: Node) -> bool:

@@ -94,7 +94,7 @@ def _verify_runnable(graph: Graph, node: Node, op: Op, place: str) -> None:
         raise GraphError(f"{place} would take {steps:.3g} steps, more than the {MAX_WORK:.3g} one dispatch may take")
     arrays = [graph.constants.get(name) for name in node.inputs]
     for position, array in enumerate(arrays):
-        operand = op.operand(position)
+        operand = op.operand(position, call.attrs)
         if not operand.constant:
             continue
         if array is None:

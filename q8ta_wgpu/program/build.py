@@ -98,6 +98,7 @@ class _Builder:
                 layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
                 macs=_macs(step),
+                stages=call.attrs["epilogue"].label if "epilogue" in call.attrs else "",
             )
         )
 

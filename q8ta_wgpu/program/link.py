@@ -7,10 +7,12 @@ comment above each definition saying where it stands.
 For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8
 only), `x_at(p)` (the element as i32 or f32) and, where result and operand are int8, `x_word_of(word)` (its word for a
 result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element
-(the type of its elements: i32 or f32). Constant operands are plain arrays under their name, and `Kernel.wide` names
-what is bound as vectors of four instead. Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is
-what its buffer holds at an index. A synced kernel gives `combine(a, b, ...)` from words to a word; where all its
-layouts are equal, everything is bound as vectors of four words.
+(the type of its elements: i32 or f32). Behind a weighted sum, `x_quad(m, quad)` is the word of row m of an operand that
+lies as the result does, `y_quad(m, quad)` the index of the result's; an epilogue brings the files of its stages.
+Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as vectors of four instead.
+Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is what its buffer holds at an index. A synced
+kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are equal, everything is bound as vectors
+of four words.
 """
 
 from __future__ import annotations
@@ -39,24 +41,26 @@ _ELEMENT = {INT8X4: "i32", FLOAT32: "f32"}
 
 @dataclass(frozen=True)
 class Binding:
-    """How one operand of a dispatch is bound: its WGSL name, dtype, and layout (None for constants)."""
+    """How one operand of a dispatch is bound: its WGSL name, dtype, layout (None for constants), and whether it is read
+    where the result is written."""
 
     name: str
     dtype: str
     layout: Layout | None
+    at_result: bool = False
 
 
 def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Binding, ...]:
     """The operand bindings of a call in order; activation operands of a variadic operator are numbered."""
     found = []
     for position, t in enumerate(call.inputs):
-        operand = op.operand(position)
+        operand = op.operand(position, call.attrs)
         name = (
             f"{operand.name}{position - len(op.operands) + 1}"
             if op.variadic and operand is op.operands[-1]
             else operand.name
         )
-        found.append(Binding(name, t.dtype, None if operand.constant else layouts[position]))
+        found.append(Binding(name, t.dtype, None if operand.constant else layouts[position], operand.at_result))
     return tuple(found)
 
 
@@ -67,6 +71,9 @@ def _axis(layout: Layout) -> str:
 def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
     name = binding.name
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{_element(name, binding.dtype, wide)}>;"]
+    if binding.at_result and binding.layout is not None:
+        index = _quad_index(name, binding.layout)
+        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> u32 {{ return {name}[{index}]; }}")
     if binding.layout is None or name in wide:
         return lines
     lines.append(
@@ -81,6 +88,13 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
     else:
         lines.append(f"fn {name}_at(p: vec4<u32>) -> f32 {{ return {name}[{name}_index(p)]; }}")
     return lines
+
+
+def _quad_index(name: str, layout: Layout) -> str:
+    """The index of a quad of channels of row m of a weighted sum."""
+    if layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W):  # channels lie side by side
+        return "m * params.quads + quad"
+    return f"index_{layout.short}(position(m, quad), params.{name}_dims)"
 
 
 def _counterpart(name: str, same: bool) -> str:
@@ -178,7 +192,8 @@ def link(
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
     as `target` takes it fastest.
 
-    Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or the emulated dot product.
+    An epilogue brings its files. Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or
+    the emulated dot product.
     """
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
@@ -197,9 +212,12 @@ def link(
         given += _combined(operands, "y" in wide)
     given += _result(call.output.dtype, out, len(operands), wide)
     given.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
+    after = call.attrs.get("epilogue")
+    if after and call.output.dtype == INT8X4:
+        given.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot_packed" if target.packed_dot else "dot_emulated"
-    stems = (dot if stem == "dot" else stem for stem in source)
+    stems = (dot if stem == "dot" else stem for stem in (*source, *(after.source if after else ())))
     chosen = tuple(stem if stem in files() else f"{stem}_{call.output.dtype}" for stem in stems)
     try:
         return _module(chosen, tuple(given), kernel.unrolled and target.unroll)

@@ -37,6 +37,7 @@ class Dispatch:
         layouts: of the inputs that have one, then of the output.
         moved: bytes read and written if every operand moves once.
         macs: multiply-accumulates, 0 where they are not what counts.
+        stages: names of the stages of a weighted sum's epilogue.
     """
 
     kernel: str
@@ -49,6 +50,12 @@ class Dispatch:
     layouts: tuple[str, ...]
     moved: int
     macs: int
+    stages: str = ""
+
+    @property
+    def described(self) -> str:
+        """The value it writes, and the stages of its epilogue."""
+        return f"{self.value} ({self.stages})" if self.stages else self.value
 
 
 @dataclass(frozen=True)
@@ -79,5 +86,5 @@ class Program:
         for d in self.dispatches:
             grid = "x".join(map(str, d.grid))
             layouts = f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}"
-            lines.append(f"{d.kernel:<26} {layouts:<30} grid {grid:<14} {d.value}")
+            lines.append(f"{d.kernel:<26} {layouts:<30} grid {grid:<14} {d.described}")
         return "\n".join(lines)

@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Shape, word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.session.inputs import as_array
 from q8ta_wgpu.session.session import Session
@@ -208,8 +209,8 @@ def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
 
 
 def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: int) -> tuple[int, int]:
-    op, factor = OPS[node.op], node.attrs.get("factor", 1)
-    if op.operand(position).at_result:
+    op, factor = OPS[node.op], epilogue.factor(node.attrs)
+    if op.operand(position, node.attrs).at_result:
         return first // factor, last // factor
     reads = op.reads
     span = reads(graph.call(node), axis, first, last) if reads else None

@@ -91,7 +91,9 @@ class Timing:
         lines.append(f"{'kernel':<{width}} {titles}  layouts, value")
         for d, us in zip(dispatches, medians, strict=True):
             layouts = f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}"
-            lines.append(f"{d.kernel:<{width}} {self._row(float(us), whole, d.moved, d.macs)}  {layouts}, {d.value}")
+            lines.append(
+                f"{d.kernel:<{width}} {self._row(float(us), whole, d.moved, d.macs)}  {layouts}, {d.described}"
+            )
         moved, macs = sum(d.moved for d in dispatches), sum(d.macs for d in dispatches)
         run = 1e3 * self.run_ms
         lines.append(f"{'a whole run':<{width}} {self._row(run, whole, moved, macs)}")

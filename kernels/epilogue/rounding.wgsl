@@ -10,7 +10,7 @@ fn rte_quad(v: vec4<i32>, k: u32) -> vec4<i32> {
   return (v + half) >> vec4<u32>(k);
 }
 
-// Four results in 2^-FRACTION output steps as int8 values.
-fn finish(v: vec4<i32>) -> vec4<i32> {
-  return clamp(rte_quad(v, FRACTION) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
+// Four numbers of 2^-k output steps as int8 values.
+fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
+  return clamp(rte_quad(v, k) + zero, vec4<i32>(lo), vec4<i32>(hi));
 }

@@ -1,4 +1,4 @@
-// The table's entry for the value.
+// The table's entry for the int8 value.
 fn joined(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
   return vec4<i32>(looked_up(v.x), looked_up(v.y), looked_up(v.z), looked_up(v.w));
 }

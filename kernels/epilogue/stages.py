@@ -1,0 +1,310 @@
+"""The stages of an epilogue, each with its operand, its numbers, what it computes and the WGSL that does.
+
+A stage reads what the one before it gives. The first reads the sum in steps, 2^-14 of the int8 result's (for a curve,
+of its segments'); `Scale` alone reads the accumulator itself.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, Call, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Operand
+from q8ta_wgpu.kernels.epilogue import curve as curves
+
+LARGEST_RESIDUAL = (
+    int(arithmetic.INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
+)
+Int8 = Annotated[int, INT8_RANGE]
+Multiplier = Annotated[int, Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)]
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a stage meets in a call: the zero point of the int8 value it gives or, behind it, of the next one there is;
+    and the type of its operand."""
+
+    zero: int
+    operand: TensorType | None
+
+    @property
+    def operand_zero(self) -> int:
+        """The zero point of the operand (0 where it has none)."""
+        return self.operand.q.zero if self.operand and self.operand.q else 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage. Raises GraphError where a number is none, or out of its range.
+
+    Attributes:
+        name: in reports and model files.
+        operand: what it reads beyond the value before it.
+        dtype: of what it gives, '' for steps.
+        hooks: those of Epilogue.source that its file, stage_<name>.wgsl, fills.
+        numbers: what each of its numbers may be: its type is annotated with it.
+    """
+
+    name: ClassVar[str]
+    operand: ClassVar[Operand | None] = None
+    dtype: ClassVar[str] = INT8X4
+    hooks: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[Mapping[str, Attr]]
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        cls.numbers = {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+    def __post_init__(self) -> None:
+        for name, attr in self.numbers.items():
+            if text := attr.check(getattr(self, name)):
+                raise GraphError(f"{self.name}: {name} {text}, found {reprlib.repr(getattr(self, name))}")
+
+    def check(self, sums: Shape, operand: TensorType | None) -> None:
+        """Raises GraphError where the operand does not fit sums of a shape."""
+        if operand is not None and operand.dtype == INT8X4 and operand.shape != sums:
+            raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
+
+    def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
+        """What it reads as an epilogue's first stage: the sum in steps, int64."""
+        return arithmetic.scaled_accumulator(acc, multiplier) + offset.astype(np.int64)
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        """What it gives for `value`: its definition."""
+        raise NotImplementedError
+
+    def fields(self, around: Around) -> Params:
+        """Its uniform fields."""
+        return {}
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in asdict(self).items())})"
+
+
+def _check_range(stage: Requantize | Add) -> None:
+    if stage.lo > stage.hi:
+        raise GraphError(f"{stage.name}: the range lo..hi is empty, found {stage.lo}..{stage.hi}")
+
+
+@dataclass(frozen=True)
+class Residual(Stage):
+    """A residual joins before rounding."""
+
+    multiplier: Annotated[int, Attr("int", low=0, high=LARGEST_RESIDUAL)]
+
+    name = "residual"
+    operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
+    dtype = ""
+    hooks = ("unrounded",)
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        assert operand is not None
+        return value + (operand.astype(np.int64) - around.operand_zero) * self.multiplier
+
+    def fields(self, around: Around) -> Params:
+        return {
+            "residual_zero": np.int32(around.operand_zero),
+            "residual_multiplier": np.int32(self.multiplier),
+        }
+
+
+def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
+    knots = arrays[5]  # a curve is the first stage, behind the operands of the sum
+    assert knots is not None
+    return curves.valid(knots)
+
+
+@dataclass(frozen=True)
+class Curve(Stage):
+    """An activation before rounding, as a piecewise linear curve."""
+
+    name = "curve"
+    operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
+    dtype = ""
+    hooks = ("unrounded",)
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        assert operand is not None
+        return curves.evaluate(value, operand)
+
+    def fields(self, around: Around) -> Params:
+        assert around.operand is not None
+        return {"curve_end": np.int32(((around.operand.numel - 1) << arithmetic.FRACTION) - 1)}
+
+
+@dataclass(frozen=True)
+class Requantize(Stage):
+    """Rounds to int8 and clamps to [lo, hi]."""
+
+    lo: Int8
+    hi: Int8
+
+    name = "requantize"
+    hooks = ("value",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range(self)
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        return arithmetic.saturate(arithmetic.rte(value, arithmetic.FRACTION), around.zero, self.lo, self.hi)
+
+    def fields(self, around: Around) -> Params:
+        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
+
+
+@dataclass(frozen=True)
+class Add(Stage):
+    """q8ta_add of the int8 value before it, with the zero point `zero`, and another."""
+
+    zero: Int8
+    multiplier: Multiplier
+    addend_multiplier: Multiplier
+    shift: Annotated[int, Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30)]
+    lo: Int8
+    hi: Int8
+
+    name = "add"
+    operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
+    hooks = ("joined",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range(self)
+        if not arithmetic.sum_fits(self.multiplier, self.addend_multiplier, self.shift):
+            multipliers = f"{self.multiplier} and {self.addend_multiplier}"
+            raise GraphError(f"add: multipliers {multipliers} with shift {self.shift} pass int32")
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        assert operand is not None
+        v = (value.astype(np.int64) - self.zero) * self.multiplier
+        v += (operand.astype(np.int64) - around.operand_zero) * self.addend_multiplier
+        return arithmetic.saturate(arithmetic.rte(v, self.shift), around.zero, self.lo, self.hi)
+
+    def fields(self, around: Around) -> Params:
+        return {
+            "inner_multiplier": np.int32(self.multiplier),
+            "addend_zero": np.int32(around.operand_zero),
+            "addend_multiplier": np.int32(self.addend_multiplier),
+            "shift": np.uint32(self.shift),
+            "sum_zero": np.int32(around.zero),
+            "sum_lo": np.int32(self.lo),
+            "sum_hi": np.int32(self.hi),
+        }
+
+
+@dataclass(frozen=True)
+class Table(Stage):
+    """q8ta_table of the int8 value before it, with the zero point `zero`."""
+
+    zero: Int8
+
+    name = "table"
+    operand = Operand("table", constant=True, dtypes=(INT8,))
+    hooks = ("joined",)
+
+    def check(self, sums: Shape, operand: TensorType | None) -> None:
+        if operand is None or operand.shape != (256,):
+            raise GraphError(f"a table has 256 entries, found shape {operand.shape if operand else ()}")
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        assert operand is not None
+        found: Array = operand[value.astype(np.int64) + 128]
+        return found
+
+
+@dataclass(frozen=True)
+class PixelShuffle(Stage):
+    """Where float32 elements are stored: blocks of `factor` squared channels become blocks of pixels."""
+
+    factor: Annotated[int, Attr("int", low=1, high=64)]
+
+    name = "pixel_shuffle"
+
+    def check(self, sums: Shape, operand: TensorType | None) -> None:
+        self.shape(sums)
+
+    def shape(self, sums: Shape) -> Shape:
+        """The result's shape; raises GraphError where `sums` is not (n, c, h, w) with c a multiple of factor^2."""
+        if len(sums) != 4 or sums[1] % self.factor**2:
+            wanted = f"(n, c, h, w) with c a multiple of {self.factor**2}"
+            raise GraphError(f"pixel_shuffle by {self.factor} takes {wanted}, found {sums}")
+        n, c, h, w = sums
+        return n, c // self.factor**2, h * self.factor, w * self.factor
+
+    def sums(self, shape: Shape) -> Shape:
+        """The shape before it of a result of `shape`."""
+        n, c, h, w = shape
+        return n, c * self.factor**2, h // self.factor, w // self.factor
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        (n, c, h, w), r = value.shape, self.factor
+        split = value.reshape(n, c // r**2, r, r, h, w).transpose(0, 1, 4, 2, 5, 3)
+        return split.reshape(self.shape(value.shape))
+
+
+@dataclass(frozen=True)
+class Dequantize(Stage):
+    """float32 of the int8 value before it, with the zero point `zero` and `scale`."""
+
+    zero: Int8
+    scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
+
+    name = "dequantize"
+    dtype = FLOAT32
+    hooks = ("store",)
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        return arithmetic.dequantize(value, QParams(self.scale, self.zero))
+
+    def fields(self, around: Around) -> Params:
+        return {"real_zero": np.int32(self.zero), "real_scale": np.float32(self.scale)}
+
+
+@dataclass(frozen=True)
+class Scale(Stage):
+    """A float32 result that is never rounded: the accumulator and its offset, times the multiplier."""
+
+    name = "scale"
+    dtype = FLOAT32
+    hooks = ("value", "store")
+
+    def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
+        total: Array = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)
+        return total * multiplier
+
+    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+        return value
+
+
+ALL: Mapping[str, type[Stage]] = {
+    stage.name: stage for stage in (Residual, Curve, Requantize, Add, Table, PixelShuffle, Dequantize, Scale)
+}
+"""Every stage by its name."""
+
+
+def plain(stage: Stage) -> dict[str, Any]:
+    """A stage as JSON holds it."""
+    return {"stage": stage.name, **asdict(stage)}
+
+
+def from_plain(data: Any) -> Stage:
+    """The stage that JSON holds; raises GraphError at anything else."""
+    name = data.get("stage") if isinstance(data, dict) else None
+    if not isinstance(name, str) or name not in ALL:
+        found = reprlib.repr(name if isinstance(data, dict) else data)
+        raise GraphError(f"a stage is one of {', '.join(ALL)}, found {found}")
+    numbers = {key: value for key, value in data.items() if key != "stage"}
+    if set(numbers) != set(ALL[name].numbers):
+        raise GraphError(f"{name} has {sorted(ALL[name].numbers)}, found {reprlib.repr(sorted(numbers))}")
+    return ALL[name](**numbers)
