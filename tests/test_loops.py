@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import q8ta_wgpu as q8
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.ir.kernel import no_turns
@@ -121,3 +123,15 @@ def test_what_no_kernel_can_turn_is_refused() -> None:
 def test_the_probe_finds_a_device_that_ends_loops_earlier(device: Device) -> None:
     assert probe.loop_turns(device) == LOOP_TURNS
     assert probe.loop_turns(device, 1 << 20) > 1 << 15
+
+
+def test_a_pool_over_a_large_image_through_the_public_call(device: Device) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.AdaptiveAvgPool2d(1)).eval()
+    x = torch.randn(1, 3, SIDE, SIDE)
+    model = q8.compile(q8.quantize(network, (x,), calibration=[x]))
+    with q8.Session(model, device=device) as session, q8.Session(model, device="reference") as expected:
+        np.testing.assert_array_equal(session(x), expected(x))
+    float_model = q8.compile(torch.export.export(network, (x,)))
+    with q8.Session(float_model, device=device) as session:
+        np.testing.assert_allclose(session(x), network(x).detach().numpy(), rtol=1e-4, atol=1e-5)
