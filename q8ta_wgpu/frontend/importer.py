@@ -27,23 +27,33 @@ _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TEN
 def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Graph, Structure]:
     """The graph of an exported PT2E program, and the structure of its outputs.
 
-    The program is functionalized first (`run_decompositions({})` keeps composite operators such as linear whole).
+    What holds in-place or unknown operators is functionalized and decomposed first (`run_decompositions({})` keeps
+    composite operators such as linear whole).
 
     Raises:
         UnsupportedError: names every operator that cannot be imported, with module path and source line; also
             mutated buffers, dynamic dimensions other than the batch, inputs that are not float32 tensors.
     """
-    if isinstance(program, torch.fx.GraphModule):
-        program = _export(program)
-    if not isinstance(program, ExportedProgram):
+    exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
+    if not isinstance(exported, ExportedProgram):
         raise UnsupportedError(
-            f"expected a torch.export.ExportedProgram, found {type(program).__name__}: "
+            f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
             "pass torch.export.export(converted_module, example_inputs)"
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
-        functional = program.run_decompositions({})
-    return _Importer(functional).run()
+    if not all(_is_plain(node) for node in exported.graph.nodes):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
+            exported = exported.run_decompositions({})
+    return _Importer(exported).run()
+
+
+def _is_plain(node: torch.fx.Node) -> bool:
+    """Whether a node is imported as it is: decomposing a program traces it anew, as long as exporting it takes."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op in ("placeholder", "output") or target is operator.getitem
+    known = str(target) in ATEN or target.namespace == "quantized_decomposed"
+    return known and not target._schema.is_mutable
 
 
 def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
