@@ -1,4 +1,4 @@
-"""Convolution variants against each other: grouped, transposed, im2col, first layers that read a float image.
+"""Convolution variants against each other: grouped, transposed, first layers that read a float image.
 
 Kernels of one shape are timed in turns, so that a machine that others use disturbs all of them alike.
 """
@@ -12,7 +12,6 @@ from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.passes.fold_image import fold_image
-from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.runtime.device import Device
 
@@ -82,44 +81,6 @@ def part_transposed(options: Options) -> None:
             graph = transposed((batch, inputs, size, size), outputs, kernel, stride, padding)
             macs = batch * size * size * graph.types["c0"].numel
             compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}", graph, macs)
-
-
-WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
-    # channels in, size, channels out, kernel, stride
-    (3, 224, 64, 7, 2),
-    (64, 56, 64, 3, 1),
-    (128, 56, 128, 3, 2),
-    (128, 28, 128, 3, 1),
-    (256, 28, 256, 3, 2),
-    (256, 14, 256, 3, 1),
-    (512, 14, 512, 3, 2),
-    (512, 7, 512, 3, 1),
-)
-"""ResNet-50's convolutions with windows."""
-
-
-def part_im2col(options: Options) -> None:
-    """im2col and a 1x1 product, two dispatches, against the implicit product that gathers while it loads."""
-    device = options.device
-    for batch in options.batches or BATCHES:
-        for inputs, size, outputs, kernel, stride in WINDOWS:
-            graph = conv((batch, inputs, size, size), outputs, kernel, stride)
-            rewritten = use_im2col(graph)
-            plans = {"implicit": sync_layouts(graph, device.target), "im2col": sync_layouts(rewritten, device.target)}
-            found = compared(
-                {
-                    "implicit": load(graph, device, plans["implicit"]),
-                    "im2col": load(rewritten, device, plans["im2col"]),
-                }
-            )
-            copied = rewritten.types[rewritten.nodes[0].output].numel
-            kernels = {name: " + ".join(s.variant.kernel.name for s in plan.steps) for name, plan in plans.items()}
-            print(
-                f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: "
-                f"implicit {found['implicit']:.1f} us ({kernels['implicit']}), im2col {found['im2col']:.1f} us "
-                f"({kernels['im2col']}, {copied / 1e6:.1f} MB), ratio {found['im2col'] / found['implicit']:.2f}",
-                flush=True,
-            )
 
 
 IMAGES: Mapping[str, tuple[int, int, int, int, int]] = {

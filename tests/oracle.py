@@ -41,14 +41,6 @@ def _conv_transpose2d(a: Attrs, x: Tensor, weight: Tensor, bias: Tensor) -> Tens
     return F.conv_transpose2d(x, turned, bias, a["stride"], a["padding"], a["output_padding"], groups, a["dilation"])
 
 
-def _im2col(a: Attrs, x: Tensor) -> Tensor:
-    (top, left, bottom, right), (n, channels, _, _), (kh, kw) = a["padding"], x.shape, a["kernel"]
-    padded = F.pad(x, (left, right, top, bottom, 0, -channels % 4))
-    depth, width = padded.shape[1], padded.shape[3]
-    rows = F.unfold(padded, (kh, kw), a["dilation"], 0, a["stride"]).reshape(n, depth, kh * kw, -1).transpose(1, 2)
-    return rows.reshape(n, kh * kw * depth, -1, (width - a["dilation"][1] * (kw - 1) - 1) // a["stride"][1] + 1)
-
-
 def _padded_evenly(a: Attrs) -> bool:
     """Whether torch's pools take the padding themselves: the same on both sides, at most half a kernel."""
     before, after = a["padding"][:2], a["padding"][2:]
@@ -131,7 +123,6 @@ TORCH: Mapping[str, Function] = {
     "avg_pool2d": _avg_pool2d,
     "max_pool2d": _max_pool2d,
     "adaptive_avg_pool2d": lambda a, x: F.adaptive_avg_pool2d(x, a["output_size"]),
-    "im2col": _im2col,
     # reductions and norms
     "mean": _reduced(torch.mean),
     "sum": _reduced(torch.sum),
@@ -144,7 +135,6 @@ TORCH: Mapping[str, Function] = {
     "batch_norm": lambda a, x, gamma, beta, mean, var: F.batch_norm(x, mean, var, gamma, beta, eps=a["eps"]),
     # elementwise
     "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
-    "sub": lambda a, x, y: torch.sub(x, y, alpha=a["alpha"]),
     "mul": lambda _, x, y: x * y,
     "prelu": lambda _, x, slope: F.prelu(x, slope),
     "relu": lambda _, x: F.relu(x),

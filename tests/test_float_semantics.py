@@ -28,7 +28,7 @@ FLOATS = [
     for op in OPS.values()
     if op.kernels and op.name in oracle.TORCH and all(FLOAT32 in operand.dtypes for operand in op.operands)
 ]
-ELEMENTWISE = [op for op in FLOATS if op.name in (*(row.name for row in unary.ROWS), "add", "sub", "mul", "prelu")]
+ELEMENTWISE = [op for op in FLOATS if op.name in (*(row.name for row in unary.ROWS), "add", "mul", "prelu")]
 JOINING = [op for op in FLOATS if op not in ELEMENTWISE]
 
 

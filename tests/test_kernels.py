@@ -59,7 +59,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
     """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches."""
     for setting in harness.settings_for(op, index):
         graph, inputs = harness.int8_graph(op, op.cases[index], setting)
-        if setting.mode == "overflow" and op.name in ("add", "sub"):
+        if setting.mode == "overflow" and op.name == "add":
             assert "too far apart" in graph.notes[0]
             continue
         assert not graph.notes, graph.notes

@@ -41,7 +41,7 @@ def difference() -> Model:
     """y = a - b."""
     graph = Graph(inputs=["a", "b"], outputs=["y"])
     graph.types = {name: TensorType((3,)) for name in ("a", "b", "y")}
-    graph.nodes = [Node("sub", ("a", "b"), "y", {"alpha": 1.0})]
+    graph.nodes = [Node("add", ("a", "b"), "y", {"alpha": -1.0})]
     return Model(graph, Structure(0))
 
 

@@ -47,7 +47,7 @@ def one_node(op: str, shape: tuple[int, ...], dtype: str = FLOAT32, inputs: int 
     names = [f"x{i}" for i in range(inputs)]
     graph = Graph(inputs=names, outputs=["y"])
     graph.types = {name: TensorType(shape, dtype, q) for name in (*names, "y")}
-    graph.nodes = [Node(op, tuple(names), "y", {"alpha": 1.0} if op in ("add", "sub") else {})]
+    graph.nodes = [Node(op, tuple(names), "y", {"alpha": 1.0} if op == "add" else {})]
     return Model(graph, Structure(0))
 
 

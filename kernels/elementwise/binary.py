@@ -1,4 +1,4 @@
-"""add, sub and mul with broadcasting, and their int8 forms."""
+"""add and mul with broadcasting, and their int8 forms; a subtraction adds -alpha times its second operand."""
 
 from __future__ import annotations
 
@@ -54,24 +54,21 @@ def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None
     return None
 
 
-def _lower_sum(sign: float) -> ToInt8:
-    def lower(call: QuantizedCall) -> Int8Form | str:
-        a, b = call.q
-        if a is None or b is None or call.out is None:
-            return "it needs two quantized operands and a quantized result"
-        found = add_multipliers(a.scale, sign * call.attrs["alpha"] * b.scale, call.out.scale)
-        if found is None:
-            return f"its scales {a.scale:.3g}, {b.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
-        attrs = {
-            "a_multiplier": found[0],
-            "b_multiplier": found[1],
-            "shift": found[2],
-            "lo": call.lo,
-            "hi": call.hi,
-        }
-        return Int8Form("q8ta_add", (0, 1), attrs)
-
-    return lower
+def _lower_sum(call: QuantizedCall) -> Int8Form | str:
+    a, b = call.q
+    if a is None or b is None or call.out is None:
+        return "it needs two quantized operands and a quantized result"
+    found = add_multipliers(a.scale, call.attrs["alpha"] * b.scale, call.out.scale)
+    if found is None:
+        return f"its scales {a.scale:.3g}, {b.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
+    attrs = {
+        "a_multiplier": found[0],
+        "b_multiplier": found[1],
+        "shift": found[2],
+        "lo": call.lo,
+        "hi": call.hi,
+    }
+    return Int8Form("q8ta_add", (0, 1), attrs)
 
 
 def _lower_mul(call: QuantizedCall) -> Int8Form | str:
@@ -131,22 +128,20 @@ def _number(b: Builder, operand: Any, rank: int) -> float | None:
     return float(array.reshape(())) if array is not None and one else None
 
 
-def _import(op: str) -> Import:
-    """aten's a OP b, where b may be a number and either shape broadcast in any dimension."""
+def _import(op: str, sign: float = 1.0) -> Import:
+    """aten's a OP b, where b may be a number and either shape broadcast in any dimension; `sign` is b's in a sum."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        attrs = {} if op == "mul" else {"alpha": float(args.get("alpha", 1))}
+        alpha = sign * float(args.get("alpha", 1))
         left, right = args["self"], args["other"]
         first = _number(b, left, len(b.type(right).shape)) if isinstance(right, str) else None
         if first is not None and not b.is_constant(right):
-            factor = {"add": 1.0, "sub": -1.0, "mul": first}[op] * attrs.get("alpha", 1.0)
-            return b.emit("affine", (right,), {"factor": factor, "term": 0.0 if op == "mul" else first})
+            factor, term = (first, 0.0) if op == "mul" else (alpha, first)
+            return b.emit("affine", (right,), {"factor": factor, "term": term})
         number = _number(b, right, len(b.type(left).shape))
         if number is not None:
-            number *= attrs.get("alpha", 1.0)
-            if op == "mul":
-                return b.emit("affine", (left,), {"factor": number, "term": 0.0})
-            return b.emit("affine", (left,), {"factor": 1.0, "term": number if op == "add" else -number})
+            factor, term = (number, 0.0) if op == "mul" else (1.0, alpha * number)
+            return b.emit("affine", (left,), {"factor": factor, "term": term})
         shapes = [b.type(name).shape for name in (left, right)]
         shape = np.broadcast_shapes(*shapes)
         if len(shape) > 4 and shapes[0][:-3] != shapes[1][:-3]:
@@ -154,7 +149,7 @@ def _import(op: str) -> Import:
                 name if found == shape else b.emit("expand", (name,), {"shape": shape})
                 for name, found in zip((left, right), shapes, strict=True)
             )
-        return b.emit(op, (left, right), attrs)
+        return b.emit(op, (left, right), {} if op == "mul" else {"alpha": alpha})
 
     return rule
 
@@ -177,7 +172,7 @@ def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
 
 def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8: ToInt8) -> Op:
     summed = name != "mul"
-    overloads = ("Tensor", "Scalar")
+    imports = {"add": _import("add"), "sub": _import("add", -1.0)} if summed else {"mul": _import("mul")}
     return Op(
         name=name,
         operands=(Operand("a"), Operand("b")),
@@ -185,7 +180,12 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
         reference=lambda call, arrays: function(arrays[0], arrays[1], call.attrs).astype(np.float32),
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
         kernels=(Kernel(name, (name, "map"), (FLOAT,), FLOAT, params=_float_params),),
-        aten={f"aten.{name}{mark}.{o}": _import(name) for mark in ("", "_") for o in overloads},
+        aten={
+            f"aten.{aten}{mark}.{overload}": rule
+            for aten, rule in imports.items()
+            for mark in ("", "_")
+            for overload in ("Tensor", "Scalar")
+        },
         int8=Arithmetic(int8),
         reads=reads_same_place,
         cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
@@ -193,8 +193,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
     )
 
 
-add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _lower_sum(1.0))
-sub = _float_op("sub", lambda a, b, attrs: a - np.float32(attrs["alpha"]) * b, _lower_sum(-1.0))
+add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _lower_sum)
 mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
 
 q8ta_add = Op(

@@ -134,7 +134,7 @@ def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
 def _import_rsub(b: Builder, args: Mapping[str, Any]) -> str:
     number, alpha = _scalar(b, args["other"], args["self"]), float(args["alpha"])
     if number is None:
-        return b.emit("sub", (args["other"], args["self"]), {"alpha": alpha})
+        return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
     return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})
 
 

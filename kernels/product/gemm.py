@@ -120,7 +120,6 @@ class Tile:
 
 
 TILES: Mapping[str, Tile] = {
-    "128x64": Tile(threads_m=16, threads_n=8, rows=8, quads=2),
     "64x64": Tile(threads_m=16, threads_n=8, rows=4, quads=2),
     "128x32": Tile(threads_m=16, threads_n=8, rows=8, quads=1),
     "64x16": Tile(threads_m=32, threads_n=4, rows=2, quads=1),
