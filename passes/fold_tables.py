@@ -39,7 +39,7 @@ def fold_tables(graph: Graph) -> None:
         bounds = _clamp(table) if graph.types[source].q == graph.types[node.output].q else None
         producer = rewriter.only_producer(source)
         if bounds == (-128, 127) and not (source in graph.inputs and node.output in graph.outputs):
-            rewriter.alias(node, source)
+            rewriter.alias(node.output, source)
         elif producer is None:
             continue
         elif bounds and (attrs := _clamped(producer, *bounds)):

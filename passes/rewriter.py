@@ -92,17 +92,19 @@ class Rewriter:
         self._unread(node.output, set(node.inputs).difference(by.inputs))
         return new
 
-    def alias(self, node: Node, name: str) -> None:
-        """Lets all that reads a node's value read another one of the same type, written before it."""
-        for reader in self.readers(node.output):
-            inputs = tuple(name if i == node.output else i for i in reader.inputs)
+    def alias(self, old: str, new: str) -> None:
+        """Lets all that reads a value read another one of the same type, written before it."""
+        for reader in self.readers(old):
+            inputs = tuple(new if name == old else name for name in reader.inputs)
             self._nodes[reader.output] = replace(reader, inputs=inputs)
-            self._readers[name][reader.output] = None
-        if node.output in self._outputs:
-            self._outputs.remove(node.output)
-            self._outputs.add(name)
-            self.graph.outputs = [name if output == node.output else output for output in self.graph.outputs]
-        self._drop(node)
+            self._readers[new][reader.output] = None
+        del self._readers[old]
+        if old in self._outputs:
+            self._outputs.remove(old)
+            self._outputs.add(new)
+            self.graph.outputs = [new if name == old else name for name in self.graph.outputs]
+        if old in self._nodes:
+            self._drop(self._nodes[old])
 
     def make_constant(self, node: Node, array: Array) -> None:
         """Turns a node's value into a constant."""

@@ -1,7 +1,8 @@
-"""Drops nodes that change nothing, and computes equal nodes once."""
+"""Drops nodes that change nothing, computes equal nodes once and keeps equal constants once."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node
@@ -35,15 +36,26 @@ def _as_expand(graph: Graph, node: Node) -> Node:
 
 
 def simplify(graph: Graph) -> None:
-    """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes, and makes
-    an expand of a cat that repeats one value."""
+    """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes and equal constants, and
+    makes an expand of a cat that repeats one value."""
     rewriter = Rewriter(graph)
+    _share_constants(rewriter)
     equal: dict[object, str] = {}
     for given in rewriter.nodes():
         node = rewriter.replace(given, _as_expand(graph, given))
         first = equal.setdefault((graph.call(node), node.inputs), node.output)
         if _is_identity(graph, node):
-            rewriter.alias(node, node.inputs[0])
+            rewriter.alias(node.output, node.inputs[0])
         elif first != node.output:
-            rewriter.alias(node, first)
+            rewriter.alias(node.output, first)
     rewriter.commit()
+
+
+def _share_constants(rewriter: Rewriter) -> None:
+    """A module that is applied several times has a copy of its weights for each: the first of equal constants stays."""
+    kept: dict[object, str] = {}
+    for name, array in rewriter.graph.constants.items():
+        digest = hashlib.sha256(array.tobytes()).digest()
+        first = kept.setdefault((rewriter.graph.types[name], digest), name)
+        if first != name:
+            rewriter.alias(name, first)

@@ -104,6 +104,13 @@ def test_a_value_repeated_by_cat_is_expanded() -> None:
     assert stages_of(model.graph.nodes[-1]) == "requantize add dequantize"
 
 
+def test_a_module_applied_twice_has_its_weights_once() -> None:
+    module = Net(lambda s, x: (s.conv(x), s.conv(s.conv(x)), s.conv(x[:, :, :5])), conv=nn.Conv2d(4, 4, 3, padding=1))
+    graph = _int8(module, torch.randn(1, 4, 6, 6)).graph
+    weights = [array for name, array in graph.constants.items() if graph.types[name].dtype == "int8"]
+    assert [array.shape for array in weights if array.ndim == 4] == [(4, 4, 3, 3)]
+
+
 def test_a_constant_without_dimensions_keeps_its_shape() -> None:
     module = Net(lambda s, x: (x * s.k.exp(), s.k.exp()), k=nn.Parameter(torch.tensor(0.3)))
     _, found, expected = _float(module, torch.randn(2, 3))
