@@ -183,9 +183,10 @@ def _inputs(graph: Graph, random: Random) -> dict[str, Array]:
     )
 
 
-@settings(max_examples=150)
-@given(st.randoms(use_true_random=False), st.integers(1, 25))
-def test_results_stay_as_they_were(random: Random, steps: int) -> None:
+@settings(max_examples=250)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 25))
+def test_results_stay_as_they_were(seed: int, steps: int) -> None:
+    random = Random(seed)
     graph = Imported(random).finish(steps)
     inputs = _inputs(graph, random)
     expected = list(map(reference.run(graph, inputs).__getitem__, graph.outputs))
