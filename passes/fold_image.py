@@ -9,6 +9,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Call, Graph, Node
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 CONVOLUTION, OF_IMAGE = "q8ta_conv2d", "q8ta_conv2d_image"
 
@@ -30,20 +31,20 @@ def pays(call: Call, target: Target) -> bool:
 def fold_image(graph: Graph, target: Target | None = None) -> None:
     """Makes quantize -> q8ta_conv2d one q8ta_conv2d_image, whatever the convolution's epilogue, where the convolution
     is all that reads the int8 image, q8ta_conv2d_image takes it, and it `pays` on the target; None for any."""
-    users, producers = graph.users(), graph.producers()
-    for i, node in enumerate(graph.nodes):
-        quantize = producers.get(node.inputs[0]) if node.op == CONVOLUTION else None
-        if quantize is None or quantize.op != "quantize" or quantize.output in graph.outputs:
-            continue
-        alone = len(users[quantize.output]) == 1 and node.inputs.count(quantize.output) == 1
-        merged = _merged(graph, quantize, node) if alone else None
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        quantize = rewriter.only_producer(node.inputs[0]) if node.op == CONVOLUTION else None
+        merged = _merged(graph, quantize, node) if quantize is not None and quantize.op == "quantize" else None
         if merged is not None and (target is None or pays(graph.call(merged), target)):
-            graph.nodes[i] = merged
+            rewriter.replace(node, merged)
+    rewriter.commit()
 
 
 def _merged(graph: Graph, quantize: Node, node: Node) -> Node | None:
     q = graph.types[quantize.output].q
     assert q is not None
+    if node.inputs.count(quantize.output) > 1:  # an addend of the epilogue as well
+        return None
     image = {"x_scale": q.scale, "x_zero": q.zero, "x_lo": quantize.attrs["lo"], "x_hi": quantize.attrs["hi"]}
     merged = replace(node, op=OF_IMAGE, inputs=(quantize.inputs[0], *node.inputs[1:]), attrs={**node.attrs, **image})
     try:

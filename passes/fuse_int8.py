@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 @dataclass(frozen=True)
@@ -33,75 +34,61 @@ class Tail:
     activation: Node | None = None
 
 
-class View:
-    """Producers and readers of a graph's values."""
+def _tail(rewriter: Rewriter, node: Node) -> Tail:
+    """Follows single readers: for weighted sums one residual add or one activation, then clamps."""
+    value, types = node.output, rewriter.graph.types
+    reader = rewriter.only_reader(value) if isinstance(OPS[node.op].int8, WeightedSum) else None
+    if reader is None:
+        return _clamped(rewriter, value)
+    kind, joined = OPS[reader.op].int8, None
+    if isinstance(kind, Elementwise) and not kind.clamp:
+        joined = replace(_clamped(rewriter, reader.output), activation=reader)
+    elif reader.op == "add" and reader.attrs["alpha"] == 1:
+        other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
+        addend = _int8_behind(rewriter, other)
+        if addend is not None and types[value].shape == types[reader.output].shape == types[other].shape:
+            joined = replace(_clamped(rewriter, reader.output), residual=addend)
+    if joined is not None and any(reader.op == "quantize" for reader in rewriter.readers(joined.value)):
+        return joined
+    return _clamped(rewriter, value)
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.producers: Mapping[str, Node] = graph.producers()
-        self.users: Mapping[str, list[Node]] = graph.users()
 
-    def int8_behind(self, name: str) -> str | None:
-        """The int8 value whose dequantize is `name`."""
-        node = self.producers.get(name)
-        return node.inputs[0] if node is not None and node.op == "dequantize" else None
+def _clamped(rewriter: Rewriter, value: str) -> Tail:
+    """The tail from `value` on, through clamps that are each the only reader."""
+    clamps: list[tuple[float, float]] = []
+    while (reader := rewriter.only_reader(value)) is not None:
+        kind = OPS[reader.op].int8
+        if not isinstance(kind, Elementwise) or not kind.clamp:
+            break
+        clamps.append(kind.clamp(reader.attrs))
+        value = reader.output
+    return Tail(value, tuple(clamps))
 
-    def only_reader(self, name: str) -> Node | None:
-        """The single node that reads `name`, if there is one and it is no graph output."""
-        readers = self.users[name]
-        return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
 
-    def tail(self, node: Node) -> Tail:
-        """Follows single readers: for weighted operators one residual add or one activation, then clamps."""
-        value = node.output
-        reader = self.only_reader(value) if isinstance(OPS[node.op].int8, WeightedSum) else None
-        function = OPS[reader.op].int8 if reader is not None else None
-        if reader is not None and isinstance(function, Elementwise) and not function.clamp:
-            active = self.clamped(reader.output, None)
-            if any(u.op == "quantize" for u in self.users[active.value]):
-                return replace(active, activation=reader)
-        if reader is not None and reader.op == "add" and reader.attrs["alpha"] == 1:
-            other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
-            int8 = self.int8_behind(other)
-            shape = self.graph.types[reader.output].shape
-            if int8 is not None and self.graph.types[value].shape == shape == self.graph.types[other].shape:
-                joined = self.clamped(reader.output, int8)
-                if any(u.op == "quantize" for u in self.users[joined.value]):
-                    return joined
-        return self.clamped(value, None)
-
-    def clamped(self, value: str, residual: str | None) -> Tail:
-        """The tail from `value` on, through clamps that are each the only reader."""
-        clamps: list[tuple[float, float]] = []
-        while (reader := self.only_reader(value)) is not None:
-            function = OPS[reader.op].int8
-            if not isinstance(function, Elementwise) or not function.clamp:
-                break
-            clamps.append(function.clamp(reader.attrs))
-            value = reader.output
-        return Tail(value, tuple(clamps), residual)
+def _int8_behind(rewriter: Rewriter, name: str) -> str | None:
+    """The int8 value whose dequantize is `name`."""
+    node = rewriter.producer(name)
+    return node.inputs[0] if node is not None and node.op == "dequantize" else None
 
 
 def fuse_int8(graph: Graph) -> None:
     """Makes every int8 form there is; notes each operator that stays in float between int8 values, and why."""
-    view = View(graph)
-    replaced: dict[str, Node] = {}
-    for node in graph.nodes:
-        op = OPS[node.op]
-        if not isinstance(op.int8, WeightedSum | Normalization | Arithmetic | Elementwise):
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        kind = OPS[node.op].int8
+        if not isinstance(kind, WeightedSum | Normalization | Arithmetic | Elementwise):
             continue
-        tail = view.tail(node)
-        quantizes = [u for u in view.users[tail.value] if u.op == "quantize" and u.output not in replaced]
-        for quantize in quantizes:
-            reason = _lower(graph, view, op, node, tail, quantize, replaced)
-            if reason:
+        tail = _tail(rewriter, node)
+        readers = rewriter.readers(tail.value)
+        for quantize in (reader for reader in readers if reader.op == "quantize"):
+            if reason := _fuse(rewriter, node, tail, quantize):
                 _note(graph, node, reason)
-        floats = [u for u in view.users[tail.value] if u.op != "quantize"]
-        if isinstance(op.int8, WeightedSum) and (floats or tail.value in graph.outputs):
-            reason = _lower(graph, view, op, node, Tail(node.output), None, replaced)
+        real = tail.value in graph.outputs or any(reader.op != "quantize" for reader in readers)
+        if isinstance(kind, WeightedSum) and real:
+            reason = _fuse(rewriter, node, Tail(node.output), None)
             if reason and reason is not NOT_QUANTIZED:
                 _note(graph, node, reason)
-    graph.nodes = [replaced.get(node.output, node) for node in graph.nodes]
+    rewriter.commit()
 
 
 NOT_QUANTIZED = "an input is not quantized"
@@ -114,47 +101,37 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
         graph.notes.append(text)
 
 
-def _lower(
-    graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: Node | None, replaced: dict[str, Node]
-) -> str:
-    """Records the int8 node that replaces `quantize` (or, with None, `node` itself); returns why it cannot."""
-    call = _quantized_call(graph, view, op, node, tail, quantize)
-    form = call if isinstance(call, str) else _int8_form(op, call)
+def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
+    """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
+    call = _quantized_call(rewriter, node, tail, quantize)
+    form = call if isinstance(call, str) else _int8_form(OPS[node.op], call)
     if isinstance(form, str):
         return form
-    output = quantize.output if quantize else node.output
+    old = quantize or node
     inputs: list[str] = []
     for operand in form.operands:
         if isinstance(operand, np.ndarray):
             name = OPS[form.op].operand(len(inputs), form.attrs).name
-            inputs.append(graph.add_constant(f"{output}.{name}", operand))
-        elif operand == RESIDUAL:
-            assert tail.residual is not None
-            inputs.append(tail.residual)
+            inputs.append(rewriter.graph.add_constant(f"{old.output}.{name}", operand))
         else:
-            inputs.append(_int8_operand(view, node.inputs[operand]))
-    replaced[output] = Node(form.op, tuple(inputs), output, form.attrs, node.source)
+            int8 = tail.residual if operand == RESIDUAL else _int8_behind(rewriter, node.inputs[operand])
+            assert int8 is not None
+            inputs.append(int8)
+    rewriter.replace(old, Node(form.op, tuple(inputs), old.output, form.attrs, node.source))
     return ""
 
 
-def _int8_operand(view: View, name: str) -> str:
-    found = view.int8_behind(name)
-    assert found is not None
-    return found
-
-
-def _quantized_call(
-    graph: Graph, view: View, op: Op, node: Node, tail: Tail, quantize: Node | None
-) -> QuantizedCall | str:
+def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> QuantizedCall | str:
+    graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
     for position, name in enumerate(node.inputs):
-        int8 = view.int8_behind(name)
+        int8 = _int8_behind(rewriter, name)
         if int8 is not None and not op.operand(position, node.attrs).constant:
             q.append(graph.types[int8].q)
             continue
         q.append(None)
-        constant = _constant(graph, view, name)
+        constant = _constant(rewriter, name)
         if constant is None:
             return NOT_QUANTIZED
         constants[position] = constant
@@ -178,10 +155,11 @@ def _function(node: Node) -> Callable[[Array], Array]:
     return lambda x: kind.function(x, node.attrs)
 
 
-def _constant(graph: Graph, view: View, name: str) -> Weight | Array | None:
+def _constant(rewriter: Rewriter, name: str) -> Weight | Array | None:
+    graph = rewriter.graph
     if name in graph.constants:
         return graph.constants[name]
-    node = view.producers.get(name)
+    node = rewriter.producer(name)
     if node is None or any(i not in graph.constants for i in node.inputs):
         return None
     if node.op == "dequantize_weight":
