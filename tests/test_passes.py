@@ -143,7 +143,7 @@ class Imported:
                     "cat", *(self.same(x) for _ in range(random.choice((1, 2, 3)))), dim=random.choice((1, 2))
                 )
             case "add":
-                return self.add(random.choice(("add", "sub")), x, self.same(x), alpha=random.choice((1.0, 1.0, 0.5)))
+                return self.add("add", x, self.same(x), alpha=random.choice((1.0, 1.0, -1.0, 0.5)))
             case "mul":
                 small = [v if v in self.small else self.add("dequantize", self.quantized(v)) for v in (x, self.same(x))]
                 return self.add("mul", *small)
