@@ -119,6 +119,7 @@ q8ta_conv2d_image = Op(
     operands=(Operand("x"), *weighted.OPERANDS[1:]),
     infer=_infer,
     reference=_reference,
+    macs=weighted.macs,
     reads=conv2d_sums.reads,
     schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE, **IMAGE},
     kernels=(

@@ -208,6 +208,7 @@ linear = Op(
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
     infer=_infer,
     reference=_reference,
+    macs=weighted.macs,
     kernels=(
         *sgemm.kernels(
             sgemm.Product("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}
@@ -243,6 +244,7 @@ q8ta_linear = Op(
     operands=weighted.OPERANDS,
     infer=_infer_int8,
     reference=_reference_int8,
+    macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
     kernels=(
         *_fast_kernels(),

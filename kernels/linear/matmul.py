@@ -94,6 +94,7 @@ OPS = (
         operands=(Operand("a"), Operand("b")),
         infer=_infer,
         reference=_reference,
+        macs=_work,
         kernels=(
             *sgemm.kernels(sgemm.Product("matmul", "matmul_tiled", ("a", "b", "y"), _sizes)),
             *share.kernels(

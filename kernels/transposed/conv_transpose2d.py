@@ -263,6 +263,7 @@ conv_transpose2d = Op(
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
     infer=_infer,
     reference=_reference,
+    macs=tiled.macs,
     reads=_reads,
     schema=SCHEMA,
     kernels=share.kernels(
@@ -281,6 +282,7 @@ q8ta_conv_transpose2d = Op(
     operands=OPERANDS,
     infer=_infer_int8,
     reference=_reference_int8,
+    macs=tiled.macs,
     reads=_reads,
     work=tiled.work,
     schema={**SCHEMA, "epilogue": epilogue.EPILOGUE},

@@ -188,6 +188,7 @@ class Op:
         tolerance: for float results, the largest relative error against the reference; 0 for exact.
         work: loop steps of all threads of one dispatch, for operators whose shader loops over a window or over an
             activation's dimension. Elementwise operators and weighted sums need none.
+        macs: multiply-accumulates of a call, for operators whose time they decide.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Op:
     cases: tuple[Case, ...] = ()
     tolerance: float = 0.0
     work: Callable[[Call], int] | None = None
+    macs: Callable[[Call], int] | None = None
 
     def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:
         """The operands of a call with these attributes: the operator's own, then those of its epilogue's stages."""

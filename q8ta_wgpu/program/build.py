@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -97,7 +96,7 @@ class _Builder:
                 grid=kernel.grid(call, out, self.target),
                 layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
-                macs=_macs(step),
+                macs=op.macs(call) if op.macs else 0,
                 stages=call.attrs["epilogue"].label if "epilogue" in call.attrs else "",
             )
         )
@@ -151,16 +150,3 @@ def _whole_words(array: Array) -> Array:
     """The bytes of an array padded to 16, the smallest buffer bound."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return np.pad(data, (0, -len(data) % 16)).view(np.uint32)
-
-
-def _macs(step: Step) -> int:
-    weight = next(
-        (t for t in step.call.inputs[1:2] if step.node.op.startswith(("q8ta_conv", "q8ta_linear", "conv", "linear"))),
-        None,
-    )
-    if weight is None:
-        return 0
-    if "conv_transpose2d" in step.node.op:  # each pixel of the input, not of the result, meets every tap
-        x = step.call.inputs[0]
-        return x.numel // x.shape[1] * weight.numel
-    return step.call.output.numel * math.prod(weight.shape[1:])
