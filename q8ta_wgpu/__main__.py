@@ -1,4 +1,4 @@
-"""The command line: `python -m q8ta_wgpu devices | show FILE | run FILE | time FILE | tune FILE`."""
+"""The command line: `python -m q8ta_wgpu devices | show FILE | run FILE | time FILE | tune FILE | wgsl ...`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from q8ta_wgpu.commands.run import run
 from q8ta_wgpu.commands.show import show
 from q8ta_wgpu.commands.time import time
 from q8ta_wgpu.commands.tune import tune
+from q8ta_wgpu.commands.wgsl import wgsl
 from q8ta_wgpu.errors import Q8taError
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 
@@ -80,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     tuned.add_argument("--device", help="adapter number or part of its name (default: the best adapter)")
     tuned.add_argument("--layouts", default="optimal", choices=POLICIES, help="policy of layout sync")
     tuned.add_argument("--clear", action="store_true", help="first forget what was measured on this adapter")
+
+    linked = command(wgsl, "print the WGSL of the dispatch that writes a value, or of a kernel")
+    linked.add_argument("what", metavar="FILE VALUE | KERNEL", nargs="+")
+    linked.add_argument("--device", help="link for this adapter (default: WebGPU's baseline limits)")
     return parser
 
 

@@ -15,8 +15,12 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import device as devices
 from q8ta_wgpu.runtime import engine, probe
 from q8ta_wgpu.runtime.engine import adapters, describe
@@ -54,6 +58,33 @@ def fails(captured: Captured, *arguments: str) -> str:
     assert len(lines) == 1, err
     assert lines[0].startswith("q8ta_wgpu: ")
     return lines[0]
+
+
+def test_wgsl_of_a_value(capsys: Captured) -> None:
+    graph = lower(MODEL.graph, BASELINE)
+    dispatch = build(graph, BASELINE, sync_layouts(graph, BASELINE)).dispatches[0]
+    assert main(["wgsl", "net.q8ta", dispatch.value]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^// \w+\.wgsl:\d+\n@compute @workgroup_size\(.*\)\nfn main\(", text, re.MULTILINE)
+    assert dispatch.value[:-1] in fails(capsys, "wgsl", "net.q8ta", dispatch.value[:-1])
+    assert dispatch.value in fails(capsys, "wgsl", "net.q8ta", f"{dispatch.value}x")
+
+
+KERNELS = (
+    "softmax add q8ta_add.broadcast q8ta_table q8ta_clone.to_4C cat.runs_4C q8ta_conv2d.dw_4x2 q8ta_conv2d.pw_64x64 "
+    "q8ta_conv2d_image.direct q8ta_linear.gemv q8ta_mean.image_4W"
+)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.split())
+def test_wgsl_of_a_kernel(kernel: str, capsys: Captured) -> None:
+    assert main(["wgsl", kernel]) == 0
+    assert "\nfn main(" in capsys.readouterr().out
+
+
+def test_wgsl_of_nothing(capsys: Captured) -> None:
+    assert "q8ta_conv2d.dw" in fails(capsys, "wgsl", "q8ta_conv2d.dww")
+    assert "3 arguments" in fails(capsys, "wgsl", "net.q8ta", "a", "b")
 
 
 def test_devices(capsys: Captured) -> None:

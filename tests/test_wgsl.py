@@ -4,17 +4,22 @@ with, takes it. Dawn's Null backend needs no GPU for that; naga is what all othe
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import wgpudawn
 
-from q8ta_wgpu.ir.layout import word_count
+from q8ta_wgpu.errors import LinkError
+from q8ta_wgpu.ir.graph import INT8X4, Call, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.plan import Step
 from q8ta_wgpu.program import link
+from q8ta_wgpu.program.wgsl import definitions, files, scan
 from tests import harness
 
 TARGETS = tuple(replace(kind, packed_dot=packed) for kind in (BASELINE, SOFTWARE) for packed in (True, False))
@@ -79,3 +84,86 @@ def test_tint_refuses_what_naga_alone_takes(tint: wgpudawn.GPUDevice) -> None:
     """The test above can fail: operators mixed without parentheses."""
     text = "@compute @workgroup_size(1) fn main() { let a = 1u >> 2u & 3u; }"
     assert "requires parenthesis" in refused(text, tint)
+
+
+# --- the linker ---
+
+
+def linked(**changes: Any) -> str:
+    """The module of q8ta_mul on whole words, of a kernel changed so."""
+    op = OPS["q8ta_mul"]
+    t = TensorType((1, 4, 4, 4), INT8X4, QParams(0.5, 3))
+    call = Call(op.name, {"multiplier": 0.5, "lo": -128, "hi": 127}, (t, t), t)
+    kernel = replace(op.kernels[0], **changes)
+    layout = Layout.PACKED_INT8_4C
+    return link.link(kernel, op, call, (layout, layout), layout, link.fields(kernel, op, call, 16))
+
+
+def test_what_main_does_not_reach_is_left_out() -> None:
+    found = {d.name: d for d in scan(linked())}
+    assert {"main", "combine", "apply", "round_within"} <= set(found)
+    assert not {"compute", "rte", "a_at", "Y_LANE", "index_4C"} & set(found)
+    reached, waiting = set[str](), ["main", "Params", "params", "a", "b", "y"]
+    while waiting:
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
+            waiting += found[name].names
+    assert reached == set(found)
+
+
+def test_each_definition_tells_where_it_stands() -> None:
+    lines = linked().splitlines()
+    for stem, name in (("words", "fn main"), ("q8ta_mul", "fn apply"), ("arithmetic", "fn round_within")):
+        at = next(
+            i
+            for i, line in enumerate(lines)
+            if line.startswith((name, "@compute")) and name in " ".join(lines[i : i + 2])
+        )
+        where = re.fullmatch(rf"// {stem}\.wgsl:(\d+)", lines[at - 1])
+        assert where and files()[stem].splitlines()[int(where[1]) - 1] == lines[at]
+
+
+def test_names_without_a_definition_are_told() -> None:
+    with pytest.raises(
+        LinkError, match=r"kernel q8ta_mul: .*elementwise_int8x4.wgsl:\d+ uses apply, which .*q8ta_add.wgsl"
+    ):
+        linked(source=("elementwise_int8x4", "words"))
+    with pytest.raises(LinkError, match=r"kernel q8ta_mul: .* reads params\.\w+, which its `params` does not give"):
+        linked(params=lambda call: {})
+
+
+def test_names_with_several_definitions_are_told() -> None:
+    with pytest.raises(LinkError, match=r"kernel q8ta_mul: .* uses apply, which q8ta_add.wgsl:\d+, q8ta_mul.wgsl:\d+"):
+        linked(source=("q8ta_mul", "q8ta_add", "elementwise_int8x4", "words"))
+
+
+SCANNED = {
+    "fn f(a: T) -> u32 { let b = a.c + d; for (var i = 0u; i < N; i++) { let e = i; } return b + e; }": "T d N e",
+    "@compute @workgroup_size(X * 2) fn f(@builtin(global_invocation_id) id: vec3<u32>) { g(id.x); }": "X g",
+    "struct S { a: A, b: array<B, N> }": "A B N",
+    "fn f() { { let a = 1u; } switch b { case C: { return a; } default: { } } }": "b C a",
+    "fn f() { let a = a + 1u; let c = a; } // g /* h */": "a",
+    "var<workgroup> tile: array<T, N>;": "T N",
+    "@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;": "",
+    "const A = B * 2u + select(1u, 0x1fu, C > 1e-5);": "B C",
+    "fn f() { var<function> a: T = 1.0e3; a += params.b; }": "T params",
+}
+
+
+@pytest.mark.parametrize(("text", "names"), SCANNED.items())
+def test_scanner(text: str, names: str) -> None:
+    (definition,) = scan(text)
+    assert definition.names == tuple(names.split())
+
+
+def test_scanner_refuses_what_it_does_not_know() -> None:
+    for text in ("const_assert N > 1u;", "fn f() { g();"):
+        with pytest.raises(LinkError):
+            list(scan(text, "x"))
+
+
+def test_every_definition_is_in_some_module() -> None:
+    """Nothing in the files is dead."""
+    used = {line for text in modules() for line in text.splitlines() if line.startswith("// ")}
+    dead = {d.place for several in definitions().values() for d in several} - {line[3:] for line in used}
+    assert not dead

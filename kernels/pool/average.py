@@ -140,7 +140,7 @@ def image_kernel(
         return dims(call.inputs[0])[0] * -(-channels.groups(call) // (1 << bits)) * WORKGROUP, 1, 1
 
     return channels.kernel(
-        f"{name}.image",
+        name,
         ("average_image", "averaged", "channel_lanes"),
         fields,
         supports,

@@ -1,0 +1,53 @@
+"""Prints the WGSL that a value or a kernel is computed with, as it is compiled."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+
+from q8ta_wgpu.commands.given import device
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.layout import word_count
+from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.model import load
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program import link
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.example import example
+
+
+def wgsl(options: argparse.Namespace) -> None:
+    """`wgsl FILE VALUE`: of the dispatch that writes a value of a model. `wgsl KERNEL`: of a case that reaches it."""
+    match options.what:
+        case [file, value]:
+            print(_of_value(file, value, _target(options.device)))
+        case [kernel]:
+            print(_of_kernel(kernel))
+        case given:
+            raise InputError(f"wgsl takes a model file and a value, or a kernel's name, found {len(given)} arguments")
+
+
+def _target(text: str | None) -> Target:
+    if text in (None, "reference"):
+        return BASELINE
+    from q8ta_wgpu.runtime.device import open_device
+
+    return open_device(device(text)).target
+
+
+def _of_value(file: str, value: str, target: Target) -> str:
+    graph = lower(load(file).graph, target)
+    program = build(graph, target, sync_layouts(graph, target))
+    texts = {dispatch.value: program.shaders[dispatch.shader] for dispatch in program.dispatches}
+    if value not in texts:
+        near = difflib.get_close_matches(value, texts, n=5, cutoff=0.3) or list(texts)[:5]
+        raise InputError(f"no dispatch of {file} on {target.name} writes {value!r}; some that are: {', '.join(near)}")
+    return texts[value]
+
+
+def _of_kernel(name: str) -> str:
+    variant, call, target = example(name)
+    params = link.fields(variant.kernel, OPS[call.op], call, word_count(call.output.shape, variant.out))
+    return link.link(variant.kernel, OPS[call.op], call, variant.reads, variant.out, params, target)
