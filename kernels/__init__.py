@@ -23,6 +23,12 @@ def _table() -> Mapping[str, Op]:
     for op in _find():
         if table.setdefault(op.name, op) is not op:
             raise AssertionError(f"two operators are called {op.name}")
+    names = [kernel.name for op in table.values() for kernel in op.kernels]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise AssertionError(f"several kernels are called {', '.join(sorted(twice))}")
+    wrong = [k.name for op in table.values() for k in op.kernels if k.name.partition(".")[0] != op.name]
+    if wrong:
+        raise AssertionError(f"a kernel is called `operator` or `operator.method_tile`, found {', '.join(wrong)}")
     return table
 
 

@@ -101,7 +101,7 @@ def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_loop_that_grows_has_turns() -> None:
     """A loop of linked WGSL ends at a constant, or its kernel says how many turns it takes."""
     constant = re.compile(r"(\d+u?|[A-Z][A-Z0-9_]*)( [-+*/] (\d+u?|[A-Z][A-Z0-9_]*))*")
-    for step in test_wgsl.steps():
+    for step, _ in test_wgsl.steps():
         kernel, op = step.variant.kernel, OPS[step.node.op]
         if kernel.turns is not no_turns:
             continue

@@ -13,45 +13,53 @@ import pytest
 import wgpudawn
 
 from q8ta_wgpu.errors import LinkError
-from q8ta_wgpu.ir.graph import INT8X4, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, QParams, TensorType
 from q8ta_wgpu.ir.layout import Layout, word_count
-from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Step
+from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
+from q8ta_wgpu.program.example import graph_of
 from q8ta_wgpu.program.wgsl import definitions, files, scan
 from tests import harness
 
 TARGETS = tuple(replace(kind, packed_dot=packed) for kind in (BASELINE, SOFTWARE) for packed in (True, False))
-EVERY = 5
-"""Of the kernels of a weighted sum with more than a range behind it, every so-manieth is compiled: a kernel is linked
-from a body and an epilogue that know nothing of each other. Each epilogue meets a different fifth."""
+EVERY = 12
+"""Of the kernels of a weighted sum with more than rounding behind it, every so-manieth is compiled: a kernel is linked
+from a body and an epilogue that know nothing of each other. Each epilogue meets different ones, on one target."""
 
 
-def steps() -> Iterator[Step]:
-    """A step for every kernel of every graph, in enough layouts that each is read and written."""
-    for graph, index, epilogue in harness.graphs():
-        if len(graph.nodes) != 1:
-            continue
-        kernels = OPS[graph.nodes[0].op].kernels
-        for _, plan in harness.plans(graph, index):
+def graphs() -> Iterator[tuple[Graph, int, int]]:
+    """The kernel tests' graphs of one node, with the index of the case and of the epilogue, and first layers."""
+    yield from harness.graphs()
+    conv2d = OPS["conv2d"]
+    for index, case in enumerate(conv2d.cases):
+        yield lower(run_passes(graph_of(conv2d, case, quantized=True, image=True)), BASELINE), index, 0
+
+
+def steps() -> Iterator[tuple[Step, tuple[Target, ...]]]:
+    """A step for every kernel of every graph, in enough layouts that each is read and written, and where it is linked:
+    for CPUs and GPUs, with packed and with emulated dot products."""
+    for graph, index, epilogue in graphs():
+        for _, plan in harness.plans(graph, index) if len(graph.nodes) == 1 else ():
             step = plan.steps[0]
-            place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
-            if not epilogue or (place + epilogue) % EVERY == 0:
-                yield step
+            kernel = step.variant.kernel
+            turn, rest = divmod(OPS[step.node.op].kernels.index(kernel) + epilogue + index, EVERY)
+            targets = TARGETS if not epilogue else (TARGETS[turn % len(TARGETS)],) if rest == 0 else ()
+            yield step, tuple(target for target in targets if kernel.runs(step.call, target))
 
 
 @functools.cache
 def modules() -> dict[str, Step]:
-    """Every linked module, for CPUs and GPUs, with packed and with emulated dot products, and a step it is of."""
+    """Every linked module, and a step it is of."""
     found: dict[str, Step] = {}
-    for step in steps():
-        op, kernel = OPS[step.node.op], step.variant.kernel
-        params = link.fields(kernel, op, step.call, word_count(step.call.output.shape, step.variant.out))
-        for target in TARGETS:
-            if kernel.runs(step.call, target):
-                text = link.link(kernel, op, step.call, step.variant.reads, step.variant.out, params, target)
-                found.setdefault(text, step)
+    for step, targets in steps():
+        op, kernel, reads, out = OPS[step.node.op], step.variant.kernel, step.variant.reads, step.variant.out
+        params = link.fields(kernel, op, step.call, word_count(step.call.output.shape, out))
+        for target in targets:
+            found.setdefault(link.link(kernel, op, step.call, reads, out, params, target), step)
     return found
 
 

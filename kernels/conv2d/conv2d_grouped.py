@@ -102,7 +102,6 @@ KERNELS = tuple(
         supports=functools.partial(_supports, columns=columns),
         preferred=functools.partial(_preferred, columns=columns),
         wide=(*weighted.PER_CHANNEL, "weight"),
-        positions=False,
         params=_params,
         constants=functools.partial(_constants, columns=columns),
         prepack={1: _pack, **weighted.PAD_CHANNELS},

@@ -107,7 +107,6 @@ def _product(label: str, tile: gemm.Tile) -> Kernel:
         supports=functools.partial(_fits, tile=tile),
         preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes, narrow=True),
         wide=WIDE,
-        positions=False,
         params=functools.partial(_tile_params, tile=tile),
         prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
         **{**gemm.kernel_fields(tile, _sizes), "constants": functools.partial(_constants, tile=tile)},

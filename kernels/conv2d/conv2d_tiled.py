@@ -104,35 +104,48 @@ NARROW = ("window, narrow", "thin")
 """Readings that look up each word of a vector, or each byte."""
 
 
-def _products(call: Call, target: Target, reading: str, tile: gemm.Tile) -> bool:
-    return call.attrs["groups"] == 1 and _reading(call) == reading and tile.fits(target)
+def _supports_product(call: Call, target: Target, method: str, label: str) -> bool:
+    reading = _reading(call)
+    tiles = gemm.NARROW_TILES if reading in NARROW else gemm.TILES
+    wanted = call.attrs["groups"] == 1 and READINGS[reading][0] == method
+    return wanted and label in tiles and tiles[label].fits(target)
+
+
+def _prefers_product(call: Call, target: Target, label: str) -> bool:
+    return gemm.preferred(call, target, label, sizes, narrow=_reading(call) in NARROW)
+
+
+def _product_source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
+    return tile.body, "gemm_dot", "dot", *READINGS[_reading(call)][1], "sums_planes"
+
+
+def _product_wide(call: Call) -> tuple[str, ...]:
+    return *weighted.PER_CHANNEL, "weight", *(("x",) if READINGS[_reading(call)][2] else ())
 
 
 def _product_kernels() -> tuple[Kernel, ...]:
-    """Tiled matrix products: every tile with every way to read x."""
+    """Tiled matrix products: every tile, for calls that read pixels and for calls that read windows."""
     return tuple(
         Kernel(
-            f"q8ta_conv2d.{name}_{label}",
-            (tile.body, "gemm_dot", "dot", *readers, "sums_planes"),
+            f"q8ta_conv2d.{method}_{label}",
+            functools.partial(_product_source, tile=tile),
             (ONLY_4C,),
             OUTPUT,
-            supports=functools.partial(_products, reading=reading, tile=tile),
-            preferred=functools.partial(gemm.preferred, label=label, sizes=sizes, narrow=reading in NARROW),
-            wide=(*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ())),
-            positions=False,
+            supports=functools.partial(_supports_product, method=method, label=label),
+            preferred=functools.partial(_prefers_product, label=label),
+            wide=_product_wide,
             params=functools.partial(_product_params, tile),
             prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
             **gemm.kernel_fields(tile, sizes),
         )
-        for reading, (name, readers, wide) in READINGS.items()
-        for label, tile in (gemm.NARROW_TILES if reading in NARROW else gemm.TILES).items()
+        for method, tiles in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
+        for label, tile in tiles.items()
     )
 
 
-def _is_vector(call: Call, target: Target, wide: bool) -> bool:
+def _is_vector(call: Call, target: Target) -> bool:
     x = dims(call.inputs[0])
-    few = x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
-    return few and (_quads(x[1]) % 4 == 0) == wide
+    return x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
 
 
 def _vector_params(call: Call) -> Params:
@@ -140,30 +153,21 @@ def _vector_params(call: Call) -> Params:
     return {**gemm.few_rows_params(sizes(call)), **epilogue.params(call), "row_words": words}
 
 
-def _vector_kernels() -> tuple[Kernel, ...]:
-    """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
-    return tuple(
-        Kernel(
-            "q8ta_conv2d.gemv",
-            ("gemv", "gemm_dot", "dot", "gemm_wide" if wide else "gemm_narrow", "sums_planes"),
-            (ONLY_4C,),
-            OUTPUT,
-            supports=functools.partial(_is_vector, wide=wide),
-            wide=(*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ())),
-            positions=False,
-            params=_vector_params,
-            constants=lambda call: gemm.few_rows(sizes(call)),
-            prepack={1: _pack_quads, **weighted.PAD_CHANNELS},
-            threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
-            turns=lambda call: gemm.few_rows_turns(sizes(call)),
-            cost=weighted.cost("shared"),
-        )
-        for wide in (True, False)
-    )
-
-
-def _pack_quads(call: Call, weight: Array) -> Array:
-    return gemm.pack_quads(_weight_rows(call, weight))
+VECTOR = Kernel(
+    "q8ta_conv2d.gemv",
+    lambda call: ("gemv", "gemm_dot", "dot", "gemm_wide" if _reading(call) == "pw" else "gemm_narrow", "sums_planes"),
+    (ONLY_4C,),
+    OUTPUT,
+    supports=_is_vector,
+    wide=_product_wide,
+    params=_vector_params,
+    constants=lambda call: gemm.few_rows(sizes(call)),
+    prepack={1: lambda call, weight: gemm.pack_quads(_weight_rows(call, weight)), **weighted.PAD_CHANNELS},
+    threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
+    turns=lambda call: gemm.few_rows_turns(sizes(call)),
+    cost=weighted.cost("shared"),
+)
+"""1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
 
 
 def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
@@ -228,7 +232,6 @@ def _depthwise_kernels() -> tuple[Kernel, ...]:
             supports=_dw_supports,
             preferred=functools.partial(_dw_preferred, large=label == LARGE_STRIP, dot=dot),
             wide=(*weighted.PER_CHANNEL, "weight") if dot else weighted.PER_CHANNEL,
-            positions=False,
             params=_dw_params,
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
             prepack={1: pack_lanes if dot else pack_depthwise, **weighted.PAD_CHANNELS},
@@ -241,5 +244,5 @@ def _depthwise_kernels() -> tuple[Kernel, ...]:
     )
 
 
-KERNELS = (*_depthwise_kernels(), *_vector_kernels(), *_product_kernels())
+KERNELS = (*_depthwise_kernels(), VECTOR, *_product_kernels())
 """The kernels to try before the general ones."""

@@ -89,50 +89,55 @@ def _gemv_params(call: Call) -> Params:
     return {**gemm.few_rows_params(_sizes(call)), **epilogue.params(call), **words}
 
 
-def _supports(call: Call, target: Target, wide: bool, most_rows: int, tile: gemm.Tile) -> bool:
-    rows, _, words = _sizes(call)
-    return (words % 4 == 0) == wide and rows <= most_rows and tile.fits(target)
+def _supports(call: Call, target: Target, most_rows: int, tile: gemm.Tile) -> bool:
+    return _sizes(call)[0] <= most_rows and tile.fits(target)
 
 
-def _fast_kernels() -> tuple[Kernel, ...]:
-    """Matrix-vector products for few rows, tiled products for more; whole vectors of x first."""
-    found = []
-    common: dict[str, Any] = {"inputs": (ONLY_4W,), "output": ONLY_4W | FLOAT}
-    for wide in (True, False):
-        stems = ("gemm_wide" if wide else "gemm_narrow", "sums_rows")
-        bound = (*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ()))
-        found.append(
-            Kernel(
-                "q8ta_linear.gemv",
-                ("gemv", "gemm_dot", "dot", *stems),
-                supports=functools.partial(_supports, wide=wide, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
-                wide=bound,
-                positions=False,
-                params=_gemv_params,
-                constants=lambda call: gemm.few_rows(_sizes(call)),
-                prepack={1: _pack_quads, **weighted.PAD_CHANNELS},
-                threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
-                turns=lambda call: gemm.few_rows_turns(_sizes(call)),
-                cost=weighted.cost("shared"),
-                **common,
-            )
+def _whole(call: Call) -> bool:
+    """Whether rows of x are whole vectors."""
+    return _sizes(call)[2] % 4 == 0
+
+
+def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
+    return *files, "gemm_dot", "dot", "gemm_wide" if _whole(call) else "gemm_narrow", "sums_rows"
+
+
+def _wide(call: Call) -> tuple[str, ...]:
+    return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())
+
+
+FAST_KERNELS = (
+    Kernel(
+        "q8ta_linear.gemv",
+        functools.partial(_source, files=("gemv",)),
+        (ONLY_4W,),
+        ONLY_4W | FLOAT,
+        supports=functools.partial(_supports, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
+        wide=_wide,
+        params=_gemv_params,
+        constants=lambda call: gemm.few_rows(_sizes(call)),
+        prepack={1: _pack_quads, **weighted.PAD_CHANNELS},
+        threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
+        turns=lambda call: gemm.few_rows_turns(_sizes(call)),
+        cost=weighted.cost("shared"),
+    ),
+    *(
+        Kernel(
+            f"q8ta_linear.tiled_{label}",
+            functools.partial(_source, files=(tile.body, "gemm_rows", "gemm_pixels")),
+            (ONLY_4W,),
+            ONLY_4W | FLOAT,
+            supports=functools.partial(_supports, most_rows=1 << 31, tile=tile),
+            preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes),
+            wide=_wide,
+            params=functools.partial(_tiled_params, tile),
+            prepack={1: gemm.pack_with(tile, _rows), **weighted.PAD_CHANNELS},
+            **gemm.kernel_fields(tile, _sizes),
         )
-        for label, tile in gemm.TILES.items():
-            found.append(
-                Kernel(
-                    f"q8ta_linear.tiled_{label}",
-                    (tile.body, "gemm_dot", "dot", "gemm_rows", "gemm_pixels", *stems),
-                    supports=functools.partial(_supports, wide=wide, most_rows=1 << 31, tile=tile),
-                    preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes),
-                    wide=bound,
-                    positions=False,
-                    params=functools.partial(_tiled_params, tile),
-                    prepack={1: gemm.pack_with(tile, _rows), **weighted.PAD_CHANNELS},
-                    **common,
-                    **gemm.kernel_fields(tile, _sizes),
-                )
-            )
-    return tuple(found)
+        for label, tile in gemm.TILES.items()
+    ),
+)
+"""Matrix-vector products for few rows, tiled products for more."""
 
 
 def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
@@ -247,7 +252,7 @@ q8ta_linear = Op(
     macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
     kernels=(
-        *_fast_kernels(),
+        *FAST_KERNELS,
         Kernel(
             "q8ta_linear.direct",
             ("q8ta_linear", "dot", "direct", "sums_rows"),

@@ -139,10 +139,19 @@ def _params(call: Call, tile: gemm.Tile) -> Params:
     return fields
 
 
-def _supports(call: Call, target: Target, wide: bool, tile: gemm.Tile) -> bool:
+def _supports(call: Call, target: Target, tile: gemm.Tile) -> bool:
     few = math.prod(call.attrs["stride"]) <= MOST_PHASES
-    whole = -(-call.inputs[0].shape[1] // 4) % 4 == 0
-    return bool(call.attrs["groups"] == 1 and few) and whole == wide and tile.fits(target)
+    return bool(call.attrs["groups"] == 1 and few) and tile.fits(target)
+
+
+def _whole(call: Call) -> bool:
+    """Whether the channels of a pixel are whole vectors."""
+    return -(-call.inputs[0].shape[1] // 4) % 4 == 0
+
+
+def _source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
+    x_vector = "gemm_wide" if _whole(call) else "gemm_narrow"
+    return tile.body, "gemm_dot", "dot", "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
@@ -157,26 +166,16 @@ PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
 KERNELS = tuple(
     Kernel(
         f"q8ta_conv_transpose2d.implicit_{label}",
-        (
-            tile.body,
-            "gemm_dot",
-            "dot",
-            "gemm_window_transposed",
-            "stride_phases",
-            "gemm_wide" if wide else "gemm_narrow",
-            "sums_planes",
-        ),
+        functools.partial(_source, tile=tile),
         (ONLY_4C,),
         ONLY_4C | FLOAT,
-        supports=functools.partial(_supports, wide=wide, tile=tile),
+        supports=functools.partial(_supports, tile=tile),
         preferred=functools.partial(_preferred, label=label),
-        wide=(*weighted.PER_CHANNEL, "weight", *(("x",) if wide else ())),
-        positions=False,
+        wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())),
         params=functools.partial(_params, tile=tile),
         prepack={1: functools.partial(_pack, tile=tile), **PAD_CHANNELS},
         **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
     )
     for label, tile in gemm.TILES.items()
-    for wide in (True, False)
 )
-"""Tiled matrix products: every tile, with x bound as vectors or as words."""
+"""Tiled matrix products: every tile."""

@@ -103,7 +103,6 @@ class Kernel:
     turns: Callable[[Call], int] = no_turns
     preferred: Callable[[Call, Target], bool] = _always
     wide: Names = ()
-    positions: bool = True
     params: Callable[[Call], Params] = _no_params
     constants: Callable[[Call], Mapping[str, int]] = _no_constants
     prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.table import allowed, input_layouts
+from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
 from q8ta_wgpu.passes.lower import lower
 
 _Q = QParams(0.0625, 3)
@@ -46,14 +46,15 @@ def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:
     for quantized, image in ((False, False), (True, False), (True, True)):
         if quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes):
             continue
-        graph = lower(run_passes(_graph(op, case, quantized, image)), target)
+        graph = lower(run_passes(graph_of(op, case, quantized, image)), target)
         yield from (graph.call(node) for node in graph.nodes)
 
 
-def _graph(op: Op, case: Case, quantized: bool, image: bool) -> Graph:
+def graph_of(op: Op, case: Case, quantized: bool, image: bool) -> Graph:
+    """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first."""
     graph, names = Graph(), list[str]()
     for position, shape in enumerate(case.shapes):
-        operand = op.operand(position)
+        operand = op.operand(position, case.attrs)
         if operand.constant:
             names.append(_constant(graph, position, shape, quantized))
             continue

@@ -249,7 +249,8 @@ def _module(chosen: tuple[str, ...], given: tuple[str, ...], written_out: bool) 
     if written_out:
         known = constants("\n".join(d.text for d in reached))
         reached = [replace(d, text=unroll(d.text, known)) for d in reached]
-    return "\n".join((f"// {' '.join(chosen)}", *_sources(reached)))
+    label = " ".join(dict.fromkeys(d.file for d in reached if d.line and d.file))
+    return "\n".join((f"// {label}", *_sources(reached)))
 
 
 def _sources(reached: Iterable[Definition]) -> Iterator[str]:
