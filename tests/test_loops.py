@@ -46,11 +46,11 @@ BEYOND = {
     "layer_norm": Case(((2, LONG), (LONG,), (LONG,)), {"eps": 1e-5}),
     "group_norm": Case(((1, 2, LONG + 1), (2,), (2,)), {"eps": 1e-5, "groups": 2}),
     "matmul": Case(((9, LONG), (LONG, 3))),
-    "linear": Case(((2, LONG), (4, LONG), (4,))),
+    "linear": Case(((9, LONG), (5, LONG), (5,))),
     "conv2d": Case(((1, 4, SIDE, SIDE), (5, 4, SIDE, SIDE), (5,)), {**CONV, "groups": 1}),
     "conv_transpose2d": Case(
-        ((1, 16, 2, 3), (3, 16, 130, 130), (3,)),
-        {"stride": (1, 1), "padding": (64, 64), "output_padding": (0, 0), "dilation": (1, 1), "groups": 1},
+        ((1, 4, 2, 3), (3, 4, SIDE, SIDE), (3,)),
+        {"stride": (1, 1), "padding": (149, 149), "output_padding": (0, 0), "dilation": (1, 1), "groups": 1},
     ),
 }
 """A call of every operator with a window or a reduction that takes one thread, or a word's one, past the limit."""

@@ -78,23 +78,27 @@ _GENERAL: dict[str, Any] = {
 _KERNELS = (
     *conv2d_tiled.KERNELS,
     *conv2d_grouped.KERNELS,
-    Kernel(
-        "q8ta_conv2d.dw",
-        ("q8ta_conv2d_dw", "direct", "sums_planes"),
-        supports=lambda call, target: weighted.is_depthwise(call),
-        wide=weighted.PER_CHANNEL,
-        prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
-        turns=lambda call: share.nested(call.inputs[1].shape[2:]),
-        **_GENERAL,
+    *share.kernels(
+        Kernel(
+            "q8ta_conv2d.dw",
+            ("q8ta_conv2d_dw", "direct", "sums_planes"),
+            supports=lambda call, target: weighted.is_depthwise(call),
+            wide=weighted.PER_CHANNEL,
+            prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
+            **_GENERAL,
+        ),
+        lambda call: call.inputs[1].shape[2:],
     ),
-    Kernel(
-        "q8ta_conv2d.direct",
-        ("q8ta_conv2d", "dot", "direct", "sums_planes"),
-        wide=(*weighted.PER_CHANNEL, "weight"),
-        constants=lambda call: {"ALIGNED": int(_aligned(call))},
-        prepack={1: _pack, **weighted.PAD_CHANNELS},
-        turns=lambda call: share.nested((*call.inputs[1].shape[2:], _depth_quads(call))),
-        **_GENERAL,
+    *share.kernels(
+        Kernel(
+            "q8ta_conv2d.direct",
+            ("q8ta_conv2d", "dot", "direct", "sums_planes"),
+            wide=(*weighted.PER_CHANNEL, "weight"),
+            constants=lambda call: {"ALIGNED": int(_aligned(call))},
+            prepack={1: _pack, **weighted.PAD_CHANNELS},
+            **_GENERAL,
+        ),
+        lambda call: (*call.inputs[1].shape[2:], _depth_quads(call)),
     ),
 )
 

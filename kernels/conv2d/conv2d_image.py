@@ -123,17 +123,19 @@ q8ta_conv2d_image = Op(
     schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE, **IMAGE},
     kernels=(
         *(_product(label, tile) for label, tile in gemm.NARROW_TILES.items()),
-        Kernel(
-            "q8ta_conv2d_image.direct",
-            ("q8ta_conv2d_image", "quantize_steps", "dot", "direct", "sums_planes"),
-            (FLOAT, CHANNELS_PACKED_INT8),
-            CHANNELS_PACKED_INT8 | FLOAT,
-            wide=WIDE,
-            params=_params,
-            prepack={1: _pack, **weighted.PAD_CHANNELS},
-            threads=weighted.quads_of_sums,
-            turns=lambda call: share.nested(call.inputs[1].shape[2:]),
-            cost=weighted.cost("direct"),
+        *share.kernels(
+            Kernel(
+                "q8ta_conv2d_image.direct",
+                ("q8ta_conv2d_image", "quantize_steps", "dot", "direct", "sums_planes"),
+                (FLOAT, CHANNELS_PACKED_INT8),
+                CHANNELS_PACKED_INT8 | FLOAT,
+                wide=WIDE,
+                params=_params,
+                prepack={1: _pack, **weighted.PAD_CHANNELS},
+                threads=weighted.quads_of_sums,
+                cost=weighted.cost("direct"),
+            ),
+            lambda call: call.inputs[1].shape[2:],
         ),
     ),
 )

@@ -6,33 +6,33 @@ fn first_quad(channel: u32) -> u32 {
   return channel / params.channels_per_group * params.depth_per_group / 4u;
 }
 
-fn accumulate(p: vec4<u32>) -> vec4<i32> {
-  var acc = start_quad(p.y / 4u);
-  let first = vec4<u32>(first_quad(p.y), first_quad(p.y + 1u), first_quad(p.y + 2u), first_quad(p.y + 3u));
+// The first thread of a team brings the start value.
+fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
+  var acc = select(vec4<i32>(0), start_quad(p.y / 4u), all(first == vec4<u32>(0u)));
+  let words = vec4<u32>(first_quad(p.y), first_quad(p.y + 1u), first_quad(p.y + 2u), first_quad(p.y + 3u));
   let last = quads(params.x_dims.y) - 1u;
-  var at = p.y / 4u * params.kernel.x * params.kernel.y * params.depth_quads;
-  for (var ky = 0u; ky < params.kernel.x; ky++) {
+  for (var ky = first.y; ky < params.kernel.x; ky += STEPS.y) {
     // Unsigned: a row above the image wraps to a huge number.
     let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
-    for (var kx = 0u; kx < params.kernel.y; kx++) {
+    for (var kx = first.z; kx < params.kernel.y; kx += STEPS.z) {
       let column = p.w * params.stride.y + kx * params.dilation.y - params.padding.y;
       let inside = row < params.x_dims.z && column < params.x_dims.w;
-      for (var k = 0u; k < params.depth_quads; k++) {
+      let at = ((p.y / 4u * params.kernel.x + ky) * params.kernel.y + kx) * params.depth_quads;
+      for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
         var word = vec4<u32>(params.x_zeros);
         if (inside) {
-          word.x = x_word(vec4<u32>(p.x, min(first.x + k, last) * 4u, row, column));
+          word.x = x_word(vec4<u32>(p.x, min(words.x + k, last) * 4u, row, column));
           word.y = word.x;
           word.z = word.x;
           word.w = word.x;
           if (ALIGNED == 0u) {
-            word.y = x_word(vec4<u32>(p.x, min(first.y + k, last) * 4u, row, column));
-            word.z = x_word(vec4<u32>(p.x, min(first.z + k, last) * 4u, row, column));
-            word.w = x_word(vec4<u32>(p.x, min(first.w + k, last) * 4u, row, column));
+            word.y = x_word(vec4<u32>(p.x, min(words.y + k, last) * 4u, row, column));
+            word.z = x_word(vec4<u32>(p.x, min(words.z + k, last) * 4u, row, column));
+            word.w = x_word(vec4<u32>(p.x, min(words.w + k, last) * 4u, row, column));
           }
         }
-        let w = weight[at];
+        let w = weight[at + k];
         acc += vec4<i32>(dot4(word.x, w.x), dot4(word.y, w.y), dot4(word.z, w.z), dot4(word.w, w.w));
-        at += 1u;
       }
     }
   }

@@ -12,17 +12,17 @@ fn pixel(n: u32, row: u32, column: u32) -> u32 {
     x_at(vec4<u32>(n, min(3u, last), row, column))));
 }
 
-fn accumulate(p: vec4<u32>) -> vec4<i32> {
-  var acc = start_quad(p.y / 4u);
-  var at = p.y / 4u * params.kernel.x * params.kernel.y;
-  for (var ky = 0u; ky < params.kernel.x; ky++) {
+// The first thread of a team brings the start value.
+fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
+  var acc = select(vec4<i32>(0), start_quad(p.y / 4u), all(first == vec4<u32>(0u)));
+  for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
     // Unsigned: a row above the image wraps to a huge number.
+    let at = (p.y / 4u * params.kernel.x + ky) * params.kernel.y;
     let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
-    for (var kx = 0u; kx < params.kernel.y; kx++) {
+    for (var kx = first.w; kx < params.kernel.y; kx += STEPS.w) {
       let word = pixel(p.x, row, p.w * params.stride.y + kx * params.dilation.y - params.padding.y);
-      let w = weight[at];
+      let w = weight[at + kx];
       acc += vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
-      at += 1u;
     }
   }
   return acc;

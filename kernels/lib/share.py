@@ -23,6 +23,10 @@ THREADS = 256
 """Threads of a workgroup: a team for a float32 result, a team for each of an int8 word's four elements."""
 
 
+MAINS = ("map", "direct")
+"""Mains of one thread a result, an element or four channels; `shared_*` are those of teams."""
+
+
 def nested(extents: Sequence[int]) -> int:
     """Turns that loops in each other take together."""
     return sum(math.prod(extents[: i + 1]) for i in range(len(extents)))
@@ -37,18 +41,17 @@ def _steps(extents: Extents, lanes: int) -> Extents:
     return tuple(steps)
 
 
-def kernels(kernel: Kernel, extents: Callable[[Call], Extents], whole_words: bool = False) -> tuple[Kernel, Kernel]:
+def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel, Kernel]:
     """A kernel by one thread a result, and by teams for calls with too many turns for one.
 
     Args:
-        kernel: its stem 'map' names the main.
+        kernel: its stem of MAINS names the main.
         extents: the turns of its loops in a call.
-        whole_words: whether a Partial holds all four elements of a word.
     """
 
     def teams(call: Call) -> int:
         """Results that a workgroup computes, and elements that a thread computes one after another otherwise."""
-        return 4 if call.output.dtype == INT8X4 and not whole_words else 1
+        return 4 if call.output.dtype == INT8X4 and kernel.by_element else 1
 
     def constants(call: Call, lanes: int) -> dict[str, int]:
         steps = (*(1,) * 4, *_steps(extents(call), lanes))[-4:]
@@ -78,7 +81,7 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents], whole_words: boo
         replace(
             kernel,
             name=f"{kernel.name}_shared" if "." in kernel.name else f"{kernel.name}.shared",
-            source=(*("shared_map" if stem == "map" else stem for stem in source), "share", "rows"),
+            source=(*(f"shared_{stem}" if stem in MAINS else stem for stem in source), "share", "rows"),
             constants=shared_constants,
             turns=shared_turns,
             threads=shared_threads,

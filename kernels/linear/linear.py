@@ -253,17 +253,19 @@ q8ta_linear = Op(
     schema={"epilogue": epilogue.EPILOGUE},
     kernels=(
         *FAST_KERNELS,
-        Kernel(
-            "q8ta_linear.direct",
-            ("q8ta_linear", "dot", "direct", "sums_rows"),
-            (WIDTH_PACKED_INT8,),
-            WIDTH_PACKED_INT8 | FLOAT,
-            wide=(*weighted.PER_CHANNEL, "weight"),
-            params=_params,
-            prepack={1: _pack, **weighted.PAD_CHANNELS},
-            threads=weighted.quads_of_sums,
-            turns=lambda call: -(-call.inputs[1].shape[1] // 4),
-            cost=weighted.cost("direct"),
+        *share.kernels(
+            Kernel(
+                "q8ta_linear.direct",
+                ("q8ta_linear", "dot", "direct", "sums_rows"),
+                (WIDTH_PACKED_INT8,),
+                WIDTH_PACKED_INT8 | FLOAT,
+                wide=(*weighted.PER_CHANNEL, "weight"),
+                params=_params,
+                prepack={1: _pack, **weighted.PAD_CHANNELS},
+                threads=weighted.quads_of_sums,
+                cost=weighted.cost("direct"),
+            ),
+            lambda call: (-(-call.inputs[1].shape[1] // 4),),
         ),
     ),
 )

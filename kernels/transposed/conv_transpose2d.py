@@ -288,18 +288,20 @@ q8ta_conv_transpose2d = Op(
     schema={**SCHEMA, "epilogue": epilogue.EPILOGUE},
     kernels=(
         *tiled.KERNELS,
-        Kernel(
-            "q8ta_conv_transpose2d.direct",
-            ("q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes"),
-            (CHANNELS_PACKED_INT8,),
-            CHANNELS_PACKED_INT8 | FLOAT,
-            wide=(*weighted.PER_CHANNEL, "weight"),
-            params=_params,
-            constants=lambda call: {"ALIGNED": int(_aligned(call))},
-            prepack={1: _pack, **tiled.PAD_CHANNELS},
-            threads=weighted.quads_of_sums,
-            turns=lambda call: share.nested((tiled.most_taps(call), -(-_group(call)[1] // 4))),
-            cost=tiled.cost("direct"),
+        *share.kernels(
+            Kernel(
+                "q8ta_conv_transpose2d.direct",
+                ("q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes"),
+                (CHANNELS_PACKED_INT8,),
+                CHANNELS_PACKED_INT8 | FLOAT,
+                wide=(*weighted.PER_CHANNEL, "weight"),
+                params=_params,
+                constants=lambda call: {"ALIGNED": int(_aligned(call))},
+                prepack={1: _pack, **tiled.PAD_CHANNELS},
+                threads=weighted.quads_of_sums,
+                cost=tiled.cost("direct"),
+            ),
+            lambda call: (tiled.most_taps(call), -(-_group(call)[1] // 4)),
         ),
     ),
 )

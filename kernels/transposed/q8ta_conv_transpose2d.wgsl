@@ -11,19 +11,20 @@ fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> u32 {
   return (low >> shift) | (x_word(vec4<u32>(n, min(first + 4u, last), pixel)) << (32u - shift));
 }
 
-fn accumulate(p: vec4<u32>) -> vec4<i32> {
+// The first thread of a team brings the start value.
+fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   let phase = (p.zw + params.padding.xy) % params.stride.xy;
-  var acc = start_quad((phase.x * params.stride.y + phase.y) * params.quads + p.y / 4u);
+  var acc = select(vec4<i32>(0), start_quad((phase.x * params.stride.y + phase.y) * params.quads + p.y / 4u), all(first == vec4<u32>(0u)));
   let taps = taps_of(phase);
   let start = first_tap(phase);
   let nearest = first_pixel(p.zw, phase);
-  for (var t = 0u; t < taps.x * taps.y; t++) {
+  for (var t = first.z; t < taps.x * taps.y; t += STEPS.z) {
     let turn = vec2<u32>(t / taps.y, t % taps.y);
     let pixel = nearest - turn * params.reach.xy;
     let inside = all(pixel < params.x_dims.zw);
     let tap = start + turn * params.step.xy;
-    var at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads;
-    for (var k = 0u; k < params.depth_quads; k++) {
+    let at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads;
+    for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
       var word = params.x_zeros;
       if (inside) {
         word = vec4<u32>(group_word(p.x, p.y, k, pixel));
@@ -33,9 +34,8 @@ fn accumulate(p: vec4<u32>) -> vec4<i32> {
           word.w = group_word(p.x, p.y + 3u, k, pixel);
         }
       }
-      let w = weight[at];
+      let w = weight[at + k];
       acc += vec4<i32>(dot4(word.x, w.x), dot4(word.y, w.y), dot4(word.z, w.z), dot4(word.w, w.w));
-      at += 1u;
     }
   }
   return acc;
