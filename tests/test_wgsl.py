@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import wgpudawn
 
+from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.errors import LinkError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, QParams, TensorType
 from q8ta_wgpu.ir.layout import Layout, word_count
@@ -21,7 +22,6 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Step
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.example import graph_of
 from q8ta_wgpu.program.wgsl import definitions, files, scan
 from tests import harness
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 
+from q8ta_wgpu.commands.example import example
 from q8ta_wgpu.commands.given import device
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.layout import word_count
@@ -15,7 +16,6 @@ from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.build import build
-from q8ta_wgpu.program.example import example
 
 
 def wgsl(options: argparse.Namespace) -> None:
