@@ -1,4 +1,4 @@
-"""From a quantized torch.export program to our graph. With quantizer.py, the only module that imports torch."""
+"""From a quantized torch.export program to our graph: the walk over its nodes, inputs, parameters and outputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
+from q8ta_wgpu.frontend import qdq
+from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.nodes import integer, place
-from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Attrs, Graph, Node, QParams, TensorType
-from q8ta_wgpu.kernels import ATEN, OPS
+from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Graph, TensorType
+from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.model.verify import infer
 
 _logger = logging.getLogger(__name__)
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -52,7 +53,7 @@ def _is_plain(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op in ("placeholder", "output") or target is operator.getitem
-    known = str(target) in ATEN or target.namespace == "quantized_decomposed"
+    known = str(target) in ATEN or target.namespace == qdq.NAMESPACE
     return known and not target._schema.is_mutable
 
 
@@ -77,77 +78,11 @@ _WAY_OUT = (
 )
 
 
-class _RefusedError(Exception):
-    """A call that cannot be imported, and why."""
-
-
-class _Importer:
+class _Importer(GraphBuilder):
     def __init__(self, program: ExportedProgram) -> None:
+        super().__init__()
         self.program = program
-        self.graph = Graph()
-        self.raw: dict[str, Array] = {}
-        self.fixed: set[str] = set()
         self.problems: list[str] = []
-        self.shifted: set[str] = set()  # values quantized to uint8, held as int8 that is 128 less
-        self.source = ""
-
-    # --- what importer functions of the operator table call (op.Builder) ---
-
-    def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        """Adds a node whose type follows from its inputs."""
-        node = Node(
-            op, tuple(self._operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source
-        )
-        for position, name in enumerate(node.inputs):
-            operand = OPS[op].operand(position, node.attrs)
-            if operand.constant and not self.is_constant(name):
-                raise _RefusedError(f"its {operand.name} must follow from parameters alone, but {name} does not")
-        self.graph.types[node.output] = infer(self.graph, node)
-        self._append(node)
-        return node.output
-
-    def _append(self, node: Node) -> None:
-        if all(self.is_constant(name) for name in node.inputs):
-            self.fixed.add(node.output)
-        self.graph.nodes.append(node)
-
-    def constant(self, array: Array, hint: str = "constant") -> str:
-        """Adds a constant."""
-        return self.graph.add_constant(hint, array)
-
-    def type(self, name: str) -> TensorType:
-        """The type of a value."""
-        return self.graph.types[self._operand(name)]
-
-    def array(self, name: str) -> Array | None:
-        """The array of a constant, None for other values."""
-        return self.raw[name] if name in self.raw else self.graph.constants.get(name)
-
-    def is_constant(self, name: str) -> bool:
-        """Whether a value depends on constants alone."""
-        return name in self.raw or name in self.graph.constants or name in self.fixed
-
-    def aten(self, name: str, args: Mapping[str, Any]) -> Any:
-        """What another aten operator becomes with these arguments."""
-        return ATEN[name][1](self, args)
-
-    def refuse(self, reason: str) -> Exception:
-        """The error to raise when a call cannot be imported."""
-        return _RefusedError(reason)
-
-    def _operand(self, name: str) -> str:
-        """Parameters and buffers become constants when first read."""
-        if name in self.raw and name not in self.graph.types:
-            array = self.raw[name]
-            if array.dtype.kind == "f":
-                array = array.astype(np.float32)
-            elif array.dtype != np.int8:
-                array = array.astype(np.int32)
-            self.graph.types[name] = TensorType(array.shape, str(array.dtype))
-            self.graph.constants[name] = np.asarray(array, order="C")
-        return name
-
-    # --- the walk ---
 
     def run(self) -> tuple[Graph, Structure]:
         """Imports every node, then reports all problems at once."""
@@ -176,7 +111,7 @@ class _Importer:
                 raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
             if found in self.shifted or name in unsigned:
                 raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
-        self.graph.outputs = [self._operand(name) for name in outputs if isinstance(name, str)]
+        self.graph.outputs = [self.operand(name) for name in outputs if isinstance(name, str)]
         spec = self.program.call_spec.out_spec
         assert spec is not None
         return self.graph, Structure.of(torch.utils._pytree.tree_unflatten(_numbered(outputs), spec))
@@ -231,14 +166,15 @@ class _Importer:
         self.source, self.hint = place(node), node.name
         try:
             args = _arguments(node, values)
-            if name.startswith("quantized_decomposed."):
-                return self._quantized(name.removeprefix("quantized_decomposed."), args)
+            namespace, _, overload = name.partition(".")
+            if namespace == qdq.NAMESPACE:
+                return qdq.import_call(self, overload, args)
             if name in _CONVERSIONS:
                 return self._converted(node, args)
             if name not in ATEN:
-                raise _RefusedError("this operator is not supported")
+                raise RefusedError("this operator is not supported")
             return ATEN[name][1](self, args)
-        except (_RefusedError, GraphError) as problem:
+        except (RefusedError, GraphError) as problem:
             self.problems.append(f"{name} at {self.source or node.name}: {problem}")
             return self._placeholder_for(node)
 
@@ -255,89 +191,14 @@ class _Importer:
 
     def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
         """A conversion to float32: of float32 nothing, of an input given as uint8, moved or not, a dequantize."""
-        x, given = self._operand(args["self"]), node.args[0]
+        x, given = self.operand(args["self"]), node.args[0]
         source = given.meta["val"].dtype if isinstance(given, torch.fx.Node) else None
         if args["dtype"] in (None, torch.float32) and source == torch.float32:
             return x
         if args["dtype"] != torch.float32 or source != torch.uint8 or self.graph.types[x].q != UINT8:
             found = f"found {source} to {args['dtype']}"
-            raise _RefusedError(f"uint8 inputs become float32 and nothing else is converted, {found}")
+            raise RefusedError(f"uint8 inputs become float32 and nothing else is converted, {found}")
         return self.emit("dequantize", (x,))
-
-    # --- quantized_decomposed ---
-
-    def _quantized(self, name: str, args: Mapping[str, Any]) -> str:
-        match name:
-            case "quantize_per_tensor.default":
-                return self._quantize(args)
-            case "dequantize_per_tensor.default":
-                return self._dequantize(args)
-            case "quantize_per_channel.default":
-                return self._quantize_channel(args)
-            case "dequantize_per_channel.default":
-                return self._dequantize_channel(args)
-            case _:
-                raise _RefusedError("only static quantization (scales known at compile time) is supported")
-
-    def _qparams(self, args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:
-        """(scale and zero point, lo, hi, shift) with uint8 moved to int8 by 128, exactly."""
-        dtype = args["dtype"]
-        if dtype not in (torch.int8, torch.uint8):
-            raise _RefusedError(f"activations must be int8 or uint8, found {dtype}")
-        shift = 128 if dtype == torch.uint8 else 0
-        lo, hi = args["quant_min"] - shift, args["quant_max"] - shift
-        if not -128 <= lo <= hi <= 127:
-            raise _RefusedError(
-                f"quant_min {args['quant_min']} and quant_max {args['quant_max']} are not a range of {dtype}"
-            )
-        return QParams(float(args["scale"]), int(args["zero_point"]) - shift), lo, hi, shift
-
-    def _quantize(self, args: Mapping[str, Any]) -> str:
-        q, lo, hi, shift = self._qparams(args)
-        x = self._operand(args["input"])
-        name = self.graph.fresh(self.hint)
-        if shift:
-            self.shifted.add(name)
-        self.graph.types[name] = TensorType(self.graph.types[x].shape, INT8X4, q)
-        self._append(Node("quantize", (x,), name, {"lo": lo, "hi": hi}, self.source))
-        return name
-
-    def _dequantize(self, args: Mapping[str, Any]) -> str:
-        q, _, _, shift = self._qparams(args)
-        x = args["input"]
-        if x in self.raw:
-            values = (self.raw[x].astype(np.int64) - shift).astype(np.int8)
-            if values.size == 1:
-                real = (values.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
-                return self.constant(real, self.hint)
-            x = self.graph.add_constant(x, values, INT8X4, q)
-        elif self.graph.types[x].q != q:
-            raise _RefusedError(f"it reads {self.graph.types[x]} with scale {q.scale} and zero point {q.zero}")
-        return self.emit("dequantize", (x,))
-
-    def _quantize_channel(self, args: Mapping[str, Any]) -> str:
-        w, scale, zero = (self.raw.get(args[k]) for k in ("input", "scales", "zero_points"))
-        if w is None or scale is None or zero is None or args["dtype"] != torch.int8:
-            raise _RefusedError("per-channel quantization is supported for constant int8 weights alone")
-        shape = [-1 if i == args["axis"] else 1 for i in range(w.ndim)]
-        steps = np.rint(w * (np.float32(1.0) / scale.astype(np.float32)).reshape(shape)) + zero.reshape(shape)
-        self.raw[self.hint] = np.clip(steps, args["quant_min"], args["quant_max"]).astype(np.int8)
-        return self.hint
-
-    def _dequantize_channel(self, args: Mapping[str, Any]) -> str:
-        w, scale = self.raw.get(args["input"]), self.raw.get(args["scales"])
-        if w is None or scale is None or w.dtype != np.int8:
-            raise _RefusedError("per-channel dequantization is supported for constant int8 weights alone")
-        if not (np.isfinite(scale).all() and (scale > 0).all()):
-            raise _RefusedError(f"scales must be finite and > 0, found {scale.min()} to {scale.max()}")
-        zero = self.raw.get(args["zero_points"] or "")
-        zero = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
-        operands = (
-            self._operand(args["input"]),
-            self.graph.add_constant(f"{self.hint}.scale", scale.astype(np.float32)),
-            self.graph.add_constant(f"{self.hint}.zero", zero),
-        )
-        return self.emit("dequantize_weight", operands, {"axis": args["axis"] % w.ndim})
 
 
 def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -351,10 +212,10 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
         return integer(argument) if isinstance(argument, torch.SymInt) else argument
 
     if not isinstance(node.target, torch._ops.OpOverload):
-        raise _RefusedError("this operator is not supported")
+        raise RefusedError("this operator is not supported")
     # As an entry of a shape the batch size is what a reshaped model finds anew; elsewhere it would be frozen.
     if any(isinstance(a, torch.fx.Node) and isinstance(a.meta.get("val"), torch.SymInt) for a in node.args):
-        raise _RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
+        raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
     found: dict[str, Any] = {}
     for position, parameter in enumerate(node.target._schema.arguments):
         if position < len(node.args) and not parameter.kwarg_only:

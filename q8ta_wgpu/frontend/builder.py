@@ -1,0 +1,91 @@
+"""The graph under construction: what the importer functions of the operator table write to (`ir.op.Builder`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, TensorType
+from q8ta_wgpu.kernels import ATEN, OPS
+from q8ta_wgpu.model.verify import infer
+
+
+class RefusedError(Exception):
+    """A call that cannot be imported, and why."""
+
+
+class GraphBuilder:
+    """A graph and what is known of its values.
+
+    Attributes:
+        graph: all nodes so far, in order.
+        raw: arrays of parameters and buffers by name, which become constants when first read.
+        fixed: values that depend on constants alone.
+        shifted: values quantized to uint8, held as int8 that is 128 less.
+        source, hint: of the call being imported: where it is in the user's model, and a name for its value.
+    """
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.raw: dict[str, Array] = {}
+        self.fixed: set[str] = set()
+        self.shifted: set[str] = set()
+        self.source = ""
+        self.hint = ""
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        """Adds a node whose type follows from its inputs."""
+        node = Node(
+            op, tuple(self.operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source
+        )
+        for position, name in enumerate(node.inputs):
+            operand = OPS[op].operand(position, node.attrs)
+            if operand.constant and not self.is_constant(name):
+                raise RefusedError(f"its {operand.name} must follow from parameters alone, but {name} does not")
+        self.graph.types[node.output] = infer(self.graph, node)
+        self.append(node)
+        return node.output
+
+    def append(self, node: Node) -> None:
+        """Adds a node whose output has a type already."""
+        if all(self.is_constant(name) for name in node.inputs):
+            self.fixed.add(node.output)
+        self.graph.nodes.append(node)
+
+    def constant(self, array: Array, hint: str = "constant") -> str:
+        """Adds a constant."""
+        return self.graph.add_constant(hint, array)
+
+    def type(self, name: str) -> TensorType:
+        """The type of a value."""
+        return self.graph.types[self.operand(name)]
+
+    def array(self, name: str) -> Array | None:
+        """The array of a constant, None for other values."""
+        return self.raw[name] if name in self.raw else self.graph.constants.get(name)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value depends on constants alone."""
+        return name in self.raw or name in self.graph.constants or name in self.fixed
+
+    def aten(self, name: str, args: Mapping[str, Any]) -> Any:
+        """What another aten operator becomes with these arguments."""
+        return ATEN[name][1](self, args)
+
+    def refuse(self, reason: str) -> Exception:
+        """The error to raise when a call cannot be imported."""
+        return RefusedError(reason)
+
+    def operand(self, name: str) -> str:
+        """A value to be read: parameters and buffers become constants when first read."""
+        if name in self.raw and name not in self.graph.types:
+            array = self.raw[name]
+            if array.dtype.kind == "f":
+                array = array.astype(np.float32)
+            elif array.dtype != np.int8:
+                array = array.astype(np.int32)
+            self.graph.types[name] = TensorType(array.shape, str(array.dtype))
+            self.graph.constants[name] = np.asarray(array, order="C")
+        return name
