@@ -54,7 +54,7 @@ def _stages(graph: Graph, shuffle: Node | None, node: Node, place: int) -> tuple
     match node.op:
         case "q8ta_add":
             own, other = (attrs[f"{name}_multiplier"] for name in ("ab" if place == 0 else "ba"))
-            return (Add(q.zero, own, other, attrs["shift"], attrs["lo"], attrs["hi"]),)
+            return (Add(attrs["lo"], attrs["hi"], q.zero, own, other, attrs["shift"]),)
         case "q8ta_table":
             return (Table(q.zero),)
         case _:

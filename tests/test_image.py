@@ -123,7 +123,7 @@ def test_an_image_that_is_its_own_addend_is_left() -> None:
     assert q is not None
     graph.types["z"] = TensorType((1, 3, 6, 7), INT8X4, q)
     node = graph.nodes[1]
-    stages = (*node.attrs["epilogue"].stages, Add(q.zero, 1 << 14, 1 << 14, 14, -128, 127))
+    stages = (*node.attrs["epilogue"].stages, Add(-128, 127, q.zero, 1 << 14, 1 << 14, 14))
     graph.nodes[1] = Node("q8ta_conv2d", (*node.inputs, "x0"), "z", {**node.attrs, "epilogue": Epilogue(stages)})
     graph.outputs = ["z"]
     assert [node.op for node in folded(graph).nodes] == ["quantize", "q8ta_conv2d"]

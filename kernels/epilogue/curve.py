@@ -93,8 +93,8 @@ def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
 
 def valid(knots: Array) -> str:
     """What is wrong with the knots of a file's curve, or an empty string."""
-    if len(knots) - 1 not in SEGMENTS:
-        return f"must have {' or '.join(str(s + 1) for s in SEGMENTS)} knots, found {len(knots)}"
+    if knots.ndim != 1 or len(knots) - 1 not in SEGMENTS:
+        return f"must have {' or '.join(str(s + 1) for s in SEGMENTS)} knots, found shape {knots.shape}"
     if np.abs(np.diff(knots.astype(np.int64))).max() >= STEEPEST or np.abs(knots.astype(np.int64)).max() >= 2**24:
         return f"must rise less than {STEEPEST} between knots and stay below 2^24"
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     Stage,
     Table,
     from_plain,
-    plain,
 )
 
 ORDER = re.compile(r"(residual |curve )?requantize( add| table)?(( pixel_shuffle)? dequantize)?|scale")
@@ -83,13 +82,11 @@ class Epilogue:
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result clamped to [lo, hi] as well; None where its last stage has no range."""
         *before, last = self.stages
-        if not isinstance(last, Requantize | Add):
-            return None
-        return Epilogue((*before, replace(last, lo=int(np.clip(last.lo, lo, hi)), hi=int(np.clip(last.hi, lo, hi)))))
+        return Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | Add) else None
 
     def plain(self) -> list[dict[str, Any]]:
         """As JSON holds it."""
-        return [plain(stage) for stage in self.stages]
+        return [stage.plain() for stage in self.stages]
 
     @staticmethod
     def from_plain(data: Any) -> Epilogue:
@@ -116,7 +113,8 @@ def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape
     epilogue: Epilogue = attrs["epilogue"]
     others = iter(types[len(types) - len(epilogue.operands) :])
     for stage in epilogue.stages:
-        stage.check(sums, next(others) if stage.operand else None)
+        if stage.operand:
+            stage.check(next(others), sums)
     shuffle = epilogue.shuffle
     return shuffle.shape(sums) if shuffle else sums, epilogue.dtype
 
@@ -137,14 +135,15 @@ def sums(call: Call) -> Shape:
     return shuffle.sums(call.output.shape) if shuffle else call.output.shape
 
 
-def _stages(call: Call) -> Iterator[tuple[Stage, Around]]:
+def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, Around]]:
     """Every stage of a call with what it meets. An int8 value that is not stored has its zero point with its reader."""
     stages = call.attrs["epilogue"].stages
-    others = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :])
+    others, values = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :]), iter(arrays)
     stored = call.output.q.zero if call.output.q else 0
     for i, stage in enumerate(stages):
         zeros = (s.zero for s in stages[i + 1 :] if isinstance(s, Add | Table | Dequantize))
-        yield stage, Around(next(zeros, stored), next(others) if stage.operand else None)
+        reads = (next(others), next(values, None)) if stage.operand else ()
+        yield stage, Around(next(zeros, stored), *reads)
 
 
 def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Array]) -> Array:
@@ -154,10 +153,9 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
     """
     shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
     multiplier, offset, *more = arrays
-    operands = iter(more)
     value: Array = call.attrs["epilogue"].stages[0].start(acc, multiplier.reshape(shape), offset.reshape(shape))
-    for stage, around in _stages(call):
-        value = stage.apply(value, around, next(operands) if stage.operand else None)
+    for stage, around in _stages(call, more):
+        value = stage.apply(value, around)
     return value
 
 

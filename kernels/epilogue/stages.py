@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, get_type_hints
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +32,22 @@ Multiplier = Annotated[int, Attr("int", low=-arithmetic.INT32_MAX, high=arithmet
 @dataclass(frozen=True)
 class Around:
     """What a stage meets in a call: the zero point of the int8 value it gives or, behind it, of the next one there is;
-    and the type of its operand."""
+    the type of its operand, and where it is applied the operand's values."""
 
     zero: int
-    operand: TensorType | None
+    operand: TensorType | None = None
+    array: Array | None = None
 
     @property
     def operand_zero(self) -> int:
         """The zero point of the operand (0 where it has none)."""
         return self.operand.q.zero if self.operand and self.operand.q else 0
+
+    @property
+    def values(self) -> Array:
+        """The values of the operand there is."""
+        assert self.array is not None
+        return self.array
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Stage:
     Attributes:
         name: in reports and model files.
         operand: what it reads beyond the value before it.
-        dtype: of what it gives, '' for steps.
+        dtype: of the result, where it is the last stage.
         hooks: those of Epilogue.source that its file, stage_<name>.wgsl, fills.
         numbers: what each of its numbers may be: its type is annotated with it.
     """
@@ -70,16 +77,16 @@ class Stage:
             if text := attr.check(getattr(self, name)):
                 raise GraphError(f"{self.name}: {name} {text}, found {reprlib.repr(getattr(self, name))}")
 
-    def check(self, sums: Shape, operand: TensorType | None) -> None:
-        """Raises GraphError where the operand does not fit sums of a shape."""
-        if operand is not None and operand.dtype == INT8X4 and operand.shape != sums:
+    def check(self, operand: TensorType, sums: Shape) -> None:
+        """Raises GraphError where its operand does not fit sums of a shape."""
+        if operand.dtype == INT8X4 and operand.shape != sums:
             raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
         """What it reads as an epilogue's first stage: the sum in steps, int64."""
         return arithmetic.scaled_accumulator(acc, multiplier) + offset.astype(np.int64)
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+    def apply(self, value: Array, around: Around) -> Array:
         """What it gives for `value`: its definition."""
         raise NotImplementedError
 
@@ -87,13 +94,33 @@ class Stage:
         """Its uniform fields."""
         return {}
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {"stage": self.name, **asdict(self)}
+
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in asdict(self).items())})"
 
 
-def _check_range(stage: Requantize | Add) -> None:
-    if stage.lo > stage.hi:
-        raise GraphError(f"{stage.name}: the range lo..hi is empty, found {stage.lo}..{stage.hi}")
+@dataclass(frozen=True)
+class _Rounds(Stage):
+    """A stage that rounds to int8 and clamps to [lo, hi]."""
+
+    lo: Int8
+    hi: Int8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lo > self.hi:
+            raise GraphError(f"{self.name}: the range lo..hi is empty, found {self.lo}..{self.hi}")
+
+    def clamped(self, lo: int, hi: int) -> Self:
+        """This stage, clamping to [lo, hi] as well."""
+        return replace(self, lo=int(np.clip(self.lo, lo, hi)), hi=int(np.clip(self.hi, lo, hi)))
+
+    def rounded(self, v: Array, shift: int, around: Around) -> Array:
+        """2^-shift steps as int8."""
+        return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi)
 
 
 @dataclass(frozen=True)
@@ -104,18 +131,13 @@ class Residual(Stage):
 
     name = "residual"
     operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
-    dtype = ""
     hooks = ("unrounded",)
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
-        assert operand is not None
-        return value + (operand.astype(np.int64) - around.operand_zero) * self.multiplier
+    def apply(self, value: Array, around: Around) -> Array:
+        return value + (around.values.astype(np.int64) - around.operand_zero) * self.multiplier
 
     def fields(self, around: Around) -> Params:
-        return {
-            "residual_zero": np.int32(around.operand_zero),
-            "residual_multiplier": np.int32(self.multiplier),
-        }
+        return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.int32(self.multiplier)}
 
 
 def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -130,12 +152,10 @@ class Curve(Stage):
 
     name = "curve"
     operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
-    dtype = ""
     hooks = ("unrounded",)
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
-        assert operand is not None
-        return curves.evaluate(value, operand)
+    def apply(self, value: Array, around: Around) -> Array:
+        return curves.evaluate(value, around.values)
 
     def fields(self, around: Around) -> Params:
         assert around.operand is not None
@@ -143,36 +163,27 @@ class Curve(Stage):
 
 
 @dataclass(frozen=True)
-class Requantize(Stage):
-    """Rounds to int8 and clamps to [lo, hi]."""
-
-    lo: Int8
-    hi: Int8
+class Requantize(_Rounds):
+    """The sum as int8."""
 
     name = "requantize"
     hooks = ("value",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_range(self)
-
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
-        return arithmetic.saturate(arithmetic.rte(value, arithmetic.FRACTION), around.zero, self.lo, self.hi)
+    def apply(self, value: Array, around: Around) -> Array:
+        return self.rounded(value, arithmetic.FRACTION, around)
 
     def fields(self, around: Around) -> Params:
         return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
 
 
 @dataclass(frozen=True)
-class Add(Stage):
+class Add(_Rounds):
     """q8ta_add of the int8 value before it, with the zero point `zero`, and another."""
 
     zero: Int8
     multiplier: Multiplier
     addend_multiplier: Multiplier
     shift: Annotated[int, Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30)]
-    lo: Int8
-    hi: Int8
 
     name = "add"
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
@@ -180,16 +191,14 @@ class Add(Stage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range(self)
         if not arithmetic.sum_fits(self.multiplier, self.addend_multiplier, self.shift):
             multipliers = f"{self.multiplier} and {self.addend_multiplier}"
             raise GraphError(f"add: multipliers {multipliers} with shift {self.shift} pass int32")
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
-        assert operand is not None
+    def apply(self, value: Array, around: Around) -> Array:
         v = (value.astype(np.int64) - self.zero) * self.multiplier
-        v += (operand.astype(np.int64) - around.operand_zero) * self.addend_multiplier
-        return arithmetic.saturate(arithmetic.rte(v, self.shift), around.zero, self.lo, self.hi)
+        v += (around.values.astype(np.int64) - around.operand_zero) * self.addend_multiplier
+        return self.rounded(v, self.shift, around)
 
     def fields(self, around: Around) -> Params:
         return {
@@ -213,13 +222,12 @@ class Table(Stage):
     operand = Operand("table", constant=True, dtypes=(INT8,))
     hooks = ("joined",)
 
-    def check(self, sums: Shape, operand: TensorType | None) -> None:
-        if operand is None or operand.shape != (256,):
-            raise GraphError(f"a table has 256 entries, found shape {operand.shape if operand else ()}")
+    def check(self, operand: TensorType, sums: Shape) -> None:
+        if operand.shape != (256,):
+            raise GraphError(f"a table has 256 entries, found shape {operand.shape}")
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
-        assert operand is not None
-        found: Array = operand[value.astype(np.int64) + 128]
+    def apply(self, value: Array, around: Around) -> Array:
+        found: Array = around.values[value.astype(np.int64) + 128]
         return found
 
 
@@ -230,9 +238,6 @@ class PixelShuffle(Stage):
     factor: Annotated[int, Attr("int", low=1, high=64)]
 
     name = "pixel_shuffle"
-
-    def check(self, sums: Shape, operand: TensorType | None) -> None:
-        self.shape(sums)
 
     def shape(self, sums: Shape) -> Shape:
         """The result's shape; raises GraphError where `sums` is not (n, c, h, w) with c a multiple of factor^2."""
@@ -247,7 +252,7 @@ class PixelShuffle(Stage):
         n, c, h, w = shape
         return n, c * self.factor**2, h // self.factor, w // self.factor
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+    def apply(self, value: Array, around: Around) -> Array:
         (n, c, h, w), r = value.shape, self.factor
         split = value.reshape(n, c // r**2, r, r, h, w).transpose(0, 1, 4, 2, 5, 3)
         return split.reshape(self.shape(value.shape))
@@ -264,7 +269,7 @@ class Dequantize(Stage):
     dtype = FLOAT32
     hooks = ("store",)
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+    def apply(self, value: Array, around: Around) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))
 
     def fields(self, around: Around) -> Params:
@@ -283,7 +288,7 @@ class Scale(Stage):
         total: Array = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)
         return total * multiplier
 
-    def apply(self, value: Array, around: Around, operand: Array | None) -> Array:
+    def apply(self, value: Array, around: Around) -> Array:
         return value
 
 
@@ -291,11 +296,6 @@ ALL: Mapping[str, type[Stage]] = {
     stage.name: stage for stage in (Residual, Curve, Requantize, Add, Table, PixelShuffle, Dequantize, Scale)
 }
 """Every stage by its name."""
-
-
-def plain(stage: Stage) -> dict[str, Any]:
-    """A stage as JSON holds it."""
-    return {"stage": stage.name, **asdict(stage)}
 
 
 def from_plain(data: Any) -> Stage:

@@ -147,7 +147,7 @@ def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
 def _requantize(call: Call) -> tuple[Requantize, Around]:
     """The rounding of a weighted sum whose weight is 1."""
     assert call.output.q is not None
-    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.output.q.zero, None)
+    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.output.q.zero)
 
 
 def _batch_norm_int8(call: Call, arrays: Sequence[Array]) -> Array:
@@ -157,7 +157,7 @@ def _batch_norm_int8(call: Call, arrays: Sequence[Array]) -> Array:
     steps = stage.start(
         x.astype(np.int64) - call.zeros[0], multiplier.reshape(per_channel), offset.reshape(per_channel)
     )
-    return stage.apply(steps, around, None)
+    return stage.apply(steps, around)
 
 
 def _channel_params(call: Call) -> dict[str, Any]:
