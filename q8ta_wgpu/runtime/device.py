@@ -100,6 +100,22 @@ class Device:
         entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
         return self.wgpu.create_bind_group(layout=pipeline.layout, entries=entries)
 
+    def read(self, buffer: Any, size: int) -> bytes:
+        """The first `size` bytes of a buffer, once the device has done what was submitted before.
+
+        By the recorder, not by wgpu-py's `read_buffer`: that wakes a thread of its own, which then polls the device
+        without our lock.
+        """
+        recorder = self.recorder(self.wgpu, (), [(buffer, size, 0)], spins=not self.software)
+        staging = recorder.staging(size)
+        try:
+            data = recorder.read(staging, recorder.submit(recorder.record(recorder.encoder(), staging)))
+            found = bytes(data)
+            recorder.unmap(staging)
+        finally:
+            staging.buffer.destroy()
+        return found
+
     @property
     def alive(self) -> bool:
         """Whether the device still works; a lost one never comes back."""

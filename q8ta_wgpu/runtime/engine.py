@@ -27,8 +27,9 @@ GPUError = wgpu.GPUError
 OPENGL = threading.RLock()
 """Held by whoever uses a device on OpenGL, lists adapters or requests a device: wgpu has one EGL context a process, and
 ends the process when two threads want it. Listing enters it, and a request for any device polls those there are.
-Devices of adapters that `adapters` did not list share no other lock with the rest: wgpu-py's own poll threads, which
-know nothing of this one, make two of them at a time unsafe."""
+
+A caller's own device on OpenGL, of an adapter that `adapters` did not list, is safe only while no other one is used:
+wgpu gives it no lock in common with them, and what Python collects is freed outside this one."""
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
 _BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2, "OpenGLES": 2}

@@ -200,7 +200,7 @@ class Executor:
             self.upload(inputs)
             if not passes:
                 return found
-            with timestamps(gpu, len(passes)) as stamps:
+            with timestamps(self.device, len(passes)) as stamps:
                 for i in range(repeats):
                     encoder = gpu.create_command_encoder()
                     for number, steps in enumerate(passes):

@@ -230,7 +230,7 @@ def _run(
         encoder = device.wgpu.create_command_encoder()
         probe.record(encoder.begin_compute_pass(), groups, repeats)
         device.wgpu.queue.submit([encoder.finish()])
-        return np.frombuffer(device.wgpu.queue.read_buffer(probe.written), np.int32).copy()
+        return np.frombuffer(device.read(probe.written, buffers[-1].nbytes), np.int32)
 
 
 @dataclass(frozen=True)
@@ -255,14 +255,14 @@ class _Probe:
         gpu = self.device.wgpu
         encoder = gpu.create_command_encoder()
         if self.device.timestamps:
-            with timestamps(gpu, 1) as stamps:
+            with timestamps(self.device, 1) as stamps:
                 self.record(encoder.begin_compute_pass(timestamp_writes=stamps.around(0)), groups, repeats)
                 return float(stamps.submit(encoder)[0]) / 1e6
         self.record(encoder.begin_compute_pass(), groups, repeats)
         commands = encoder.finish()
         started = time.perf_counter()
         gpu.queue.submit([commands])
-        gpu.queue.read_buffer(self.written, 0, 16)
+        self.device.read(self.written, 16)
         return time.perf_counter() - started
 
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.runtime import engine, native
 
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.device import Device
+
 
 class Timestamps:
     """A pair of timestamps for each of some compute passes. Made by `timestamps`."""
 
-    def __init__(self, device: Any, passes: int, queries: Any, resolved: Any) -> None:
+    def __init__(self, device: Device, passes: int, queries: Any, resolved: Any) -> None:
         self._device = device
         self._passes = passes
         self._queries = queries
         self._resolved = resolved
-        self._period = native.timestamp_period(device)
+        self._period = native.timestamp_period(device.wgpu)
 
     def around(self, number: int) -> dict[str, Any]:
         """What `begin_compute_pass` takes as `timestamp_writes` for pass `number`."""
@@ -30,17 +33,17 @@ class Timestamps:
     def submit(self, encoder: Any) -> NDArray[np.float64]:
         """Submits what was recorded, waits for it, and returns the microseconds of every pass, (passes,)."""
         encoder.resolve_query_set(self._queries, 0, 2 * self._passes, self._resolved, 0)
-        self._device.queue.submit([encoder.finish()])
-        ticks = np.frombuffer(self._device.queue.read_buffer(self._resolved), np.uint64).reshape(-1, 2)
+        self._device.wgpu.queue.submit([encoder.finish()])
+        ticks = np.frombuffer(self._device.read(self._resolved, 16 * self._passes), np.uint64).reshape(-1, 2)
         return (ticks[:, 1] - ticks[:, 0]).astype(np.float64) * self._period / 1e3
 
 
 @contextlib.contextmanager
-def timestamps(device: Any, passes: int) -> Iterator[Timestamps]:
-    """Timestamps for so many compute passes of a wgpu device that has them; freed at the end, whatever happens."""
+def timestamps(device: Device, passes: int) -> Iterator[Timestamps]:
+    """Timestamps for so many compute passes on a device that has them; freed at the end, whatever happens."""
     with contextlib.ExitStack() as made:
-        queries = device.create_query_set(type="timestamp", count=2 * passes)
+        queries = device.wgpu.create_query_set(type="timestamp", count=2 * passes)
         made.callback(queries.destroy)
-        resolved = device.create_buffer(size=16 * passes, usage=engine.RESOLVE)
+        resolved = device.wgpu.create_buffer(size=16 * passes, usage=engine.RESOLVE)
         made.callback(resolved.destroy)
         yield Timestamps(device, passes, queries, resolved)
