@@ -99,8 +99,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   if (SPLIT == 1u) {
     var pixels: array<u32, ROWS>;
     for (var i = 0u; i < ROWS; i++) { pixels[i] = pixel_of(first_m + tm + i * THREADS_M); }
-    // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl. What lies past the last row or quad reads some
-    // word within bounds and is not stored.
+    // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl. What lies past the last row or
+    // quad reads some word within bounds and is not stored.
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
       let channel = channel_quad(quad);
