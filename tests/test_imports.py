@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "passes.layout_sync": GRAPH,
     "frontend": GRAPH | {"passes"},
     # plan to program to device
-    "program": GRAPH | {"passes", "passes.layout_sync"},
+    "program": GRAPH | {"passes.layout_sync"},
     "runtime": IR | {"program"},
     "tune": GRAPH | {"passes.layout_sync", "program", "runtime"},
     "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session"},
