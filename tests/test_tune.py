@@ -435,9 +435,7 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tune.candidates(step.call, small, [L4C]) == []
 
 
-def test_limits_that_no_candidate_keeps_are_told_by_the_schedule(
-    monkeypatch: pytest.MonkeyPatch, vulkan: Device
-) -> None:
+def test_limits_that_no_candidate_keeps_are_told(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     monkeypatch.setattr(vulkan, "target", replace(vulkan.target, binding_size=16))
     with pytest.raises(DeviceError, match="more than the 16 bytes"):
         Session(MODEL, vulkan, tune=True)

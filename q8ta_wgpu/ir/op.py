@@ -1,6 +1,6 @@
 """What an operator is: one frozen value holding everything the library knows about it.
 
-A file of `kernels/` defines its operators as `Op` values; passes, reference, schedule, importer, quantizer, tests and
+A file of `kernels/` defines its operators as `Op` values; passes, reference, plans, importer, quantizer, tests and
 benchmarks all work from them. Nothing is registered: `kernels.OPS` finds them by looking in the folder.
 """
 
