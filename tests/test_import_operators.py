@@ -193,6 +193,32 @@ def test_moves(name: str) -> None:
             np.testing.assert_array_equal(f, e, err_msg=device)
 
 
+CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "dilated, strided": (nn.Conv2d(4, 6, (3, 2), (2, 3), (1, 2), (2, 3), groups=2), (2, 4, 9, 11)),
+    "same": (nn.Conv2d(3, 5, 3, padding="same"), (1, 3, 6, 7)),
+    "same, even kernel": (nn.Conv2d(3, 5, (4, 2), padding="same", dilation=(1, 3)), (1, 3, 6, 7)),
+    "valid": (nn.Conv2d(3, 5, 2, padding="valid"), (1, 3, 6, 7)),
+    "four sides": (nn.Sequential(nn.ZeroPad2d((1, 2, 3, 0)), nn.Conv2d(3, 5, 3)), (1, 3, 6, 7)),
+    "1d same": (nn.Conv1d(3, 5, 4, padding="same", dilation=2), (2, 3, 9)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(name: str, decomposed: bool) -> None:
+    """Every way of padding, whole and decomposed, on the reference and on the GPU."""
+    module, shape = CONVOLUTIONS[name]
+    x = data(*shape)
+    program = torch.export.export(module.eval(), (x,))
+    graph, structure = import_program(program.run_decompositions() if decomposed else program)
+    model = Model(run_passes(graph), structure)
+    for device in ("reference", "llvmpipe"):
+        with Session(model, device) as session:
+            found = flat(session(x))[0]
+        np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5, err_msg=device)
+
+
 TRANSPOSED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "plain": (nn.ConvTranspose2d(5, 6, 2, 2), (2, 5, 3, 7)),
     "output_padding": (nn.ConvTranspose2d(5, 6, 3, (2, 3), 1, (1, 2)), (1, 5, 3, 7)),

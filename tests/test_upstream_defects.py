@@ -100,6 +100,17 @@ def test_c_broadcast_add(vulkan: Device, shape: tuple[int, ...]) -> None:
     check(Plain(lambda s, x, y: s.a(x) + y, a=conv(3, 8)), [data(2, 3, 6, 6), data(*shape)], vulkan)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+@pytest.mark.parametrize("kernel", [3, (4, 2)])
+def test_padding_same(vulkan: Device, kernel: Any) -> None:
+    """Even kernels are padded by one more behind than before."""
+    middle = nn.Conv2d(8, 6, kernel, padding="same", dilation=(1, 2))
+    model = check(
+        Plain(lambda s, x: s.b(s.m(s.a(x))), a=conv(3, 8), m=middle, b=conv(6, 4)), [data(1, 3, 6, 7)], vulkan
+    )
+    assert not model.report().float32
+
+
 def test_d_grouped_pointwise(vulkan: Device) -> None:
     check(Plain(lambda s, x: s.b(s.a(x)), a=conv(3, 12), b=conv(12, 24, 1, groups=3)), [data(1, 3, 5, 5)], vulkan)
 

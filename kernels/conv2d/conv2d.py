@@ -103,21 +103,27 @@ _KERNELS = (
 )
 
 
-def _conv(b: Builder, args: Mapping[str, Any], padding: Sequence[int]) -> str:
-    weight = args["weight"]
-    bias = args["bias"] or b.constant(np.zeros(b.type(weight).shape[0], np.float32), "bias")
-    top, left = padding
-    attrs = {
-        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
-        "padding": (top, left, top, left),
-        "dilation": tuple(args["dilation"]) * (2 // len(args["dilation"])),
-        "groups": args["groups"],
-    }
-    return b.emit("conv2d", (args["input"], weight, bias), attrs)
+def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+    """Top, left, bottom, right of aten's padding: numbers on both sides; 'valid' is none, 'same' keeps the
+    size, the odd element at the end."""
+    if not isinstance(padding, str):
+        return tuple(padding) * (4 // len(padding))
+    totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
+    before = [total // 2 for total in totals]
+    return (*before, *(total - first for total, first in zip(totals, before, strict=True)))
 
 
 def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
-    return _conv(b, args, tuple(args["padding"]) * (2 // len(args["padding"])))
+    shape = b.type(args["weight"]).shape
+    bias = args["bias"] or b.constant(np.zeros(shape[0], np.float32), "bias")
+    dilation = tuple(args["dilation"]) * (2 // len(args["dilation"]))
+    attrs = {
+        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
+        "padding": _around(args["padding"], shape[2:], dilation),
+        "dilation": dilation,
+        "groups": args["groups"],
+    }
+    return b.emit("conv2d", (args["input"], args["weight"], bias), attrs)
 
 
 _TRANSPOSED = {1: "1d.default", 2: "2d.input"}
@@ -131,22 +137,6 @@ def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
     return _import_conv2d(b, args)
 
 
-def _same_padding(b: Builder, args: Mapping[str, Any]) -> str:
-    """`padding='same'` or 'valid': what torch adds in total, the odd one at the end."""
-    weight, dilation = b.type(args["weight"]).shape, tuple(args["dilation"]) * (2 // len(args["dilation"]))
-    same = args["padding"] == "same"
-    totals = [dilation[i] * (weight[2 + i] - 1) if same else 0 for i in range(2)]
-    before = [t // 2 for t in totals]
-    bias = args["bias"] or b.constant(np.zeros(weight[0], np.float32), "bias")
-    attrs = {
-        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
-        "padding": (*before, *(t - s for t, s in zip(totals, before, strict=True))),
-        "dilation": dilation,
-        "groups": args["groups"],
-    }
-    return b.emit("conv2d", (args["input"], args["weight"], bias), attrs)
-
-
 def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
     x, weight = b.type(args["input"]).shape, b.type(args["weight"]).shape
     if len(x) != 3:
@@ -157,8 +147,9 @@ def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
         "weight": b.emit("view", (args["weight"],), {"shape": (weight[0], weight[1], 1, weight[2])}),
         "stride": (1, args["stride"][0]),
         "dilation": (1, args["dilation"][0]),
+        "padding": args["padding"] if isinstance(args["padding"], str) else (0, args["padding"][0]),
     }
-    y = _conv(b, wide, (0, args["padding"][0]))
+    y = _import_conv2d(b, wide)
     n, c, _, w = b.type(y).shape
     return b.emit("view", (y,), {"shape": (n, c, w)})
 
@@ -222,9 +213,10 @@ conv2d = Op(
     kernels=conv2d_float.KERNELS,
     aten={
         "aten.conv2d.default": _import_conv2d,
-        "aten.conv2d.padding": _same_padding,
+        "aten.conv2d.padding": _import_conv2d,
         "aten.convolution.default": _import_convolution,
         "aten.conv1d.default": _import_conv1d,
+        "aten.conv1d.padding": _import_conv1d,
     },
     int8=WeightedSum(_lower),
     cases=CASES,
