@@ -302,9 +302,11 @@ def _constant(graph: Graph, g: np.random.Generator, position: int, shape: tuple[
     if position != 1 or len(shape) < 2:
         return graph.add_constant(f"c{position}", (g.normal(0, 0.5, shape) * 64).round().astype(np.float32) / 64)
     channels = shape[0]
-    scale = np.full(channels, 2.0**-5) if setting.mode == "ties" else g.uniform(0.001, 0.02, channels)
+    scale, values = g.uniform(0.001, 0.02, channels), extremes(g, shape)
+    if setting.mode == "ties":  # a step of the sum is no small part of a step of the result, so that many are half-way
+        scale, values = np.full(channels, 2.0**-5), g.integers(-1, 2, shape).astype(np.int8)
     parts = (
-        graph.add_constant("w", extremes(g, shape)),
+        graph.add_constant("w", values),
         graph.add_constant("w.scale", scale.astype(np.float32)),
         graph.add_constant("w.zero", np.zeros(channels, np.int32)),
     )

@@ -20,7 +20,7 @@ TIE = 2.0**-10
 rounded to float32 or to integers, its sums are exact)."""
 
 JOINED = 2.0**-7
-"""The same for an addend that joins a sum before rounding: its multiplier has 14 fraction bits."""
+"""The same for what joins a sum before rounding: an addend's multiplier has 14 fraction bits, a curve has chords."""
 
 
 def _image(x: Tensor) -> Tensor:

@@ -74,7 +74,8 @@ def folded(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize(("index", "after"), [(i, after) for i in IMAGES for after in ("", *harness.epilogues_of(i))])
 def test_every_kernel(index: int, after: str, device: Device, request: pytest.FixtureRequest) -> None:
-    """0 values differ from quantize and convolution. Each epilogue meets one tile a case."""
+    """0 values differ from quantize and convolution. Each epilogue meets one tile a case; on OpenGL, which compiles
+    slowest, each tile meets a third of the cases."""
     every = request.config.getoption("--every-pair") or not after
     for setting in harness.settings_for(CONV, index):
         if setting.mode == "overflow" and "curve" in after:
@@ -87,7 +88,10 @@ def test_every_kernel(index: int, after: str, device: Device, request: pytest.Fi
         assert (node.op, harness.stages_of(node)) == ("q8ta_conv2d_image", stages)
         np.testing.assert_array_equal(reference.run(fused, inputs)[fused.outputs[0]], expected)
         for place, (name, plan) in enumerate(harness.plans(fused, index)):
-            if not every and "direct" not in name and (place + index + len(after)) % len(gemm.TILES):
+            turn = place + index + len(after)
+            if "direct" not in name and (
+                (not every and turn % len(gemm.TILES)) or ("OpenGL" in device.name and (place + index) % 3)
+            ):
                 continue
             (found,) = harness.run_poisoned(fused, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")

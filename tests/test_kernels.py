@@ -56,18 +56,24 @@ def test_single(op: Op, index: int, device: Device) -> None:
 
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
 def test_int8(op: Op, index: int, device: Device) -> None:
-    """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches."""
+    """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches.
+
+    Vulkan runs every kernel with every case; OpenGL, whose driver compiles slowest and from the same WGSL, the general
+    kernels with every case and each other kernel with a third of its cases.
+    """
     for setting in harness.settings_for(op, index):
         graph, inputs = harness.int8_graph(op, op.cases[index], setting)
         if setting.mode == "overflow" and op.name == "add":
             assert "too far apart" in graph.notes[0]
             continue
         assert not graph.notes, graph.notes
-        expected = reference.run(graph, inputs)["y"]
+        expected = reference.run(graph, inputs)[graph.outputs[0]]
         if not graph.nodes:
             np.testing.assert_array_equal(inputs[graph.outputs[0]], expected)
             continue
         for name, plan in harness.plans_or_none(graph, index):
+            if plan is not None and "OpenGL" in device.name and not _taken(plan.steps[0], index, 3):
+                continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             mismatches = int((found != expected).sum())
             assert mismatches == 0, f"{name}, {setting}: {mismatches} of {expected.size} differ"
@@ -104,17 +110,25 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
 
 
 def _paired(step: Step, epilogue: int, device: Device) -> bool:
+    return _taken(step, epilogue, 12 if "OpenGL" in device.name else 4)
+
+
+def _taken(step: Step, turn: int, every: int) -> bool:
+    """Whether a kernel is general, or its turn comes: one of `every` turns."""
     kernels = OPS[step.node.op].kernels
     place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
-    every = 12 if "OpenGL" in device.name else 4
-    return step.variant.kernel.name.endswith(("direct", ".dw", "gemv")) or (place + epilogue) % every == 0
+    general = place == len(kernels) - 1 or step.variant.kernel.name.endswith((".dw", "gemv"))
+    return general or (place + turn) % every == 0
 
 
 @pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
 def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     """As for a device whose packed dot product is the slower one: 0 mismatches, and no packed one in the shader."""
     graph, inputs = harness.int8_graph(op, op.cases[index], harness.SETTINGS[index % len(harness.SETTINGS)])
-    expected, target = reference.run(graph, inputs)["y"], replace(device.target, packed_dot=False, fast_dot=False)
+    expected, target = (
+        reference.run(graph, inputs)[graph.outputs[0]],
+        replace(device.target, packed_dot=False, fast_dot=False),
+    )
     for name, plan in harness.plans(graph, index):
         step = plan.steps[0]
         if "dot" not in step.variant.kernel.linked(step.call)[0] or not _paired(step, index, device):

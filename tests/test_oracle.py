@@ -21,11 +21,7 @@ ONE_BY_ONE = [op for op in OPS.values() if op.cases and op.name in oracle.TORCH 
 INT8 = [op for op in ONE_BY_ONE if op.int8]
 WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
 
-WITHOUT = {
-    name: "quantize and q8ta_conv2d in one: test_image.py compares it with the two"
-    for name in OPS
-    if name.startswith("q8ta_conv2d_image")
-}
+WITHOUT = {"q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two"}
 """Operators that no torch function is compared with, and why."""
 
 
@@ -57,20 +53,23 @@ def test_int8(op: Op) -> None:
 @pytest.mark.parametrize("op", WEIGHTED, ids=_id)
 def test_epilogues(op: Op, epilogue: str) -> None:
     """What follows a weighted sum in its dispatch, with the int8 values between that the graph stores."""
+    tie = oracle.JOINED if "residual" in epilogue or "curve" in epilogue else oracle.TIE
     for index, case in enumerate(op.cases):
+        if epilogue not in harness.epilogues_of(index):
+            continue
         for setting in harness.settings_for(op, index):
-            if setting.mode == "overflow" and epilogue == "act":
+            if setting.mode == "overflow" and "curve" in epilogue:
                 continue  # an activation 2^30 steps tall has no curve: it stays in float32
             graph, inputs = harness.unfused_epilogue(op, case, setting, epilogue)
-            if epilogue == "float":
+            if epilogue == "scale":
                 _compare_sums(graph, inputs)
             else:
-                _compare(graph, inputs, setting, oracle.JOINED if epilogue == "add" else oracle.TIE)
+                _compare(graph, inputs, setting, tie)
 
 
 def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: float = oracle.TIE) -> None:
-    """Equal wherever no rounding was within `tie` steps of a tie, at most one step apart elsewhere; where scales are
-    powers of two, halves are even for both.
+    """Equal wherever no rounding was within `tie` steps of a tie, at most a step for each rounding apart elsewhere;
+    where scales are powers of two and nothing joins the sum, halves are even for both.
 
     An 'overflow' sum saturates beyond 2^16 steps before its bias is added: nine of ten are equal.
     """
@@ -80,7 +79,8 @@ def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: floa
         return
     assert not fused.notes, fused.notes
     values, doubts = oracle.run(graph, inputs, tie)
-    found, exact, near = reference.run(fused, inputs)[name], values[name].numpy(), doubts[name].numpy()
+    exact, near = values[name].numpy(), doubts[name].numpy()
+    found = reference.run(fused, inputs)[fused.outputs[0]]
     assert found.shape == exact.shape
     last = next(node.output for node in reversed(graph.nodes) if node.op == "quantize")
     q = graph.types[last].q
@@ -90,10 +90,10 @@ def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: floa
     if setting.mode == "overflow":
         assert (apart == 0).mean() >= 0.9, setting
         return
-    assert apart.max() <= 1, setting
+    assert apart.max() <= sum(node.op == "quantize" for node in graph.nodes), setting
     assert not apart[~near].any(), setting
-    assert setting.mode != "ties" or not apart.any(), setting
-    assert setting.mode == "ties" or (~near).mean() > 0.8, "hardly anything is compared"
+    assert setting.mode != "ties" or tie > oracle.TIE or not apart.any(), setting
+    assert setting.mode == "ties" or near.size < 32 or (~near).mean() > 0.8, "hardly anything is compared"
 
 
 def _compare_sums(graph: Graph, inputs: dict[str, Array]) -> None:
@@ -102,7 +102,8 @@ def _compare_sums(graph: Graph, inputs: dict[str, Array]) -> None:
     q = graph.types["x0"].q
     assert q is not None
     exact = oracle.run(graph, inputs)[0][name].numpy()
-    found = reference.run(run_passes(graph), inputs)[name]
+    fused = run_passes(graph)
+    found = reference.run(fused, inputs)[fused.outputs[0]]
     assert np.abs(found - exact).max() <= 0.5 * q.scale * weight.max() + ULP * np.abs(exact).max()
 
 
@@ -128,8 +129,6 @@ def test_dequantize() -> None:
 def test_every_operator_meets_torch() -> None:
     """A new operator has a row in `oracle.TORCH`, is what a float operator with a row becomes, or is in `WITHOUT`."""
     made = {node.op for graph, _, _ in harness.graphs() for node in graph.nodes}
-    compared = {op.name for op in ONE_BY_ONE} | {
-        n for n in made if n not in OPS or FLOAT32 not in OPS[n].operands[0].dtypes
-    }
+    compared = {op.name for op in ONE_BY_ONE} | {name for name in made if name.startswith("q8ta_")}
     assert set(OPS) - compared - set(oracle.BORDER) - set(WITHOUT) == set()
     assert (set(oracle.TORCH) | set(oracle.BORDER) | set(WITHOUT)) <= set(OPS), "rows of operators that are gone"
