@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.ir.kernel import no_turns
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.op import Case, Op
-from q8ta_wgpu.ir.target import BASELINE, LOOP_TURNS
+from q8ta_wgpu.ir.target import BASELINE, LOOP_TURNS, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
@@ -109,6 +109,19 @@ def test_every_loop_that_grows_has_turns() -> None:
         text = link.link(kernel, op, step.call, step.variant.reads, step.variant.out, params)
         for bound, keyword in LOOP.findall(text):
             assert not keyword and constant.fullmatch(bound.strip()), f"{kernel.name} loops to {bound or keyword}"
+
+
+@pytest.mark.parametrize("target", [BASELINE, SOFTWARE], ids=lambda target: target.name)
+@pytest.mark.parametrize("name", [name for name in BEYOND if not name.startswith(("softmax", "log_softmax"))])
+def test_teams_run_only_where_one_thread_may_not(name: str, target: Target) -> None:
+    """A plan takes no team for a call of ordinary size: ResNet-50's max_pool by teams took 5 ms, by 4C words 0.07."""
+    op = OPS[name]
+    graphs = [harness.float_graph(op, op.cases[0])[0]]
+    if op.int8:
+        graphs.append(harness.int8_graph(op, op.cases[0], harness.SETTINGS[0])[0])
+    for graph in graphs:
+        names = [step.variant.kernel.name for step in sync_layouts(graph, target).steps]
+        assert not [found for found in names if found.endswith("shared")]
 
 
 def test_what_no_kernel_can_turn_is_refused() -> None:

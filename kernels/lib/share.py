@@ -15,6 +15,7 @@ from dataclasses import replace
 from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.target import Target
 
 Extents = tuple[int, ...]
 """Turns of at most four loops, one in another, the innermost last: it steps by STEPS.w, those around it by z, y, x."""
@@ -69,6 +70,13 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel,
     def shared_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         return kernel.threads(call, layout)[0] * THREADS, 1, 1
 
+    def alone_turns(call: Call) -> int:
+        return teams(call) * nested(extents(call))
+
+    def needed(call: Call, target: Target) -> bool:
+        """Teams were not measured where one thread may do it: there the kernels for one are chosen as ever."""
+        return alone_turns(call) > target.loop_turns
+
     source = kernel.source
     assert isinstance(source, tuple), f"{kernel.name}: the files of what teams share are those of every call"
     return (
@@ -76,7 +84,7 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel,
             kernel,
             source=(*source, *(("alone",) if "map" in source else ()), "share"),
             constants=lambda call: constants(call, 1),
-            turns=lambda call: teams(call) * nested(extents(call)),
+            turns=alone_turns,
         ),
         replace(
             kernel,
@@ -84,6 +92,7 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel,
             source=(*(f"shared_{stem}" if stem in MAINS else stem for stem in source), "share", "rows"),
             constants=shared_constants,
             turns=shared_turns,
+            preferred=needed,
             threads=shared_threads,
             workgroup=(THREADS, 1, 1),
         ),

@@ -115,7 +115,7 @@ class Kernel:
     @property
     def by_element(self) -> bool:
         """Whether every element of the result is computed for itself, from operands wherever they lie."""
-        return "map" in self.source if isinstance(self.source, tuple) else False
+        return isinstance(self.source, tuple) and not {"map", "shared_map"}.isdisjoint(self.source)
 
     def linked(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """`source` and `wide` for a call."""
