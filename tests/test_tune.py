@@ -8,7 +8,7 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,6 @@ from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
-from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -330,26 +329,6 @@ def test_a_measured_kernel_need_not_suit() -> None:
     assert steps[node.output].variant.kernel is way.kernel
     others = {name: s.variant.kernel.name for name, s in steps.items() if name != node.output and name in by_rule}
     assert others == {name: kernel for name, kernel in by_rule.items() if name != node.output}
-
-
-def made_of(op: Op, index: int) -> Iterator[Graph]:
-    """The float graph of a case, and its int8 form where it has one."""
-    yield harness.float_graph(op, op.cases[index])[0]
-    if op.int8:
-        yield harness.int8_graph(op, op.cases[index], harness.SETTINGS[0])[0]
-
-
-def test_kernels_of_a_call_have_names_of_their_own() -> None:
-    """On float and on int8 graphs, so that people can tell them apart: reports name kernels."""
-    for op in OPS.values():
-        for index in range(len(op.cases)):
-            if not op.kernels or op.name in ("q8ta_clone", "dequantize"):
-                continue
-            for graph in made_of(op, index):
-                for node in graph.nodes:
-                    call = graph.call(node)
-                    names = [k.name for k in OPS[node.op].kernels if k.runs(call, BASELINE)]
-                    assert len(names) == len(set(names)), (node.op, index)
 
 
 def test_a_kernel_is_told_apart_from_its_namesakes() -> None:
