@@ -95,7 +95,7 @@ OPS = (
         kernels=(
             Kernel(
                 "quantize.rows",
-                ("quantize_rows", "quantize_steps", "words"),
+                ("quantize", "words"),
                 (FLOAT,),
                 ONLY_4W,
                 supports=_whole_rows,
@@ -105,7 +105,7 @@ OPS = (
             ),
             Kernel(
                 "quantize.ragged",
-                ("quantize_ragged", "quantize_steps", "words"),
+                ("quantize_ragged", "words"),
                 (FLOAT,),
                 ONLY_4W,
                 supports=lambda call, target: not _whole_rows(call, target),
@@ -114,7 +114,7 @@ OPS = (
             ),
             Kernel(
                 "quantize.plane",
-                ("quantize_plane", "quantize_steps", "words"),
+                ("quantize_plane", "words"),
                 (FLOAT,),
                 ONLY_4C,
                 supports=_one_channel,
@@ -123,7 +123,7 @@ OPS = (
             ),
             Kernel(
                 "quantize.to_4C",
-                ("quantize_block", "quantize_steps", "to_4C", "channel_tile"),
+                ("quantize", "to_4C", "channel_tile"),
                 (FLOAT,),
                 ONLY_4C,
                 preferred=lambda call, target: target.shares_memory or dims(call.output)[1] > 4,
@@ -132,7 +132,7 @@ OPS = (
                 workgroup=channel_tile.WORKGROUP,
                 cost=channel_tile.cost,
             ),
-            Kernel("quantize", ("quantize", "quantize_steps", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
+            Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
         ),
         cases=tuple(
             Case(shapes, {"lo": -128, "hi": 127}, values)
@@ -149,7 +149,7 @@ OPS = (
         kernels=(
             Kernel(
                 "dequantize.rows",
-                ("dequantize_rows", "words"),
+                ("dequantize", "words"),
                 (ONLY_4W,),
                 FLOAT,
                 supports=_whole_rows,
@@ -178,7 +178,7 @@ OPS = (
             ),
             Kernel(
                 "dequantize.from_4C",
-                ("dequantize_block", "from_4C", "channel_tile"),
+                ("dequantize", "from_4C", "channel_tile"),
                 (ONLY_4C,),
                 FLOAT,
                 params=lambda call: {**_dequantize_params(call), **channel_tile.params(call, words=False)},

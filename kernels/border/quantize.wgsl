@@ -1,2 +1,32 @@
-// Linked: int8_of (quantize_steps).
 fn compute(p: vec4<u32>) -> i32 { return int8_of(vec4<f32>(x_at(p))).x; }
+
+// Four floats to int8, as lanes or as a word. The range of the result is params.steps_lo..steps_hi around the zero point.
+fn int8_of(v: vec4<f32>) -> vec4<i32> {
+  // NaN is told by its bits: a driver may assume that comparisons never see one.
+  let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+  let steps = select(v, vec4<f32>(0.0), nan) * params.inverse_scale;
+  return vec4<i32>(round(clamp(steps, vec4<f32>(params.steps_lo), vec4<f32>(params.steps_hi)))) + params.int8_zero;
+}
+
+fn quantized(v: vec4<f32>) -> u32 { return pack4xI8(int8_of(v)); }
+
+// Blocks of row-major floats: four pixels, a unit apart from each other, of four channels.
+fn read_block(n: u32, channel: u32, pixel: u32, unit: u32) -> vec4<u32> {
+  var words: vec4<u32>;
+  let last = params.channels - 1u;
+  for (var i = 0u; i < 4u; i++) {
+    let at = n * params.channels * params.padded + pixel + pixel_of(unit, i);
+    words[i] = quantized(vec4<f32>(
+      x[at + min(channel, last) * params.padded], x[at + min(channel + 1u, last) * params.padded],
+      x[at + min(channel + 2u, last) * params.padded], x[at + min(channel + 3u, last) * params.padded]));
+  }
+  return words;
+}
+
+// Rows of floats that are whole words: a word of the result is the same place's four floats.
+const ITEM_WORDS = 1u;
+const ITEMS = 4u;
+alias Loaded = vec4<f32>;
+
+fn load(at: u32) -> Loaded { return x[at]; }
+fn result(v: Loaded) -> u32 { return quantized(v); }

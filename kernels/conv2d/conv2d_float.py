@@ -38,7 +38,7 @@ def _is_pointwise(call: Call) -> bool:
 
 PRODUCT = sgemm.Product(
     "conv2d",
-    "conv2d_sides",
+    "conv2d",
     ("x", "weight", "y"),
     _sizes,
     matrix=_is_pointwise,

@@ -101,7 +101,7 @@ def _tile_params(call: Call, tile: gemm.Tile) -> Params:
 def _product(label: str, tile: gemm.Tile) -> Kernel:
     return Kernel(
         f"q8ta_conv2d_image.implicit_{label}",
-        (tile.body, "gemm_dot", "dot", "gemm_window_image", "gemm_pixels", "quantize_steps", "sums_planes"),
+        (tile.body, "dot", "gemm_window_image", "gemm_pixels", "sums_planes"),
         (FLOAT, ONLY_4C),
         ONLY_4C | FLOAT,
         supports=functools.partial(_fits, tile=tile),
@@ -126,7 +126,7 @@ q8ta_conv2d_image = Op(
         *share.kernels(
             Kernel(
                 "q8ta_conv2d_image.direct",
-                ("q8ta_conv2d_image", "quantize_steps", "dot", "direct", "sums_planes"),
+                ("q8ta_conv2d_image", "dot", "direct", "sums_planes"),
                 (FLOAT, CHANNELS_PACKED_INT8),
                 CHANNELS_PACKED_INT8 | FLOAT,
                 wide=WIDE,

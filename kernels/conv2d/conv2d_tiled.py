@@ -116,7 +116,7 @@ def _prefers_product(call: Call, target: Target, label: str) -> bool:
 
 
 def _product_source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
-    return tile.body, "gemm_dot", "dot", *READINGS[_reading(call)][1], "sums_planes"
+    return tile.body, "dot", *READINGS[_reading(call)][1], "sums_planes"
 
 
 def _product_wide(call: Call) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _vector_params(call: Call) -> Params:
 
 VECTOR = Kernel(
     "q8ta_conv2d.gemv",
-    lambda call: ("gemv", "gemm_dot", "dot", "gemm_wide" if _reading(call) == "pw" else "gemm_narrow", "sums_planes"),
+    lambda call: ("gemv", "dot", "gemm_wide" if _reading(call) == "pw" else "gemm_narrow", "sums_planes"),
     (ONLY_4C,),
     OUTPUT,
     supports=_is_vector,

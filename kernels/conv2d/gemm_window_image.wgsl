@@ -1,6 +1,6 @@
 // Rows of x as im2col would lay them out, from planes of floats that are quantized while loading: k runs over
 // (channel, tap) in bytes, as weights lie. Bytes past the last meet weights of 0. Linked: TAPS and KERNEL_WIDTH, constants
-// so that divisions by them are cheap; int8_of (quantize_steps).
+// so that divisions by them are cheap; int8_of (quantize).
 
 struct Row { first: u32, y: u32, x: u32 }
 struct Place { first: array<vec4<u32>, 4>, y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }

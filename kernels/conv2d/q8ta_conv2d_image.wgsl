@@ -1,5 +1,5 @@
 // Any convolution of a float image of up to 4 channels, quantized while loading: dot products over a pixel's channels.
-// Weight vectors: (channel quad, tap), a word for each channel. Linked: int8_of (quantize_steps).
+// Weight vectors: (channel quad, tap), a word for each channel. Linked: int8_of (quantize).
 
 // Channels past the last repeat it; they meet weights of 0.
 fn pixel(n: u32, row: u32, column: u32) -> u32 {

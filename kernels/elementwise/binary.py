@@ -211,7 +211,7 @@ q8ta_add = Op(
     kernels=(
         Kernel(
             "q8ta_add",
-            ("q8ta_add", "elementwise_int8x4", "words"),
+            ("q8ta_add", "binary_int8x4", "words"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
@@ -219,7 +219,7 @@ q8ta_add = Op(
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
-        Kernel("q8ta_add.broadcast", ("q8ta_add", "broadcast", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
+        Kernel("q8ta_add.broadcast", ("q8ta_add", "binary_int8x4", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
     ),
 )
 
@@ -233,7 +233,7 @@ q8ta_mul = Op(
     kernels=(
         Kernel(
             "q8ta_mul",
-            ("q8ta_mul", "elementwise_int8x4", "words"),
+            ("q8ta_mul", "binary_int8x4", "words"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
@@ -241,6 +241,6 @@ q8ta_mul = Op(
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
-        Kernel("q8ta_mul.broadcast", ("q8ta_mul", "broadcast", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
+        Kernel("q8ta_mul.broadcast", ("q8ta_mul", "binary_int8x4", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
     ),
 )

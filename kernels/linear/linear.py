@@ -99,7 +99,7 @@ def _whole(call: Call) -> bool:
 
 
 def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
-    return *files, "gemm_dot", "dot", "gemm_wide" if _whole(call) else "gemm_narrow", "sums_rows"
+    return *files, "dot", "gemm_wide" if _whole(call) else "gemm_narrow", "sums_rows"
 
 
 def _wide(call: Call) -> tuple[str, ...]:
@@ -215,9 +215,7 @@ linear = Op(
     reference=_reference,
     macs=weighted.macs,
     kernels=(
-        *sgemm.kernels(
-            sgemm.Product("linear", "linear_tiled", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}
-        ),
+        *sgemm.kernels(sgemm.Product("linear", "linear", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}),
         *share.kernels(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[1].shape[1:]),
     ),
     aten={

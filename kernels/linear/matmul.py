@@ -96,7 +96,7 @@ OPS = (
         reference=_reference,
         macs=_work,
         kernels=(
-            *sgemm.kernels(sgemm.Product("matmul", "matmul_tiled", ("a", "b", "y"), _sizes)),
+            *sgemm.kernels(sgemm.Product("matmul", "matmul", ("a", "b", "y"), _sizes)),
             *share.kernels(
                 Kernel("matmul", ("matmul", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[0].shape[-1:]
             ),

@@ -101,7 +101,7 @@ OPS = (
         kernels=(
             *kernels(
                 "cat.runs",
-                "cat_runs",
+                "cat",
                 _runs,
                 _runs_params,
                 wide=(*(f"x{i}" for i in range(MAX_INPUTS)), "y"),

@@ -16,7 +16,7 @@ from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:
     return Kernel(
         name,
-        ("block_4W", source, "channel_tile"),
+        ("clone", source, "channel_tile"),
         (x,),
         y,
         params=functools.partial(channel_tile.params, words=True),
@@ -35,8 +35,8 @@ OPS = (
         kernels=(
             _tiled("q8ta_clone.to_4C", "to_4C", ONLY_4W, ONLY_4C),
             _tiled("q8ta_clone.from_4C", "from_4C", ONLY_4C, ONLY_4W),
-            Kernel("q8ta_clone.words", ("clone_words", "words"), (ANY_INT8,), ANY_INT8, True, threads=eight_words),
-            Kernel("q8ta_clone", ("copy", "map"), (ANY_INT8,), ANY_INT8),
+            Kernel("q8ta_clone.words", ("clone", "words"), (ANY_INT8,), ANY_INT8, True, threads=eight_words),
+            Kernel("q8ta_clone", ("clone", "map"), (ANY_INT8,), ANY_INT8),
         ),
         int8=Moves(),
         cases=(

@@ -1,1 +1,25 @@
 fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
+
+// A move that keeps words whole: its first lane tells where a word comes from.
+const ITEM_WORDS = 1u;
+const ITEMS = 4u;
+alias Loaded = u32;
+
+fn load(at: u32) -> Loaded { return x_word(source_of(y_coord(at))); }
+fn result(v: Loaded) -> u32 { return v; }
+
+// Every strided move: the linear index of a result element, written in mixed radix (fastest digit first), gives the
+// linear index of the element it copies: offset + the sum of digit * stride, modulo 2^32, so that strides may be negative.
+
+fn source_of(p: vec4<u32>) -> vec4<u32> {
+  var rest = index_WIDTH_PACKED(p, params.y_dims);
+  var at = params.offset;
+  for (var i = 0u; i < 8u; i++) {
+    if (i >= params.digits) { break; }
+    let low = i < 4u;
+    let size = select(params.size_high[i % 4u], params.size_low[i % 4u], low);
+    at += rest % size * select(params.stride_high[i % 4u], params.stride_low[i % 4u], low);
+    rest /= size;
+  }
+  return coord_WIDTH_PACKED(at, params.x_dims);
+}

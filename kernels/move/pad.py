@@ -109,7 +109,7 @@ OPS = (
         kernels=(
             channels.kernel(
                 "pad.channels",
-                ("pad_channels", "channels", "channel_lanes"),
+                ("pad", "channels", "channel_lanes"),
                 _around_params,
                 _around_images,
                 threads=channels.two_items,

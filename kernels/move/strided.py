@@ -116,7 +116,7 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             f"{name}.words_{'NCHW'[axis]}",
-            ("move_words", "move_walk", "words"),
+            ("move", "words"),
             (layouts,),
             layouts,
             supports=_keeps(digits, axis),
@@ -243,7 +243,7 @@ def move(
             *kernels,
             _item_kernel(name, digits),
             *_word_kernels(name, digits),
-            Kernel(name, ("move", "move_walk", "map"), (ANY,), ANY, params=_params(digits)),
+            Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),
         ),
         aten=aten,
         int8=Moves(),

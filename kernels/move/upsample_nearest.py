@@ -121,13 +121,11 @@ OPS = (
         kernels=(
             channels.kernel(
                 "upsample_nearest.channels",
-                ("upsample_nearest_channels", "upsample_nearest_source", "channels", "channel_lanes"),
+                ("upsample_nearest", "channels", "channel_lanes"),
                 _params,
                 threads=channels.two_items,
             ),
-            Kernel(
-                "upsample_nearest", ("upsample_nearest", "upsample_nearest_source", "map"), (ANY,), ANY, params=_params
-            ),
+            Kernel("upsample_nearest", ("upsample_nearest", "map"), (ANY,), ANY, params=_params),
         ),
         aten=_ATEN,
         int8=Moves(),

@@ -100,7 +100,7 @@ adaptive_avg_pool2d = Op(
     schema=SCHEMA,
     kernels=(
         *share.kernels(
-            Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "window", "map"), (FLOAT,), FLOAT),
+            Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "map"), (FLOAT,), FLOAT),
             _extents,
         ),
     ),
@@ -140,14 +140,14 @@ q8ta_adaptive_avg_pool2d = Op(
         ),
         channels.kernel(
             "q8ta_adaptive_avg_pool2d.channels",
-            ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", *average.CHANNELS, "window"),
+            ("adaptive_avg_pool2d", *average.CHANNELS),
             _adaptive_params,
             turns=lambda call: share.nested(_extents(call)),
         ),
         *share.kernels(
             Kernel(
                 "q8ta_adaptive_avg_pool2d",
-                ("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", "average_int8x4", "window", "map"),
+                ("adaptive_avg_pool2d", "average_int8x4", "map"),
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_adaptive_params,

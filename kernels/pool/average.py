@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.op import INT8_RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels
 
-CHANNELS = ("average_channels", "averaged", "channels", "channel_lanes")
+CHANNELS = ("average_channels", "channels", "channel_lanes")
 """The WGSL of averages over windows of 4C, for `channels.kernels`."""
 
 WORKGROUP = 128
@@ -141,7 +141,7 @@ def image_kernel(
 
     return channels.kernel(
         name,
-        ("average_image", "averaged", "channel_lanes"),
+        ("average_image", "channel_lanes"),
         fields,
         supports,
         threads=threads,

@@ -116,7 +116,7 @@ avg_pool2d = Op(
         *share.kernels(
             Kernel(
                 "avg_pool2d",
-                ("avg_pool2d", "average_float32", "window", "map"),
+                ("avg_pool2d", "average_float32", "map"),
                 (FLOAT,),
                 FLOAT,
                 params=_avg_pool_params,
@@ -157,14 +157,14 @@ q8ta_avg_pool2d = Op(
     kernels=(
         channels.kernel(
             "q8ta_avg_pool2d.channels",
-            ("q8ta_avg_pool2d", "avg_pool2d", *average.CHANNELS, "window"),
+            ("avg_pool2d", *average.CHANNELS),
             _avg_pool_params,
             turns=pooling.turns,
         ),
         *share.kernels(
             Kernel(
                 "q8ta_avg_pool2d",
-                ("q8ta_avg_pool2d", "avg_pool2d", "average_int8x4", "window", "map"),
+                ("avg_pool2d", "average_int8x4", "map"),
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_avg_pool_params,

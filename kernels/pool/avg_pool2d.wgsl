@@ -9,3 +9,8 @@ fn window(p: vec4<u32>) -> Window {
     vec4<u32>(p.xy + 1u, vec2<u32>(last)),
     select(counted.x * counted.y, params.divisor, params.divisor != 0u));
 }
+
+// One multiplier for a fixed divisor, else one for each divisor from 1 on.
+fn multiplier_of(w: Window) -> f32 {
+  return multiplier[select(w.divisor - 1u, 0u, params.divisor != 0u)];
+}

@@ -55,14 +55,12 @@ max_pool2d = Op(
     kernels=(
         channels.kernel(
             "max_pool2d.channels",
-            ("max_pool2d_channels", "max_pool2d_taps", "channels", "channel_lanes"),
+            ("max_pool2d", "channels", "channel_lanes"),
             _max_pool_params,
             turns=pooling.turns,
         ),
         *share.kernels(
-            Kernel(
-                "max_pool2d", ("max_pool2d", "max_pool2d_taps", "extremes", "map"), (ANY,), ANY, params=_max_pool_params
-            ),
+            Kernel("max_pool2d", ("max_pool2d", "extremes", "map"), (ANY,), ANY, params=_max_pool_params),
             pooling.extents,
         ),
     ),

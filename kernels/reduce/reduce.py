@@ -163,10 +163,10 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
         )
         for keepdim, layout in ((True, Layout.PACKED_INT8_4C), (False, Layout.PACKED_INT8_4W))
     )
-    kernel = Kernel(name, ("reduce", "average_float32", "window", "map"), (FLOAT,), FLOAT, params=params)
+    kernel = Kernel(name, ("reduce", "average_float32", "map"), (FLOAT,), FLOAT, params=params)
     kernel_int8 = Kernel(
         f"q8ta_{name}",
-        ("q8ta_reduce", "reduce", "average_int8x4", "window", "map"),
+        ("reduce", "average_int8x4", "map"),
         (ANY_INT8,),
         ANY_INT8,
         params=params,
@@ -209,7 +209,7 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
         kernels=share.kernels(
             Kernel(
                 name,
-                ("extreme", "extremes", "reduce", "window", "map"),
+                ("extreme", "extremes", "reduce", "map"),
                 (ANY,),
                 ANY,
                 params=_extreme_params,

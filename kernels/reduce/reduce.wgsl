@@ -4,3 +4,8 @@ fn window(p: vec4<u32>) -> Window {
   let end = select(start + 1u, params.x_dims, params.kept_dims == vec4<u32>(1u));
   return Window(start, end, params.divisor);
 }
+
+fn multiplier_of(w: Window) -> f32 { return params.multiplier; }
+
+// The elements from `start` up to but without `end`, and what their sum is divided by.
+struct Window { start: vec4<u32>, end: vec4<u32>, divisor: u32 }

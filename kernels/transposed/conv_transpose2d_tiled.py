@@ -151,7 +151,7 @@ def _whole(call: Call) -> bool:
 
 def _source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
     x_vector = "gemm_wide" if _whole(call) else "gemm_narrow"
-    return tile.body, "gemm_dot", "dot", "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
+    return tile.body, "dot", "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:

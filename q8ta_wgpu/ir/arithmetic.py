@@ -39,7 +39,7 @@ def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.
 
 
 def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.int32]:
-    """The uniform fields kernels/border/quantize_steps.wgsl reads, for `quantize` with the same arguments."""
+    """The uniform fields kernels/border/quantize.wgsl reads, for `quantize` with the same arguments."""
     return {
         "inverse_scale": np.float32(1.0 / q.scale),
         "int8_zero": np.int32(q.zero),

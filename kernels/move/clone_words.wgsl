@@ -1,1 +1,0 @@
-fn combine(x: u32) -> u32 { return x; }

@@ -1,1 +1,0 @@
-fn compute(p: vec4<u32>) -> i32 { return x_at(p); }

@@ -1,1 +1,0 @@
-fn multiplier_of(w: Window) -> f32 { return params.multiplier; }
