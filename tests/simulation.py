@@ -23,7 +23,8 @@ TIE = 2.0**-10
 
 @dataclass(frozen=True)
 class Comparison:
-    """One operator against the simulation: largest difference in steps, and the share equal away from ties."""
+    """One operator against the simulation: largest difference in steps, and the share equal away from ties, NaN where
+    all are near one: then nothing was compared."""
 
     value: str
     op: str
@@ -51,7 +52,7 @@ def compare(program: ExportedProgram, model: Model, inputs: Mapping[str, Array])
         mine = ours[name].astype(np.int64)
         clear = np.abs(exact - np.floor(exact) - 0.5) > TIE
         same = (mine == simulated)[clear]
-        share = float(same.mean()) if clear.any() else 1.0
+        share = float(same.mean()) if clear.any() else float("nan")
         found.append(Comparison(name, ops[name], int(np.abs(mine - simulated).max()), share))
     return found
 
