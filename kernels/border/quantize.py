@@ -105,7 +105,7 @@ OPS = (
             ),
             Kernel(
                 "quantize.ragged",
-                ("quantize_ragged", "words"),
+                ("quantize", "words", "load=load_ragged"),
                 (FLOAT,),
                 ONLY_4W,
                 supports=lambda call, target: not _whole_rows(call, target),
@@ -114,7 +114,7 @@ OPS = (
             ),
             Kernel(
                 "quantize.plane",
-                ("quantize_plane", "words"),
+                ("quantize", "words", "Loaded=f32", "result=result_plane"),
                 (FLOAT,),
                 ONLY_4C,
                 supports=_one_channel,
@@ -159,7 +159,7 @@ OPS = (
             ),
             Kernel(
                 "dequantize.ragged",
-                ("dequantize_ragged", "words"),
+                ("dequantize", "words", "Loaded=vec4<i32>", "load=load_ragged", "result=result_ragged"),
                 (ONLY_4W,),
                 FLOAT,
                 supports=lambda call, target: not _whole_rows(call, target),
@@ -169,7 +169,7 @@ OPS = (
             ),
             Kernel(
                 "dequantize.plane",
-                ("dequantize_plane", "words"),
+                ("dequantize", "words", "result=result_plane"),
                 (ONLY_4C,),
                 FLOAT,
                 supports=_one_channel,

@@ -30,3 +30,13 @@ alias Loaded = vec4<f32>;
 
 fn load(at: u32) -> Loaded { return x[at]; }
 fn result(v: Loaded) -> u32 { return quantized(v); }
+
+// Rows of floats of any length: the last word of a row has lanes past its end, whose value does not matter.
+fn load_ragged(at: u32) -> Loaded {
+  let row = at / params.row_words;
+  let first = row * params.x_dims.w + (at - row * params.row_words) * 4u;
+  return vec4<f32>(x[first], x[first + 1u], x[first + 2u], x[first + 3u]);
+}
+
+// One channel of floats to 4C: a word for every float, of which the first lane counts.
+fn result_plane(v: f32) -> u32 { return quantized(vec4<f32>(v)); }

@@ -179,7 +179,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
         infer=_infer,
         reference=lambda call, arrays: function(arrays[0], arrays[1], call.attrs).astype(np.float32),
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
-        kernels=(Kernel(name, (name, "map"), (FLOAT,), FLOAT, params=_float_params),),
+        kernels=(Kernel(name, ("map", f"compute={name}"), (FLOAT,), FLOAT, params=_float_params),),
         aten={
             f"aten.{aten}{mark}.{overload}": rule
             for aten, rule in imports.items()
@@ -211,7 +211,7 @@ q8ta_add = Op(
     kernels=(
         Kernel(
             "q8ta_add",
-            ("q8ta_add", "binary_int8x4", "words"),
+            ("binary_int8x4", "words", "apply=q8ta_add"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
@@ -219,7 +219,9 @@ q8ta_add = Op(
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
-        Kernel("q8ta_add.broadcast", ("q8ta_add", "binary_int8x4", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
+        Kernel(
+            "q8ta_add.broadcast", ("binary_int8x4", "map", "apply=q8ta_add"), (ANY_INT8,), ANY_INT8, params=_int8_params
+        ),
     ),
 )
 
@@ -233,7 +235,7 @@ q8ta_mul = Op(
     kernels=(
         Kernel(
             "q8ta_mul",
-            ("q8ta_mul", "binary_int8x4", "words"),
+            ("binary_int8x4", "words", "apply=q8ta_mul"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
@@ -241,6 +243,8 @@ q8ta_mul = Op(
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=_int8_params,
         ),
-        Kernel("q8ta_mul.broadcast", ("q8ta_mul", "binary_int8x4", "map"), (ANY_INT8,), ANY_INT8, params=_int8_params),
+        Kernel(
+            "q8ta_mul.broadcast", ("binary_int8x4", "map", "apply=q8ta_mul"), (ANY_INT8,), ANY_INT8, params=_int8_params
+        ),
     ),
 )

@@ -10,3 +10,14 @@ fn combine(a: u32, b: u32) -> u32 {
   return pack4xI8(vec4<i32>(
     apply(left.x, right.x), apply(left.y, right.y), apply(left.z, right.z), apply(left.w, right.w)));
 }
+
+// params.offset is minus the zero points times their multipliers: sums wrap modulo 2^32, the whole of one fits.
+fn q8ta_add(a: i32, b: i32) -> i32 {
+  let v = a * params.a_multiplier + (b * params.b_multiplier + params.offset);
+  return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
+}
+
+fn q8ta_mul(a: i32, b: i32) -> i32 {
+  let product = (a - params.a_zero) * (b - params.b_zero);
+  return clamp(round_within(f32(product) * params.multiplier, 1024.0) + params.zero, params.lo, params.hi);
+}

@@ -54,7 +54,7 @@ def _shuffle_reads(call: Call, axis: int, first: int, last: int) -> tuple[int, i
 def _shuffle_kernel(layout: Layout) -> Kernel:
     return Kernel(
         f"pixel_shuffle.to_{layout.short}",
-        (f"pixel_shuffle_{layout.short}", "words"),
+        ("pixel_shuffle", "words", f"load=load_{layout.short}"),
         (ONLY_4C,),
         frozenset({layout}),
         supports=lambda call, target: call.output.dtype == INT8X4,

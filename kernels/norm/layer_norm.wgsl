@@ -26,3 +26,12 @@ fn main(
   if (place >= params.rows) { return; }
   for (var k = lane; k < params.items; k += LANES) { y[base + k] = affine((x[base + k] - mean) * factor, row, k); }
 }
+
+// layer_norm: gamma and beta of each item of a row.
+fn affine_element(v: Item, row: u32, k: u32) -> Item { return v * gamma[k] + beta[k]; }
+
+// group_norm: gamma and beta of each channel, `inner` items.
+fn affine_channel(v: Item, row: u32, k: u32) -> Item {
+  let c = row % params.groups * params.per_group + k / params.inner;
+  return v * gamma[c] + beta[c];
+}

@@ -237,7 +237,12 @@ layer_norm = Op(
     schema={"eps": EPS},
     kernels=(
         rows.kernel(
-            "layer_norm", ("layer_norm", "affine_element"), ("x", "gamma", "beta", "y"), _layer_rows, _layer_params, 3
+            "layer_norm",
+            ("layer_norm", "affine=affine_element"),
+            ("x", "gamma", "beta", "y"),
+            _layer_rows,
+            _layer_params,
+            3,
         ),
     ),
     aten={
@@ -260,7 +265,9 @@ group_norm = Op(
     infer=_infer_group_norm,
     reference=_group_norm,
     schema={"eps": EPS, "groups": extent()},
-    kernels=(rows.kernel("group_norm", ("layer_norm", "affine_channel"), ("x", "y"), _group_rows, _group_params, 3),),
+    kernels=(
+        rows.kernel("group_norm", ("layer_norm", "affine=affine_channel"), ("x", "y"), _group_rows, _group_params, 3),
+    ),
     aten={
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,
@@ -282,7 +289,7 @@ batch_norm = Op(
     infer=_infer_batch_norm,
     reference=_batch_norm,
     schema={"eps": EPS},
-    kernels=(Kernel("batch_norm", ("batch_norm", "map"), (FLOAT,), FLOAT, params=_batch_norm_params),),
+    kernels=(Kernel("batch_norm", ("map", "compute=batch_norm"), (FLOAT,), FLOAT, params=_batch_norm_params),),
     aten={
         "aten.batch_norm.default": _import_batch_norm,
         "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
@@ -313,7 +320,7 @@ q8ta_batch_norm = Op(
     kernels=(
         Kernel(
             "q8ta_batch_norm",
-            ("q8ta_batch_norm", "map"),
+            ("map", "compute=q8ta_batch_norm"),
             (ANY_INT8,),
             ANY_INT8,
             params=_batch_norm_params_int8,

@@ -72,8 +72,9 @@ class Kernel:
     Attributes:
         name: `operator` for the one that takes any call, else `operator.method` or `operator.method_tile`; no two
             kernels share one.
-        source: the WGSL files that decide what is linked: the one its `main` is in (the entry), and where several files
-            define a name, the one whose definition it takes (the choices). Everything else is found by itself.
+        source: the WGSL files that decide what is linked: the one its `main` is in (the entry), and where several
+            files define a name, the one whose definition it takes (the choices). `name=meaning` says what one name is:
+            another function or type. Everything else is found by itself.
         inputs: layouts allowed for each activation operand; the last entry repeats.
         output: layouts allowed for the result.
         synced: activation operands and result must share packed dimension and block size.

@@ -1,8 +1,8 @@
 """Links a kernel's WGSL: what its `main` reaches among the definitions of all files, and what only a call can tell.
 
-A kernel names the file its `main` is in and, where several files define a name, the files whose definitions it takes;
-every other name is found by itself (q8ta_wgpu/program/wgsl.py holds the index). Only what is reached is written, a
-comment above each definition saying where it stands.
+A kernel names the file its `main` is in and, where several files define a name, the files whose definitions it takes,
+or `name=meaning` for one name; every other name is found by itself (q8ta_wgpu/program/wgsl.py holds the index). Only
+what is reached is written, a comment above each definition saying where it stands.
 
 For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8
 only), `x_at(p)` (the element as i32 or f32) and, where result and operand are int8, `x_word_of(word)` (its word for a
@@ -218,7 +218,7 @@ def link(
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot_packed" if target.packed_dot else "dot_emulated"
     stems = (dot if stem == "dot" else stem for stem in (*source, *(after.source if after else ())))
-    chosen = tuple(stem if stem in files() else f"{stem}_{call.output.dtype}" for stem in stems)
+    chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{call.output.dtype}" for stem in stems)
     try:
         return _module(chosen, tuple(given), kernel.unrolled and target.unroll)
     except LinkError as error:
@@ -239,7 +239,7 @@ def _module(chosen: tuple[str, ...], given: tuple[str, ...], written_out: bool) 
     With `written_out`, loops of a known number of turns are unrolled.
     """
     own = {definition.name: definition for line in given for definition in _scanned(line)}
-    (main,) = (d for d in definitions()["main"] if d.file in chosen)
+    (main,) = (_bound(d, chosen) for d in definitions()["main"] if d.file in chosen)
     bound = [d for d in own.values() if d.kind == "var" or d.name == "Params"]
     reached = _reached((*bound, main), own, chosen)
     members = set(re.findall(r"(\w+):", own["Params"].text))
@@ -270,7 +270,7 @@ def _index() -> Mapping[str, tuple[Definition, ...]]:
     return {**definitions(), **{d.name: (replace(d, file="table of layouts", line=0),) for d in layouts}}
 
 
-def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: Sequence[str]) -> list[Definition]:
+def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: tuple[str, ...]) -> list[Definition]:
     """The roots and all they refer to, those of a file together and in its order, the first root's file first."""
     found: dict[str, Definition] = {}
     waiting = list(roots)
@@ -280,17 +280,26 @@ def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen:
             raise LinkError(f"{definition.name} would be defined twice, by {other.place} and by {definition.place}")
         ranks.setdefault(definition.file, len(ranks))
         for name in definition.names:
-            wanted = _resolved(name, definition, own, chosen)
+            wanted = own[name] if name in own else _bound(_resolved(name, definition, chosen), chosen)
             if found.get(name) is not wanted:
                 waiting.append(wanted)
     return sorted(found.values(), key=lambda d: (ranks[d.file], d.line))
 
 
-def _resolved(name: str, user: Definition, own: Mapping[str, Definition], chosen: Sequence[str]) -> Definition:
-    """What a name means where it is used: a given definition, the file's own, the only one there is, or the one of the
-    files chosen."""
-    if name in own:
-        return own[name]
+@functools.lru_cache(maxsize=4096)
+def _bound(definition: Definition, chosen: tuple[str, ...]) -> Definition:
+    """A definition with what the choices `name=meaning` say for names it leaves open."""
+    meanings = dict(choice.split("=", 1) for choice in chosen if "=" in choice)
+    used = [name for name in definition.names if name in meanings]
+    if not used:
+        return definition
+    text = re.sub(rf"(?<![.\w])({'|'.join(used)})\b", lambda match: meanings[match[1]], definition.text)
+    (found,) = scan(text, definition.file)
+    return replace(found, line=definition.line)
+
+
+def _resolved(name: str, user: Definition, chosen: Sequence[str]) -> Definition:
+    """What a name means where it is used: the file's own definition, the only one, or that of a file chosen."""
     candidates = _index().get(name, ())
     for choice in (
         [d for d in candidates if d.file == user.file],
