@@ -293,7 +293,7 @@ def _bound(definition: Definition, chosen: tuple[str, ...]) -> Definition:
     used = [name for name in definition.names if name in meanings]
     if not used:
         return definition
-    text = re.sub(rf"(?<![.\w])({'|'.join(used)})\b", lambda match: meanings[match[1]], definition.text)
+    text = re.sub(rf"(?<![.@\w])({'|'.join(used)})\b", lambda match: meanings[match[1]], definition.text)
     (found,) = scan(text, definition.file)
     return replace(found, line=definition.line)
 
