@@ -92,8 +92,8 @@ def _reading(call: Call) -> str:
 
 
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
-    "pw": ("pw", ("gemm_rows", "gemm_pixels", "gemm_wide"), True),
-    "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "gemm_narrow"), False),
+    "pw": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=whole_vector"), True),
+    "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=vector_of_words"), False),
     "window": ("implicit", ("gemm_window", "gemm_window_row", "gemm_pixels"), True),
     "window, narrow": ("implicit", ("gemm_window_narrow", "gemm_window_row", "gemm_pixels"), False),
     "thin": ("implicit", ("gemm_window_thin", "gemm_window_row", "gemm_pixels"), False),
@@ -155,7 +155,12 @@ def _vector_params(call: Call) -> Params:
 
 VECTOR = Kernel(
     "q8ta_conv2d.gemv",
-    lambda call: ("gemv", "dot", "gemm_wide" if _reading(call) == "pw" else "gemm_narrow", "sums_planes"),
+    lambda call: (
+        "gemv",
+        "dot",
+        "x_vector=whole_vector" if _reading(call) == "pw" else "x_vector=vector_of_words",
+        "sums_planes",
+    ),
     (ONLY_4C,),
     OUTPUT,
     supports=_is_vector,

@@ -14,6 +14,10 @@ from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 
+NARROW = ("Words=u32", "Ints=i32", "Floats=f32")
+WIDE = ("Words=vec4<u32>", "Ints=vec4<i32>", "Floats=vec4<f32>")
+"""What is loaded of a pixel at once. Lane j of an Ints is a channel of word j."""
+
 
 def whole_vectors(call: Call) -> bool:
     """Whether the channels of a pixel come in whole vectors of four words."""
@@ -61,7 +65,7 @@ def kernel(
     fields: dict[str, Any] = {"threads": _one_item, "output": ONLY_4C, **more}
     return Kernel(
         name,
-        lambda call: (*source, "channels_wide" if whole_vectors(call) else "channels_narrow"),
+        lambda call: (*source, *(WIDE if whole_vectors(call) else NARROW)),
         (ONLY_4C,),
         supports=fits,
         wide=lambda call: ("x", "y") if whole_vectors(call) else (),

@@ -99,7 +99,7 @@ def _whole(call: Call) -> bool:
 
 
 def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
-    return *files, "dot", "gemm_wide" if _whole(call) else "gemm_narrow", "sums_rows"
+    return *files, "dot", "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words", "sums_rows"
 
 
 def _wide(call: Call) -> tuple[str, ...]:

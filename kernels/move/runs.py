@@ -15,6 +15,9 @@ from q8ta_wgpu.ir.target import Target
 
 LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
 
+WORDS = {1: "u32", 4: "vec4<u32>"}
+"""WGSL types of so many words."""
+
 Runs = Callable[[Call, Layout], "Sequence[int] | None"]
 """Words of all runs and offsets a kernel counts in, None where it would cut words."""
 
@@ -69,7 +72,7 @@ def kernels(
     def kernel(layout: Layout) -> Kernel:
         return Kernel(
             f"{name}_{layout.short}",
-            lambda call: (stem, "items_wide" if size_of(call, layout) == 4 else "items_narrow", "words"),
+            lambda call: (stem, f"Loaded={WORDS[size_of(call, layout)]}", "words"),
             (frozenset({layout}),),
             frozenset({layout}),
             supports=functools.partial(supports, layout=layout),

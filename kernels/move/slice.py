@@ -142,7 +142,7 @@ slices = move(
     schema={"dim": Attr("int", low=0, high=63), "start": _BOUND, "end": _BOUND, "step": extent()},
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
     reads=_reads,
-    kernels=kernels("slice.runs", "slice_runs", _runs, _runs_params, wide=("x", "y")),
+    kernels=kernels("slice.runs", "slice", _runs, _runs_params, wide=("x", "y")),
     cases=(
         ((2, 11, 3, 7), {"dim": 1, "start": 3, "end": 10, "step": 1}),
         ((2, 8, 4, 9), {"dim": 3, "start": -8, "end": MAX_EXTENT, "step": 3}),

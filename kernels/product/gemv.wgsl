@@ -1,6 +1,6 @@
 // Few rows of x with int8 weights: a workgroup makes one channel quad of up to ROWS rows, its 64 threads share k.
 // Weights come in order (channel quad, k, channel in quad), so that a thread reads 64 bytes at once.
-// Linked: ROWS, x_vector (gemm_wide, gemm_narrow), dot_quad, store_quad (quad).
+// Linked: ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
 
 var<workgroup> partial: array<vec4<i32>, 64u * ROWS>;
 

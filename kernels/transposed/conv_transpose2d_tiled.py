@@ -150,7 +150,7 @@ def _whole(call: Call) -> bool:
 
 
 def _source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
-    x_vector = "gemm_wide" if _whole(call) else "gemm_narrow"
+    x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
     return tile.body, "dot", "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
 
 

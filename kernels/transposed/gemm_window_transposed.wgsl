@@ -1,6 +1,6 @@
 // Rows of x for a transposed convolution, one block of params.phase_rows rows for each phase of the stride (see
 // stride_phases). k runs over (phase, tap of the phase, channels) in whole vectors, params.phase_vectors for a phase.
-// Linked: x_vector (gemm_wide, gemm_narrow).
+// Linked: x_vector (gemm_rows).
 
 struct Row { image: u32, y: u32, x: u32 }
 struct Place { y: u32, x: u32, vector: u32 }

@@ -1,1 +1,0 @@
-alias Loaded = u32;

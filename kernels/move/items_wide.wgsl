@@ -1,1 +1,0 @@
-alias Loaded = vec4<u32>;
