@@ -94,9 +94,13 @@ def _reading(call: Call) -> str:
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
     "pw": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=whole_vector"), True),
     "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=vector_of_words"), False),
-    "window": ("implicit", ("gemm_window", "gemm_window_row", "gemm_pixels"), True),
-    "window, narrow": ("implicit", ("gemm_window_narrow", "gemm_window_row", "gemm_pixels"), False),
-    "thin": ("implicit", ("gemm_window_thin", "gemm_window_row", "gemm_pixels"), False),
+    "window": ("implicit", ("gemm_window", "gemm_pixels"), True),
+    "window, narrow": (
+        "implicit",
+        ("gemm_window", "place_of=place_of_words", "load_x=load_words", "gemm_pixels"),
+        False,
+    ),
+    "thin": ("implicit", ("gemm_window", "place_of=place_of_bytes", "load_x=load_bytes", "gemm_pixels"), False),
 }
 """Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
 

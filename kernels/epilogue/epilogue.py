@@ -72,12 +72,10 @@ class Epilogue:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """The WGSL it links. `quad` calls the hooks, each filled by one file: `value` makes four numbers of four
-        accumulators, `unrounded` changes them before they are rounded, `joined` the int8 values, `store` writes."""
-        hooks = {"unrounded": "unrounded", "joined": "joined", "store": "store"}
-        for stage in self.stages:
-            hooks |= dict.fromkeys(stage.hooks, f"stage_{stage.name}")
-        return tuple(dict.fromkeys(("quad", "rounding", *hooks.values())))
+        """What it links: `quad`, and what fills the hooks that it calls. `quad_value` makes four numbers of four
+        accumulators, `unrounded` changes them before they are rounded, `joined` the int8 values, `store_value` writes.
+        """
+        return "quad", *(hook for stage in self.stages for hook in stage.hooks)
 
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result clamped to [lo, hi] as well; None where its last stage has no range."""

@@ -1,7 +1,8 @@
 // Four channels of a weighted sum, and the way from their accumulators to the result: first a value in registers
 // (quad_value), then what is read and written for it (store_value). Kernels of many sums call the two in loops of their own:
 // in one loop, compilers stop unrolling it, and the accumulators leave registers (a residual block's product took twice as
-// long on an H200). m counts the pixels of the sums, or a linear's rows. Linked: a file for each hook, Epilogue.source.
+// long on an H200). m counts the pixels of the sums, or a linear's rows. Linked: what fills the hooks
+// (stages, Epilogue.source).
 struct Channel { multiplier: vec4<f32>, offset: vec4<i32> }
 
 fn channel_quad(quad: u32) -> Channel { return Channel(multiplier[quad], offset[quad]); }

@@ -58,7 +58,7 @@ class Stage:
         name: in reports and model files.
         operand: what it reads beyond the value before it.
         dtype: of the result, where it is the last stage.
-        hooks: those of Epilogue.source that its file, stage_<name>.wgsl, fills.
+        hooks: those of Epilogue.source that it fills, as hook=function of stages.wgsl.
         numbers: what each of its numbers may be: its type is annotated with it.
     """
 
@@ -131,7 +131,7 @@ class Residual(Stage):
 
     name = "residual"
     operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
-    hooks = ("unrounded",)
+    hooks = ("unrounded=plus_residual",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return value + (around.values.astype(np.int64) - around.operand_zero) * self.multiplier
@@ -152,7 +152,7 @@ class Curve(Stage):
 
     name = "curve"
     operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
-    hooks = ("unrounded",)
+    hooks = ("unrounded=on_curve",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return curves.evaluate(value, around.values)
@@ -167,7 +167,7 @@ class Requantize(_Rounds):
     """The sum as int8."""
 
     name = "requantize"
-    hooks = ("value",)
+    hooks = ("quad_value=requantized",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return self.rounded(value, arithmetic.FRACTION, around)
@@ -187,7 +187,7 @@ class Add(_Rounds):
 
     name = "add"
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
-    hooks = ("joined",)
+    hooks = ("joined=plus_addend",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,7 +220,7 @@ class Table(Stage):
 
     name = "table"
     operand = Operand("table", constant=True, dtypes=(INT8,))
-    hooks = ("joined",)
+    hooks = ("joined=in_table",)
 
     def check(self, operand: TensorType, sums: Shape) -> None:
         if operand.shape != (256,):
@@ -267,7 +267,7 @@ class Dequantize(Stage):
 
     name = "dequantize"
     dtype = FLOAT32
-    hooks = ("store",)
+    hooks = ("store_value=store_dequantized",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))
@@ -282,7 +282,7 @@ class Scale(Stage):
 
     name = "scale"
     dtype = FLOAT32
-    hooks = ("value", "store")
+    hooks = ("quad_value=scaled", "store_value=store_scaled")
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
         total: Array = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)

@@ -8,7 +8,7 @@ For an activation operand `x` a kernel may call `x_index(p)` (word holding posit
 only), `x_at(p)` (the element as i32 or f32) and, where result and operand are int8, `x_word_of(word)` (its word for a
 result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element
 (the type of its elements: i32 or f32). Behind a weighted sum, `x_quad(m, quad)` is the word of row m of an operand that
-lies as the result does, `y_quad(m, quad)` the index of the result's; an epilogue brings the files of its stages.
+lies as the result does, `y_quad(m, quad)` the index of the result's; an epilogue brings the hooks its stages fill.
 Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as vectors of four instead.
 Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is what its buffer holds at an index. A synced
 kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are equal, everything is bound as vectors
@@ -192,7 +192,7 @@ def link(
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
     as `target` takes it fastest.
 
-    An epilogue brings its files. Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or
+    An epilogue brings its hooks. Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or
     the emulated dot product.
     """
     operands = bindings(op, call, layouts)

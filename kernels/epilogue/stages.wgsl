@@ -1,0 +1,80 @@
+// The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a stage
+// that fills them, `unrounded` and `joined` change nothing and `store_value` stores a word.
+
+// Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
+// rounding conversion is one instruction on some devices.
+fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> {
+  return vec4<i32>(round(clamp(vec4<f32>(acc) * multiplier, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT))));
+}
+
+// Four numbers divided by 2^k, rounded half to even.
+fn rte_quad(v: vec4<i32>, k: u32) -> vec4<i32> {
+  let half = vec4<i32>((1i << (k - 1u)) - 1i) + ((v >> vec4<u32>(k)) & vec4<i32>(1));
+  return (v + half) >> vec4<u32>(k);
+}
+
+// Four numbers of 2^-k output steps as int8 values.
+fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
+  return clamp(rte_quad(v, k) + zero, vec4<i32>(lo), vec4<i32>(hi));
+}
+
+// --- quad_value: a value of four accumulators ---
+
+fn requantized(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
+  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, m, quad);
+  return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
+}
+
+// The bits of floats that are never rounded: (f32(acc) + f32(offset)) * multiplier.
+fn scaled(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
+  return bitcast<vec4<i32>>((vec4<f32>(acc) + vec4<f32>(channel.offset)) * channel.multiplier);
+}
+
+// --- unrounded: what changes before it is rounded ---
+
+fn unrounded(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
+
+fn plus_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+  return v + (unpack4xI8(residual_quad(m, quad)) - params.residual_zero) * params.residual_multiplier;
+}
+
+fn on_curve(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+  let within = clamp(v, vec4<i32>(0), vec4<i32>(params.curve_end));
+  let at = within >> vec4<u32>(FRACTION);
+  let part = within & vec4<i32>((1i << FRACTION) - 1i);
+  let start = vec4<i32>(curve[at.x], curve[at.y], curve[at.z], curve[at.w]);
+  let end = vec4<i32>(curve[at.x + 1i], curve[at.y + 1i], curve[at.z + 1i], curve[at.w + 1i]);
+  return start + (((end - start) * part) >> vec4<u32>(FRACTION));
+}
+
+// --- joined: what becomes of the int8 value ---
+
+fn joined(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
+
+fn plus_addend(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+  let other = (unpack4xI8(addend_quad(m, quad)) - params.addend_zero) * params.addend_multiplier;
+  let sum = (v - params.zero) * params.inner_multiplier + other;
+  return int8_quad(sum, params.shift, params.sum_zero, params.sum_lo, params.sum_hi);
+}
+
+fn in_table(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+  return vec4<i32>(looked_up(v.x), looked_up(v.y), looked_up(v.z), looked_up(v.w));
+}
+
+fn looked_up(v: i32) -> i32 { return lane(table[u32(v + 128) / 4u], u32(v + 128) % 4u); }
+
+// --- store_value: where and as what the result is written ---
+
+fn store_value(v: vec4<i32>, m: u32, quad: u32) { y[y_quad(m, quad)] = pack4xI8(joined(v, m, quad)); }
+
+fn store_dequantized(v: vec4<i32>, m: u32, quad: u32) {
+  store_real(vec4<f32>(joined(v, m, quad) - params.real_zero) * params.real_scale, m, quad);
+}
+
+fn store_scaled(v: vec4<i32>, m: u32, quad: u32) { store_real(bitcast<vec4<f32>>(v), m, quad); }
+
+fn store_real(v: vec4<f32>, m: u32, quad: u32) {
+  for (var i = 0u; i < 4u; i++) {
+    if (quad * 4u + i < params.channels) { y[place(m, quad * 4u + i)] = v[i]; }
+  }
+}
