@@ -84,6 +84,7 @@ def test_wgsl_of_a_kernel(kernel: str, capsys: Captured) -> None:
 
 def test_wgsl_of_nothing(capsys: Captured) -> None:
     assert "q8ta_conv2d.dw" in fails(capsys, "wgsl", "q8ta_conv2d.dww")
+    assert "nonsense" in fails(capsys, "wgsl", "q8ta_conv2d.dw", "--device", "nonsense")
     assert "3 arguments" in fails(capsys, "wgsl", "net.q8ta", "a", "b")
 
 

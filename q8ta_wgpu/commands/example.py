@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Attrs, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.op import Case, Op
-from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
@@ -20,10 +20,10 @@ from q8ta_wgpu.passes.lower import lower
 _Q = QParams(0.0625, 3)
 
 
-def example(name: str) -> tuple[Variant, Call, Target]:
-    """The first case that reaches the kernel `name`: a way to run it, the call, and a target it runs on.
+def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target]:
+    """The first case that reaches the kernel `name`: a way to run it, the call, and the first target it runs on.
 
-    Raises InputError, with near matches, where no kernel has that name.
+    Raises InputError where no kernel has that name, with near matches, or none of the targets runs it.
     """
     names = {kernel.name for op in OPS.values() for kernel in op.kernels}
     if name not in names:
@@ -32,13 +32,13 @@ def example(name: str) -> tuple[Variant, Call, Target]:
     own = name.split(".")[0].removeprefix("q8ta_")
     for op in sorted(OPS.values(), key=lambda op: not own.startswith(op.name)):
         for case in op.cases if op.kernels else ():
-            for target in (BASELINE, SOFTWARE):
+            for target in targets:
                 for call in _calls(op, case, target):
                     for kernel in OPS[call.op].kernels:
                         if kernel.name == name and kernel.runs(call, target):
                             reads = tuple(layouts[0] if layouts else None for layouts in input_layouts(kernel, call))
                             return Variant(kernel, reads, allowed(kernel.output, call.output.dtype)[0]), call, target
-    raise InputError(f"no case reaches {name}")
+    raise InputError(f"no case reaches {name} on {' or '.join(target.name for target in targets)}")
 
 
 def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:

@@ -9,7 +9,7 @@ from q8ta_wgpu.commands.example import example
 from q8ta_wgpu.commands.given import device
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.layout import word_count
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
@@ -22,16 +22,16 @@ def wgsl(options: argparse.Namespace) -> None:
     """`wgsl FILE VALUE`: of the dispatch that writes a value of a model. `wgsl KERNEL`: of a case that reaches it."""
     match options.what:
         case [file, value]:
-            print(_of_value(file, value, _target(options.device)))
+            print(_of_value(file, value, _target(options.device) or BASELINE))
         case [kernel]:
-            print(_of_kernel(kernel))
+            print(_of_kernel(kernel, _target(options.device)))
         case given:
             raise InputError(f"wgsl takes a model file and a value, or a kernel's name, found {len(given)} arguments")
 
 
-def _target(text: str | None) -> Target:
+def _target(text: str | None) -> Target | None:
     if text in (None, "reference"):
-        return BASELINE
+        return None
     from q8ta_wgpu.runtime.device import open_device
 
     return open_device(device(text)).target
@@ -47,7 +47,7 @@ def _of_value(file: str, value: str, target: Target) -> str:
     return texts[value]
 
 
-def _of_kernel(name: str) -> str:
-    variant, call, target = example(name)
+def _of_kernel(name: str, target: Target | None) -> str:
+    variant, call, target = example(name, [target] if target else [BASELINE, SOFTWARE])
     params = link.fields(variant.kernel, OPS[call.op], call, word_count(call.output.shape, variant.out))
     return link.link(variant.kernel, OPS[call.op], call, variant.reads, variant.out, params, target)
