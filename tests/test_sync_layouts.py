@@ -241,11 +241,11 @@ def test_unknown_policies_and_impossible_nodes_are_refused() -> None:
 def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     t = TensorType((1, 3, 5, 7), INT8X4, QParams(0.1, 0))
     assert [cost.size(t, layout) for layout in (L4W, L4C, L4C1W)] == [120, 140, 140]
-    add, clone, model = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[-1], cost.MODEL
-    assert cost.base_cost(add, Call("q8ta_add", {}, (t, t), t)) == model.dispatch
-    assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * model.mixed]
+    add, clone = OPS["q8ta_add"].kernels[0], OPS["q8ta_clone"].kernels[-1]
+    assert cost.base_cost(add, Call("q8ta_add", {}, (t, t), t)) == cost.DISPATCH
+    assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * cost.MIXED]
     copied = [cost.read_cost(clone, t, L4C, out) for out in (L4C, L4C1W, L4W)]
-    assert copied == [140 * model.element, 280 * model.element, 140 * model.gather]
+    assert copied == [140 * cost.ELEMENT, 280 * cost.ELEMENT, 140 * cost.GATHER]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

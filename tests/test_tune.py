@@ -324,7 +324,7 @@ def test_a_measured_kernel_need_not_suit() -> None:
     call = MODEL.graph.call(node)
     by_rule = {s.node.output: s.variant.kernel.name for s in sync_layouts(MODEL.graph, BASELINE).steps}
     way = next(way for way in tune.candidates(call, BASELINE, [L4C]) if not way.kernel.preferred(call, BASELINE))
-    measured = cost.Measurements({call: {way: 1e12}})
+    measured = {call: {way: 1e12}}
     steps = {s.node.output: s for s in sync_layouts(MODEL.graph, BASELINE, measured=measured).steps}
     assert steps[node.output].variant.kernel is way.kernel
     others = {name: s.variant.kernel.name for name, s in steps.items() if name != node.output and name in by_rule}
@@ -339,7 +339,7 @@ def test_a_kernel_is_told_apart_from_its_namesakes() -> None:
     twin = replace(kernel)
     assert twin != kernel and twin.name == kernel.name
     way = Variant(twin, tuple(L4C if i == 0 else None for i in range(len(call.inputs))), L4C)
-    measured = cost.Measurements({call: {way: 1.0, replace(way, kernel=kernel): 2.0}})
+    measured = {call: {way: 1.0, replace(way, kernel=kernel): 2.0}}
     steps = {s.node.output: s for s in sync_layouts(MODEL.graph, BASELINE, measured=measured).steps}
     assert steps[node.output].variant == way
 

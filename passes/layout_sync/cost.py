@@ -5,13 +5,13 @@ with the bytes it takes in its layout, padding included.
 
 | what                                                         | cost                                         |
 |--------------------------------------------------------------|----------------------------------------------|
-| any dispatch                                                 | `dispatch`, and the bytes of its constants   |
+| any dispatch                                                 | DISPATCH, and the bytes of its constants     |
 | result                                                       | its bytes                                    |
 | operand of a kernel that walks whole words                   | its bytes                                    |
-| the same, synced with a result in another layout             | its bytes times `mixed`                      |
-| operand read element by element (`map` kernels)              | its bytes times `element`                    |
-| the same, the result in another layout                       | its bytes times `element` times 2            |
-| the same, the result's packed dimension another              | its bytes times `gather`                     |
+| the same, synced with a result in another layout             | its bytes times MIXED                        |
+| operand read element by element (`map` kernels)              | its bytes times ELEMENT                      |
+| the same, the result in another layout                       | its bytes times ELEMENT times 2              |
+| the same, the result's packed dimension another              | its bytes times GATHER                       |
 | what a kernel does beyond that                               | `Kernel.cost(call)`                          |
 | transition                                                   | that of the q8ta_clone dispatch, once a copy |
 | free view; constant in any layout                            | 0                                            |
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from q8ta_wgpu.ir.graph import INT8, INT8X4, Call, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
@@ -34,30 +33,21 @@ AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
 """The packed axis of every layout a kernel may see."""
 
 
-@dataclass(frozen=True)
-class CostModel:
-    """The constants of the table above.
+DISPATCH = float(1 << 20)
+"""Bytes a GPU moves in the time of a dispatch that does nothing: 5.5 MB on an H200 (1.9 microseconds), 0.25 MB on a
+GPU of 50 GB/s (5 microseconds); this is for one of 300 GB/s."""
 
-    The factors were measured on an H200 with kernels of 150 to 300 MB, against the 3.9 TB/s of a kernel that walks
-    whole words in one layout: such kernels between two layouts 1.8 to 2.9, q8ta_clone element by element within a
-    layout 0.84, within a packed dimension 0.46, from 4C to 4W 0.37, from 4W to 4C 0.49 TB/s. Tiled clones and
-    quantizes between 4C and rows reach 2.5 to 3.4 and say so in their own `cost`.
+MIXED, ELEMENT, GATHER = 3.0, 8.0, 20.0
+"""Times an int8 operand's bytes; float32 ones count a quarter of the last two.
 
-    Attributes:
-        dispatch: bytes a GPU moves in the time of a dispatch that does nothing: 5.5 MB on an H200 (1.9 microseconds),
-            0.25 MB on a GPU of 50 GB/s (5 microseconds); this is for one of 300 GB/s.
-        mixed, element, gather: times an int8 operand's bytes; float32 ones count a quarter of the last two.
-        tie: times the place in LAYOUT_ORDER: equal costs give uniform layouts, and so fewer distinct shaders.
-    """
+Measured on an H200 with kernels of 150 to 300 MB, against the 3.9 TB/s of a kernel that walks whole words in one
+layout: such kernels between two layouts 1.8 to 2.9, q8ta_clone element by element within a layout 0.84, within a
+packed dimension 0.46, from 4C to 4W 0.37, from 4W to 4C 0.49 TB/s. Tiled clones and quantizes between 4C and rows
+reach 2.5 to 3.4 and say so in their own `cost`."""
 
-    dispatch: float = float(1 << 20)
-    mixed: float = 3.0
-    element: float = 8.0
-    gather: float = 20.0
-    tie: float = 2.0**-10
+TIE = 2.0**-10
+"""Times the place in LAYOUT_ORDER: equal costs give uniform layouts, and so fewer distinct shaders."""
 
-
-MODEL = CostModel()
 _RANK = {layout: rank for rank, layout in enumerate(LAYOUT_ORDER)}
 
 
@@ -71,56 +61,45 @@ def size(t: TensorType, layout: Layout) -> int:
     return _bytes(t.shape, layout)
 
 
-def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout, model: CostModel = MODEL) -> float:
+def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout) -> float:
     """Cost of one activation operand read in `layout` by a dispatch that writes `out`."""
     moved, same = size(t, layout), AXIS[layout] == AXIS[out]
     if not kernel.by_element:
-        return moved * (model.mixed if kernel.synced and layout != out else 1.0)
-    factor = model.gather if not same else model.element * (1.0 if layout == out else 2.0)
+        return moved * (MIXED if kernel.synced and layout != out else 1.0)
+    factor = GATHER if not same else ELEMENT * (1.0 if layout == out else 2.0)
     return moved * (factor if t.dtype == INT8X4 else max(factor / 4, 1.0))
 
 
-def write_cost(t: TensorType, layout: Layout, model: CostModel = MODEL) -> float:
+def write_cost(t: TensorType, layout: Layout) -> float:
     """Cost of a result written in a layout."""
-    return size(t, layout) + model.tie * _RANK[layout]
+    return size(t, layout) + TIE * _RANK[layout]
 
 
-def base_cost(kernel: Kernel, call: Call, model: CostModel = MODEL) -> float:
+def base_cost(kernel: Kernel, call: Call) -> float:
     """Cost of a dispatch in any layout: the launch, its constants and the kernel's own estimate."""
     op = OPS[call.op]
     constants = [t for position, t in enumerate(call.inputs) if op.operand(position, call.attrs).constant]
-    return model.dispatch + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
+    return DISPATCH + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
 
 
-def dispatch_cost(variant: Variant, call: Call, model: CostModel = MODEL) -> float:
+def dispatch_cost(variant: Variant, call: Call) -> float:
     """Cost of one dispatch: a call run in a variant."""
     kernel, out = variant.kernel, variant.out
     pairs = zip(call.inputs, variant.reads, strict=True)
-    reads = sum(read_cost(kernel, t, layout, out, model) for t, layout in pairs if layout is not None)
-    return base_cost(kernel, call, model) + reads + write_cost(call.output, out, model)
+    reads = sum(read_cost(kernel, t, layout, out) for t, layout in pairs if layout is not None)
+    return base_cost(kernel, call) + reads + write_cost(call.output, out)
 
 
-@dataclass(frozen=True, eq=False)
-class Measurements:
-    """Costs measured on one adapter, in the unit of the estimates: bytes a copy moves there in the same time.
+Measurements = Mapping[Call, Mapping[Variant, float]]
+"""What each measured variant of each measured call costs on one adapter, in the unit of the estimates: bytes a copy
+moves there in the same time.
 
-    Measured and estimated costs of one call never compete. A measured call runs in one of its measured variants,
-    preferred or not; a call that is not measured keeps its estimate. A transition between a measured value's layouts
-    that nobody measured costs no more than `copy_cost`, so that no plan avoids it for a guess: whoever tunes measures
-    the transitions of a plan and plans again.
+Measured and estimated costs of one call never compete. A measured call runs in one of its measured variants,
+preferred or not; a call that is not measured keeps its estimate. A transition between a measured value's layouts
+that nobody measured costs no more than `copy_cost`, so that no plan avoids it for a guess: whoever tunes measures
+the transitions of a plan and plans again."""
 
-    Attributes:
-        calls: the cost of each measured variant of each call.
-    """
-
-    calls: Mapping[Call, Mapping[Variant, float]] = field(default_factory=dict)
-
-    def variants(self, call: Call) -> Mapping[Variant, float]:
-        """What each measured variant of a call costs; empty if it was not measured."""
-        return self.calls.get(call, {})
-
-
-UNMEASURED = Measurements()
+UNMEASURED: Measurements = {}
 
 
 def copy_cost(t: TensorType, source: Layout, out: Layout) -> float:

@@ -19,15 +19,7 @@ from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Option, Problem, cheapest
-from q8ta_wgpu.passes.layout_sync.table import (
-    Transitions,
-    clone_call,
-    problem_of,
-    registered,
-    transitions,
-)
-
-__all__ = ["POLICIES", "Plan", "Step", "sync_layouts"]
+from q8ta_wgpu.passes.layout_sync.table import Transitions, clone_call, problem_of, registered, transitions
 
 POLICIES = ("optimal", "greedy")
 SLACK = 1e-9
@@ -93,7 +85,7 @@ def sync_layouts(
         found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
         return plan_of(graph, target, problem, found, "greedy", measured=measured)
     found, bound = optimal(problem)
-    if found.cost(problem) > bound * (1 + SLACK) and not measured.calls:  # the sweep's layouts may not be measured
+    if found.cost(problem) > bound * (1 + SLACK) and not measured:  # the sweep's layouts may not be measured
         swept = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
         found = min(found, swept, key=lambda assignment: assignment.cost(problem))
     return plan_of(graph, target, problem, found, "optimal", bound, measured)

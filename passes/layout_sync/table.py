@@ -70,7 +70,7 @@ def options(
     views = [] if any(name in graph.constants for name in node.inputs) else free_views(call, target)
     types = call.unscaled().inputs, call.output.unscaled()
     same: tuple[object, ...] = (call.op, types, tuple((v.out, *v.reads[0]) for v in views))
-    if variants := measured.variants(call):
+    if variants := measured.get(call):
         key = (*same, frozenset(variants.items()))
         if key not in known:
             known[key] = undominated([*views, *measured_options(variants)])
@@ -101,10 +101,10 @@ Transitions = Mapping[tuple[Layout, Layout], tuple[float, Kernel]]
 def transitions(t: TensorType, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Transitions:
     """The transitions of a value; among measurements, those that were not measured cost what a copy does."""
     estimated = _estimated_transitions(t, target)
-    if not measured.calls:
+    if not measured:
         return estimated
     found = {pair: (cost.copy_cost(t, *pair), kernel) for pair, (_, kernel) in estimated.items()}
-    variants = measured.variants(clone_call(t))
+    variants = measured.get(clone_call(t), {})
     for variant in sorted(variants, key=variants.__getitem__, reverse=True):  # the cheapest comes last
         if variant.reads[0] is not None:
             found[variant.reads[0], variant.out] = variants[variant], variant.kernel
@@ -132,7 +132,7 @@ def clone_call(t: TensorType) -> Call:
 
 
 def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Problem[Layout]:
-    """The layout problem of a graph on a target, under `cost.MODEL` and what was measured."""
+    """The layout problem of a graph on a target, by `cost` and what was measured."""
 
     @functools.cache
     def of_type(t: TensorType) -> Transitions:

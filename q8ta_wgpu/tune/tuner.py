@@ -220,7 +220,7 @@ class _Tuner:
             for call, variants in self.microseconds.items()
             if variants
         }
-        return sync_layouts(self.graph, self.target, self.policy, cost.Measurements(calls))
+        return sync_layouts(self.graph, self.target, self.policy, calls)
 
 
 def _line(done: int, total: int, what: str) -> None:
