@@ -28,14 +28,14 @@ def pays(call: Call, target: Target) -> bool:
     return target.few_cores or pixels * math.prod(weight[1:]) * -(-weight[0] // TILE) <= MOST_LOADS
 
 
-def fold_image(graph: Graph, target: Target | None = None) -> None:
+def fold_image(graph: Graph, target: Target) -> None:
     """Makes quantize -> q8ta_conv2d one q8ta_conv2d_image, whatever the convolution's epilogue, where the convolution
-    is all that reads the int8 image, q8ta_conv2d_image takes it, and it `pays` on the target; None for any."""
+    is all that reads the int8 image, q8ta_conv2d_image takes it, and it `pays` on the target."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         quantize = rewriter.only_producer(node.inputs[0]) if node.op == CONVOLUTION else None
         merged = _merged(graph, quantize, node) if quantize is not None and quantize.op == "quantize" else None
-        if merged is not None and (target is None or pays(graph.call(merged), target)):
+        if merged is not None and pays(graph.call(merged), target):
             rewriter.replace(node, merged)
     rewriter.commit()
 

@@ -66,7 +66,7 @@ def graphs() -> Iterator[Graph]:
 
 def folded(graph: Graph) -> Graph:
     graph = graph.copy()
-    fold_image(graph)
+    fold_image(graph, SOFTWARE)
     graph.prune()
     verify(graph, RUNNABLE)
     return graph

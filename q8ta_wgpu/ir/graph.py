@@ -154,10 +154,6 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     uint8: set[str] = field(default_factory=set)
 
-    def producers(self) -> dict[str, Node]:
-        """The node that writes each non-constant, non-input value."""
-        return {node.output: node for node in self.nodes}
-
     def users(self) -> dict[str, list[Node]]:
         """The nodes that read each value (a node reading it twice is listed once)."""
         found: dict[str, list[Node]] = {name: [] for name in self.types}

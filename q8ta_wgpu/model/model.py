@@ -82,7 +82,7 @@ class Model:
 def load(path: str | Path) -> Model:
     """Reads a .q8ta file.
 
-    Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, from a later version, altered
+    Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, of another version, altered
     (its checksum differs), or whose graph breaks a rule.
     """
     return Model(*file.load(path))
