@@ -9,12 +9,11 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, four_words
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, ONLY_4W, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Case, Op, Operand, dims, reads_same_place
+from q8ta_wgpu.ir.op import RANGE, Attr, Case, Op, Operand, dims, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channel_tile
-from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 
 
 def _infer_quantize(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -91,7 +90,7 @@ OPS = (
         infer=_infer_quantize,
         reference=_quantize,
         reads=reads_same_place,
-        schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
+        schema=RANGE,
         kernels=(
             Kernel(
                 "quantize.rows",

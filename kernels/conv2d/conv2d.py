@@ -45,9 +45,9 @@ def _depth_quads(call: Call) -> int:
 
 def _params(call: Call) -> Params:
     return {
-        **conv2d_float.params(call),
+        **weighted.convolution_params(call),
         **epilogue.params(call),
-        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        **weighted.zero_words(call),
         "depth_quads": np.uint32(_depth_quads(call)),
     }
 

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from q8ta_wgpu.ir.graph import Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.product import sgemm
-
-
-def params(call: Call) -> Params:
-    """The uniform fields of a convolution's window and groups."""
-    attrs, weight = call.attrs, call.inputs[1].shape
-    return {
-        "kernel": (weight[2], weight[3], 0, 0),
-        "stride": (*attrs["stride"], 0, 0),
-        "padding": tuple(attrs["padding"]),
-        "dilation": (*attrs["dilation"], 0, 0),
-        "channels_per_group": np.uint32(weight[0] // attrs["groups"]),
-        "depth_per_group": np.uint32(weight[1]),
-    }
+from q8ta_wgpu.kernels.product import sgemm, weighted
 
 
 def _sizes(call: Call) -> sgemm.Sizes:
@@ -42,14 +27,14 @@ PRODUCT = sgemm.Product(
     ("x", "weight", "y"),
     _sizes,
     matrix=_is_pointwise,
-    gather="conv2d_gather",
-    params=params,
+    gather=("right_quad=gathered_quad",),
+    params=weighted.convolution_params,
 )
 
 KERNELS = (
     *sgemm.kernels(PRODUCT),
     *share.kernels(
-        Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=params),
+        Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=weighted.convolution_params),
         lambda call: call.inputs[1].shape[1:],
     ),
 )

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, canonical
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 
-ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 LARGEST_SPAN = 16
 """Input words of a row that a thread may hold in registers."""
 
@@ -58,7 +57,7 @@ def _params(call: Call) -> Params:
     return {
         **epilogue.params(call),
         "padding": tuple(attrs["padding"]),
-        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        **weighted.zero_words(call),
         "kernel_y": np.uint32(height),
         "stride_y": np.uint32(attrs["stride"][0]),
         "dilation_y": np.uint32(attrs["dilation"][0]),

@@ -14,10 +14,9 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Layout, Shape, canonical
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape, canonical
 from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Op, Operand
-from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
@@ -34,7 +33,6 @@ IMAGE: Mapping[str, Attr] = {
 }
 """How the image is quantized: attributes of `quantize` and of its result's type."""
 
-ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 WIDE = (*weighted.PER_CHANNEL, "weight")
 
 
@@ -57,13 +55,10 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _params(call: Call) -> Params:
-    attrs, (_, _, kh, kw) = call.attrs, call.inputs[1].shape
+    attrs = call.attrs
     return {
         **epilogue.params(call),
-        "kernel": (kh, kw, 0, 0),
-        "stride": (*attrs["stride"], 0, 0),
-        "padding": tuple(attrs["padding"]),
-        "dilation": (*attrs["dilation"], 0, 0),
+        **weighted.window_params(call),
         **arithmetic.quantize_fields(QParams(attrs["x_scale"], attrs["x_zero"]), attrs["x_lo"], attrs["x_hi"]),
     }
 
@@ -84,32 +79,25 @@ def _weight_rows(call: Call, weight: Array) -> Array:
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
 
 
-def _fits(call: Call, target: Target, tile: gemm.Tile) -> bool:
-    return tile.fits(target)
-
-
-def _constants(call: Call, tile: gemm.Tile) -> dict[str, int]:
-    """With the tile's, the kernel's size: every byte's tap is found by divisions, by a constant they are few steps."""
-    _, _, kh, kw = call.inputs[1].shape
-    return {**tile.at_depth(-(-_sizes(call)[2] // 4)).constants, "TAPS": kh * kw, "KERNEL_WIDTH": kw}
-
-
-def _tile_params(call: Call, tile: gemm.Tile) -> Params:
-    return {**gemm.params(tile, _sizes(call)), **_params(call)}
-
-
 def _product(label: str, tile: gemm.Tile) -> Kernel:
+    fields = gemm.kernel_fields(tile, _sizes)
+
+    def constants(call: Call) -> dict[str, int]:
+        """With the tile's, the kernel's size: a byte's tap is found by divisions, which by a constant are few steps."""
+        _, _, kh, kw = call.inputs[1].shape
+        return {**fields["constants"](call), "TAPS": kh * kw, "KERNEL_WIDTH": kw}
+
     return Kernel(
         f"q8ta_conv2d_image.implicit_{label}",
         (tile.body, "dot", "gemm_window_image", "gemm_pixels", "sums_planes"),
         (FLOAT, ONLY_4C),
         ONLY_4C | FLOAT,
-        supports=functools.partial(_fits, tile=tile),
+        supports=lambda call, target: tile.fits(target),
         preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes, narrow=True),
         wide=WIDE,
-        params=functools.partial(_tile_params, tile=tile),
+        params=lambda call: {**gemm.params(tile, _sizes(call)), **_params(call)},
         prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
-        **{**gemm.kernel_fields(tile, _sizes), "constants": functools.partial(_constants, tile=tile)},
+        **{**fields, "constants": constants},
     )
 
 

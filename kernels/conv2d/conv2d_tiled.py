@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, canonical
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, weighted
 
-ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 OUTPUT = ONLY_4C | FLOAT
 LARGEST_UNROLLED = 7
 """Kernel extent up to which a depthwise strip is unrolled."""
@@ -73,14 +72,7 @@ def _product_params(tile: gemm.Tile, call: Call) -> Params:
     if _is_pointwise(call):
         h, w = _sums(call)[2:]
         return {**fields, "row_grid": (h, w, 0, 0), "x_grid": (x[2], x[3], 0, 0), "step_grid": (*attrs["stride"], 0, 0)}
-    return {
-        **fields,
-        "kernel": (*call.inputs[1].shape[2:], 0, 0),
-        "stride": (*attrs["stride"], 0, 0),
-        "padding": tuple(attrs["padding"]),
-        "dilation": (*attrs["dilation"], 0, 0),
-        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
-    }
+    return {**fields, **weighted.window_params(call), **weighted.zero_words(call)}
 
 
 def _reading(call: Call) -> str:
@@ -213,7 +205,7 @@ def _dw_params(call: Call) -> Params:
     return {
         **epilogue.params(call),
         "padding": tuple(call.attrs["padding"]),
-        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        **weighted.zero_words(call),
     }
 
 

@@ -1,5 +1,5 @@
-// Rows of x as im2col would lay them out, found while loading: k runs over (tap, channel). A reading of x fills the hooks
-// `place_of` and `load_x`: by whole vectors, by words, or by bytes.
+// Rows of x as im2col would lay them out, found while loading: k runs over (tap, channel). A reading of x fills the
+// hooks `place_of` and `load_x`: by whole vectors, by words, or by bytes.
 
 // Where the window of a pixel of the result begins: first row of its image, row and column in it.
 struct Row { image: u32, y: u32, x: u32 }
@@ -38,7 +38,8 @@ struct WordPlaces { y: vec4<u32>, x: vec4<u32>, channel: vec4<u32> }
 fn place_of_words(k: u32) -> WordPlaces {
   let word = 4u * k + vec4<u32>(0u, 1u, 2u, 3u);
   let tap = word / params.row_words;
-  return WordPlaces(tap / params.kernel.y * params.dilation.x, tap % params.kernel.y * params.dilation.y, word % params.row_words);
+  return WordPlaces(
+    tap / params.kernel.y * params.dilation.x, tap % params.kernel.y * params.dilation.y, word % params.row_words);
 }
 
 fn load_word(row: Row, y_step: u32, x_step: u32, channel: u32) -> u32 {
@@ -58,8 +59,9 @@ fn load_words(row: Row, place: WordPlaces) -> vec4<u32> {
     load_word(row, place.y.w, place.x.w, place.channel.w));
 }
 
-// --- bytes, for images of one channel: k runs over taps alone, four of them to a word. A pixel's word holds its value in
-// lane 0. Taps past the last meet weights of 0 ---
+// --- bytes, for images of one channel: k runs over taps alone, four of them to a word ---
+
+// A pixel's word holds its value in lane 0. Taps past the last meet weights of 0.
 
 struct BytePlaces { y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }
 

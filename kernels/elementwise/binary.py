@@ -13,9 +13,8 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
 
-RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
 
@@ -119,13 +118,13 @@ def _int8_params(call: Call) -> Params:
     return fields
 
 
-def _number(b: Builder, operand: Any, rank: int) -> float | None:
-    """A Python number, or the value of a constant with one element that broadcasts; None for anything else."""
+def number_of(b: Builder, operand: Any, other: str) -> float | None:
+    """A Python number, or the value of a one-element constant that does not add dimensions to `other`; else None."""
     if not isinstance(operand, str):
         return float(operand)
     array = b.array(operand)
-    one = array is not None and array.size == 1 and array.ndim <= rank
-    return float(array.reshape(())) if array is not None and one else None
+    fits = array is not None and array.size == 1 and array.ndim <= len(b.type(other).shape)
+    return float(array.reshape(())) if array is not None and fits else None
 
 
 def _import(op: str, sign: float = 1.0) -> Import:
@@ -134,11 +133,11 @@ def _import(op: str, sign: float = 1.0) -> Import:
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         alpha = sign * float(args.get("alpha", 1))
         left, right = args["self"], args["other"]
-        first = _number(b, left, len(b.type(right).shape)) if isinstance(right, str) else None
+        first = number_of(b, left, right) if isinstance(right, str) else None
         if first is not None and not b.is_constant(right):
             factor, term = (first, 0.0) if op == "mul" else (alpha, first)
             return b.emit("affine", (right,), {"factor": factor, "term": term})
-        number = _number(b, right, len(b.type(left).shape))
+        number = number_of(b, right, left)
         if number is not None:
             factor, term = (number, 0.0) if op == "mul" else (1.0, alpha * number)
             return b.emit("affine", (left,), {"factor": factor, "term": term})
@@ -196,6 +195,25 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
 add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _lower_sum)
 mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
 
+
+def _kernels(name: str) -> tuple[Kernel, ...]:
+    """By whole words where all shapes are the same, else by elements."""
+    apply = f"apply={name}"
+    return (
+        Kernel(
+            name,
+            ("binary_int8x4", "words", apply),
+            (ANY_INT8,),
+            ANY_INT8,
+            synced=True,
+            threads=eight_words,
+            supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
+            params=_int8_params,
+        ),
+        Kernel(f"{name}.broadcast", ("binary_int8x4", "map", apply), (ANY_INT8,), ANY_INT8, params=_int8_params),
+    )
+
+
 q8ta_add = Op(
     name="q8ta_add",
     operands=INT8_PAIR,
@@ -208,21 +226,7 @@ q8ta_add = Op(
         "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
-    kernels=(
-        Kernel(
-            "q8ta_add",
-            ("binary_int8x4", "words", "apply=q8ta_add"),
-            (ANY_INT8,),
-            ANY_INT8,
-            synced=True,
-            threads=eight_words,
-            supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
-            params=_int8_params,
-        ),
-        Kernel(
-            "q8ta_add.broadcast", ("binary_int8x4", "map", "apply=q8ta_add"), (ANY_INT8,), ANY_INT8, params=_int8_params
-        ),
-    ),
+    kernels=_kernels("q8ta_add"),
 )
 
 q8ta_mul = Op(
@@ -232,19 +236,5 @@ q8ta_mul = Op(
     reference=_mul_int8,
     reads=reads_same_place,
     schema={**RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
-    kernels=(
-        Kernel(
-            "q8ta_mul",
-            ("binary_int8x4", "words", "apply=q8ta_mul"),
-            (ANY_INT8,),
-            ANY_INT8,
-            synced=True,
-            threads=eight_words,
-            supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
-            params=_int8_params,
-        ),
-        Kernel(
-            "q8ta_mul.broadcast", ("binary_int8x4", "map", "apply=q8ta_mul"), (ANY_INT8,), ANY_INT8, params=_int8_params
-        ),
-    ),
+    kernels=_kernels("q8ta_mul"),
 )

@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same_place, same_as_first
+from q8ta_wgpu.kernels.elementwise.binary import number_of
 
 Float64 = NDArray[np.float64]
 
@@ -113,17 +114,8 @@ def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("pow", (args["self"],), {"exponent": exponent})
 
 
-def _scalar(b: Builder, operand: Any, x: str) -> float | None:
-    """A Python number, or the value of a one-element constant that does not add dimensions to `x`; else None."""
-    if not isinstance(operand, str):
-        return float(operand)
-    array = b.array(operand)
-    fits = array is not None and array.size == 1 and array.ndim <= len(b.type(x).shape)
-    return float(array.reshape(())) if array is not None and fits else None
-
-
 def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
-    number = _scalar(b, args["other"], args["self"])
+    number = number_of(b, args["other"], args["self"])
     if number is None:
         return b.emit("mul", (args["self"], b.emit("reciprocal", (args["other"],))))
     if number == 0:
@@ -132,7 +124,7 @@ def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_rsub(b: Builder, args: Mapping[str, Any]) -> str:
-    number, alpha = _scalar(b, args["other"], args["self"]), float(args["alpha"])
+    number, alpha = number_of(b, args["other"], args["self"]), float(args["alpha"])
     if number is None:
         return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
     return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})

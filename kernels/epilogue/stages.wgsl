@@ -1,5 +1,5 @@
-// The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a stage
-// that fills them, `unrounded` and `joined` change nothing and `store_value` stores a word.
+// The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a
+// stage that fills them, `unrounded` and `joined` change nothing and `store_value` stores a word.
 
 // Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
 // rounding conversion is one instruction on some devices.

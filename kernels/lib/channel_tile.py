@@ -6,11 +6,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import Params
-from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
-
-ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
-ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
 
 TILE = 2048
 """Words of a tile, 8 KiB of workgroup memory."""

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import INT8X4, Call
-from q8ta_wgpu.ir.kernel import Kernel, Params
+from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 
 NARROW = ("Words=u32", "Ints=i32", "Floats=f32")
 WIDE = ("Words=vec4<u32>", "Ints=vec4<i32>", "Floats=vec4<f32>")

@@ -82,7 +82,7 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel,
     return (
         replace(
             kernel,
-            source=(*source, *(("alone",) if "map" in source else ()), "share"),
+            source=(*source, "share"),
             constants=lambda call: constants(call, 1),
             turns=alone_turns,
         ),

@@ -12,8 +12,8 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
+from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -59,9 +59,6 @@ def _params(call: Call) -> Params:
 
 def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(weight[:, None, :])
-
-
-ONLY_4W = frozenset({Layout.PACKED_INT8_4W})
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:

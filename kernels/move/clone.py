@@ -6,11 +6,10 @@ import functools
 
 from q8ta_wgpu.ir.graph import INT8X4
 from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, eight_words
+from q8ta_wgpu.ir.kernel import ONLY_4C, ONLY_4W, Kernel, LayoutSet, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8
 from q8ta_wgpu.ir.op import Case, Op, Operand, same_as_first
 from q8ta_wgpu.kernels.lib import channel_tile
-from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C, ONLY_4W
 
 
 def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:

@@ -9,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
-from q8ta_wgpu.ir.kernel import Kernel, Params
+from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Import, dims
 from q8ta_wgpu.ir.target import Target
@@ -99,8 +99,8 @@ def _turn_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
 TURNED = Kernel(
     "permute.turned",
     ("permute_turned",),
-    (frozenset({Layout.PACKED_INT8_4W}),),
-    frozenset({Layout.PACKED_INT8_4W}),
+    (ONLY_4W,),
+    ONLY_4W,
     supports=_turns,
     params=_turn_params,
     threads=_turn_threads,

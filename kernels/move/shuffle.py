@@ -9,10 +9,9 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
-from q8ta_wgpu.ir.kernel import Kernel, four_words
+from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, four_words
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.op import extent, reads_same_place
-from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]

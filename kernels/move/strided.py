@@ -124,7 +124,7 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
             threads=four_words,
             cost=lambda call: 3.0 * call.output.numel,
         )
-        for axis, label, layouts in ((1, "channels", CHANNELS_PACKED_INT8), (3, "width", WIDTH_PACKED_INT8))
+        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
     )
 
 

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, Tenso
 from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
 from q8ta_wgpu.kernels.lib import rows
 
@@ -315,7 +315,7 @@ q8ta_batch_norm = Op(
     ),
     infer=_infer_batch_norm_int8,
     reference=_batch_norm_int8,
-    schema={"lo": INT8_RANGE, "hi": INT8_RANGE},
+    schema=RANGE,
     reads=reads_same_place,
     kernels=(
         Kernel(

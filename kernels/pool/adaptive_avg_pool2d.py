@@ -11,11 +11,10 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
-from q8ta_wgpu.kernels.lib.channel_tile import ONLY_4C
 from q8ta_wgpu.kernels.pool import average, pooling
 
 SCHEMA: Mapping[str, Attr] = {"output_size": pair()}

@@ -12,12 +12,12 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, dims
+from q8ta_wgpu.ir.op import RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
-"""The WGSL of averages over windows of 4C, for `channels.kernels`."""
+"""The WGSL of averages over windows of 4C, for `channels.kernel`."""
 
 WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
@@ -29,7 +29,6 @@ UNROLLED = 4
 LIMIT = 1024.0
 """Steps beyond which every zero point saturates: the range of the float-to-integer conversion."""
 
-RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
 """Attributes where the divisor follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
 

@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Op, Operand
+from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Op, Operand
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -151,7 +151,7 @@ q8ta_avg_pool2d = Op(
     operands=(Operand("x", dtypes=(INT8X4,)), Operand("multiplier", constant=True, valid=average.valid_multiplier)),
     infer=_infer_avg_pool_int8,
     reference=_avg_pool_int8,
-    schema={**SCHEMA, **average.RANGE},
+    schema={**SCHEMA, **RANGE},
     reads=pooling.reads,
     work=pooling.work,
     kernels=(

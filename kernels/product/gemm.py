@@ -1,7 +1,7 @@
 """The tiled int8 matrix product behind linear and convolution: tile shapes, packed weights, uniforms and choice.
 
 y[m, c] = sum over k of x[m, k] * w[c, k]. Rows m are pixels or the leading dimensions, k counts vectors of 16 int8.
-kernels/product/gemm.wgsl says how a workgroup shares the work; kernels/gemm_*.wgsl say how x is read.
+kernels/product/gemm.wgsl says how a workgroup shares the work; gemm_rows.wgsl and the gemm_window files how x is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from q8ta_wgpu.kernels.product import weighted
 
 REGISTERS = "gemm_registers"
 PLACES = 4
-"""Turns that finding the place of a vector of x takes at most: gemm_window_thin, gemm_window_image."""
+"""Turns that finding the place of a vector of x takes at most: place_of_bytes, gemm_window_image."""
 
 
 @dataclass(frozen=True)

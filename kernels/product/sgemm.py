@@ -106,7 +106,7 @@ class Product:
         wide: operands bound as vectors where all rows are whole vectors.
         sizes: from a call to the product's sizes.
         matrix: whether the right side of a call lies in memory as a matrix.
-        gather: the WGSL file that reads the right side otherwise, and where rows are no whole vectors.
+        gather: what reads four columns of the right side where it is no matrix: a choice for `right_quad`.
         params: more uniform fields.
     """
 
@@ -115,7 +115,7 @@ class Product:
     wide: tuple[str, ...]
     sizes: Callable[[Call], Sizes]
     matrix: Callable[[Call], bool] = _always
-    gather: str = "sgemm_matrix"
+    gather: tuple[str, ...] = ()
     params: Callable[[Call], Params] = _no_params
 
     def whole(self, call: Call) -> bool:
@@ -141,7 +141,7 @@ def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
         return found.rows >= FEW_ROWS and label == choose(found, target)
 
     def source(call: Call) -> tuple[str, ...]:
-        return product.stem, "sgemm", *(("sgemm_wide",) if product.whole(call) else ("sgemm_narrow", product.gather))
+        return product.stem, "sgemm", *(("sgemm_wide",) if product.whole(call) else ("sgemm_narrow", *product.gather))
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         return tile.groups(product.sizes(call)) * tile.threads, 1, 1

@@ -1,5 +1,5 @@
 // Rows of any length, element by element: neighbouring threads take neighbouring elements, so the columns of a quad are
-// a quarter of a tile apart. Linked: right_quad (sgemm_matrix, or an operator's own).
+// a quarter of a tile apart.
 alias Item = f32;
 const STRIDE = TILE_N;
 
@@ -24,6 +24,15 @@ fn left_quad(base: u32, m: u32, k: u32) -> vec4<f32> {
 
 // Where vector j of load i is kept: k, and the quad of rows.
 fn place_of(i: u32, j: u32) -> vec2<u32> { return vec2<u32>(i % DEPTH, i / DEPTH * 4u + j); }
+
+// The right side as a matrix. Past the end of a row stand the next one's elements, or the buffer's last.
+fn right_quad(base: u32, k: u32, n: u32) -> vec4<f32> {
+  let at = base + k * params.columns + n;
+  let found = vec4<f32>(
+    right_item(at), right_item(at + STRIDE), right_item(at + 2u * STRIDE), right_item(at + 3u * STRIDE),
+  );
+  return select(vec4<f32>(), found, k < params.depth);
+}
 
 fn store_quad(row: u32, n: u32, value: vec4<f32>) {
   for (var j = 0u; j < 4u; j++) {

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, Weight
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
@@ -40,6 +41,30 @@ def input_zero(call: Call) -> int:
     """The zero point of a weighted sum's input: of the int8 operand, or the one a float32 operand is quantized with."""
     zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
     return zero
+
+
+def zero_words(call: Call) -> dict[str, tuple[int, int, int, int]]:
+    """The uniform field of what is read outside of an int8 input: words of its zero point."""
+    return {"x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4}
+
+
+def window_params(call: Call) -> dict[str, tuple[int, int, int, int]]:
+    """Uniform fields of a convolution's window, transposed or not; `padding` begins with top and left."""
+    attrs, (_, _, height, width) = call.attrs, call.inputs[1].shape
+    top, left, bottom, right = (*attrs["padding"], 0, 0)[:4]
+    return {
+        "kernel": (height, width, 0, 0),
+        "stride": (*attrs["stride"], 0, 0),
+        "padding": (top, left, bottom, right),
+        "dilation": (*attrs["dilation"], 0, 0),
+    }
+
+
+def convolution_params(call: Call) -> Params:
+    """Uniform fields of a convolution's window and groups, transposed or not."""
+    channels, depth = call.inputs[1].shape[:2]
+    per_group = np.uint32(channels // call.attrs["groups"])
+    return {**window_params(call), "channels_per_group": per_group, "depth_per_group": np.uint32(depth)}
 
 
 def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:

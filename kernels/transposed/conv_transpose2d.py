@@ -144,18 +144,6 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
     return -((span - first - padding) // stride), max((last + padding) // stride, exists)
 
 
-def _params_float(call: Call) -> Params:
-    attrs, weight = call.attrs, call.inputs[1].shape
-    return {
-        "kernel": (weight[2], weight[3], 0, 0),
-        "stride": (*attrs["stride"], 0, 0),
-        "padding": (*attrs["padding"], 0, 0),
-        "dilation": (*attrs["dilation"], 0, 0),
-        "channels_per_group": np.uint32(weight[0] // attrs["groups"]),
-        "depth_per_group": np.uint32(weight[1]),
-    }
-
-
 def _group(call: Call) -> tuple[int, int]:
     """Outputs and inputs of a group. Four depthwise channels count as one, whose weights lie on a diagonal."""
     channels, depth = call.inputs[1].shape[:2]
@@ -167,7 +155,7 @@ def _params(call: Call) -> Params:
     return {
         **tiled.phase_params(call),
         **epilogue.params(call),
-        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        **weighted.zero_words(call),
         "channels_per_group": np.uint32(channels),
         "depth_per_group": np.uint32(depth),
         "depth_quads": np.uint32(-(-depth // 4)),
@@ -267,7 +255,13 @@ conv_transpose2d = Op(
     reads=_reads,
     schema=SCHEMA,
     kernels=share.kernels(
-        Kernel("conv_transpose2d", ("conv_transpose2d", "map"), (FLOAT,), FLOAT, params=_params_float),
+        Kernel(
+            "conv_transpose2d",
+            ("conv_transpose2d", "map"),
+            (FLOAT,),
+            FLOAT,
+            params=weighted.convolution_params,
+        ),
         lambda call: call.inputs[1].shape[1:],
     ),
     aten={"aten.conv_transpose2d.input": _conv_transpose, "aten.conv_transpose1d.default": _import_conv_transpose1d},

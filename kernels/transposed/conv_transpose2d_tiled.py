@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout, Shape, canonical
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, weighted
 
-ONLY_4C = frozenset({Layout.PACKED_INT8_4C})
 MOST_PHASES = 64
 """Phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and their weights are padded the more."""
 
@@ -111,10 +110,7 @@ def phase_params(call: Call) -> Params:
     divisor = [math.gcd(s, d) for s, d in zip(attrs["stride"], attrs["dilation"], strict=True)]
     reach = [d // g for d, g in zip(attrs["dilation"], divisor, strict=True)]
     return {
-        "kernel": (*call.inputs[1].shape[2:], 0, 0),
-        "stride": (*attrs["stride"], 0, 0),
-        "padding": (*attrs["padding"], 0, 0),
-        "dilation": (*attrs["dilation"], 0, 0),
+        **weighted.window_params(call),
         "divisor": (*divisor, 0, 0),
         "step": (*steps, 0, 0),
         "reach": (*reach, 0, 0),
@@ -134,7 +130,7 @@ def _params(call: Call, tile: gemm.Tile) -> Params:
         "phase_vectors": np.uint32(shortest.steps(_vectors(call)) * shortest.step * shortest.split),
         "row_words": np.uint32(-(-x[1] // 4)),
         "phase_grid": (*_grid(call), 0, 0),
-        "x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4,
+        **weighted.zero_words(call),
     }
     return fields
 

@@ -14,6 +14,8 @@ from q8ta_wgpu.ir.target import Target
 
 LayoutSet = frozenset[Layout]
 FLOAT: LayoutSet = frozenset({ROW_MAJOR})
+ONLY_4C: LayoutSet = frozenset({Layout.PACKED_INT8_4C})
+ONLY_4W: LayoutSet = frozenset({Layout.PACKED_INT8_4W})
 ANY: LayoutSet = ANY_INT8 | FLOAT
 """Every layout; the linker keeps those that fit the operand's dtype."""
 

@@ -97,6 +97,8 @@ def pair(low: int = 1) -> Attr:
 
 
 INT8_RANGE = Attr("int", low=-128, high=127)
+RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
+"""What an int8 result is clamped to."""
 
 
 @dataclass(frozen=True)

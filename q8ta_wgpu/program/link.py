@@ -216,7 +216,7 @@ def link(
     if after and call.output.dtype == INT8X4:
         given.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    dot = "dot_packed" if target.packed_dot else "dot_emulated"
+    dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
     stems = (dot if stem == "dot" else stem for stem in (*source, *(after.source if after else ())))
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{call.output.dtype}" for stem in stems)
     try:
