@@ -15,11 +15,13 @@ from torch.nn import functional as F
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
+from tests import harness
 from tests.harness import stages_of
 
 
@@ -222,6 +224,14 @@ def test_a_negative_pad_takes_no_more_than_there_is(pad: tuple[int, int], fits: 
         return
     _, found, expected = _float(Net(lambda _, x: F.pad(x, pad, value=9.0)), x)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_pad_of_an_int8_scalar(vulkan: Device) -> None:
+    """A model file may hold it: the kernel for 4C asked for rows and columns that it has not."""
+    graph, inputs = harness.int8_only_graph(OPS["pad"], Case(((),), {"padding": (), "value": 1.0}))
+    for name, plan in harness.plans(graph, 0):
+        (found,) = harness.run_poisoned(graph, inputs, plan, vulkan)
+        np.testing.assert_array_equal(found, inputs["x"], err_msg=name)
 
 
 def test_a_tuned_network_of_cats_and_slices_keeps_its_bytes(

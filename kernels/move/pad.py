@@ -71,7 +71,7 @@ def _around_images(call: Call, target: Target) -> bool:
 
 
 def _around_params(call: Call) -> Params:
-    rows, columns = [0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
+    rows, columns = [0, 0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
     return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0].q, call.attrs["value"])}
 
 
