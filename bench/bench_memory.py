@@ -14,7 +14,6 @@ import torch
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Graph
-from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
@@ -54,16 +53,12 @@ class Memory:
 
 def memory(graph: Graph) -> Memory:
     graph = lower(graph, TARGET)
-    plan = sync_layouts(graph, TARGET)
-    program = build(graph, TARGET, plan)
-    types = graph.types | {step.node.output: step.call.output for step in plan.steps}
-    stored = [*graph.inputs, *(step.node.output for step in plan.steps)]
-    sizes = [4 * word_count(types[name].shape, plan.layouts[name]) for name in stored]
+    program = build(graph, TARGET, sync_layouts(graph, TARGET))
     constants = sum(array.nbytes for array in program.constants) + len(program.uniforms)
     inputs = sum(port.size for port in program.inputs)
     stored_constants = sum(array.nbytes for array in graph.constants.values())
-    slots, buffers = program.activation_bytes, len(program.slots)
-    return Memory(sum(sizes), len(sizes), slots, buffers, inputs, constants, stored_constants)
+    tensors, slots = program.values, program.slots
+    return Memory(sum(tensors), len(tensors), sum(slots), len(slots), inputs, constants, stored_constants)
 
 
 @cache

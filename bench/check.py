@@ -11,11 +11,11 @@ from bench.graphs import candidates, conv, linear, plan_for
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
-from q8ta_wgpu.ir.layout import Layout, pack, unpack
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.session.inputs import from_words, words
 
 
 def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:
@@ -23,14 +23,8 @@ def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, in
     program = build(graph, device.target, plan_for(graph, kernel))
     executor = Executor(program, device)
     try:
-        layouts = {
-            port.name: next(layout for layout in Layout if layout.short == port.layout) for port in program.inputs
-        }
         executor.poison(0x8F7F80FF)
-        (words,) = executor.run([pack(inputs[port.name], layouts[port.name]) for port in program.inputs])
-        port = program.outputs[0]
-        out = next(layout for layout in Layout if layout.short == port.layout)
-        found = unpack(words, port.shape, out) if out.is_int8 else words.reshape(port.shape)
+        (found,) = from_words(program.outputs, executor.run(words(program.inputs, inputs)))
         return int((found != expected).sum())
     finally:
         executor.close()
@@ -76,21 +70,12 @@ def differing(model: q8.Model, device: Device, seed: int) -> tuple[str, int, int
     generator = np.random.default_rng(seed)
     inputs = {name: generator.normal(size=t.shape).astype(np.float32) for name, t in model.inputs.items()}
     with q8.Session(model, device) as session:
-        outputs = session(**inputs)
+        outputs = model.structure.flatten(session(**inputs))
         name = session.name
     expected = reference.run(model.graph, inputs)
-    wanted = model.structure.unflatten([expected[output] for output in model.graph.outputs])
-    pairs = list(zip(_flat(outputs), _flat(wanted), strict=True))
-    count = sum(int((f.view(np.uint32) != e.view(np.uint32)).sum()) for f, e in pairs)
+    pairs = [(found, expected[output]) for found, output in zip(outputs, model.graph.outputs, strict=True)]
+    count = sum(int((f.view(f"u{f.itemsize}") != e.view(f"u{e.itemsize}")).sum()) for f, e in pairs)
     return name, count, sum(e.size for _, e in pairs)
-
-
-def _flat(outputs: object) -> list[Array]:
-    if isinstance(outputs, np.ndarray):
-        return [outputs]
-    assert isinstance(outputs, (tuple, list, dict))
-    items = outputs.values() if isinstance(outputs, dict) else outputs
-    return [array for item in items for array in _flat(item)]
 
 
 def part_models(options: Options) -> None:

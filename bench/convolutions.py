@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.graphs import candidates, chosen, conv, plan_for, transposed
+from bench.graphs import candidates, chosen, conv, macs, plan_for, transposed
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
@@ -19,16 +19,16 @@ from q8ta_wgpu.runtime.device import Device
 BATCHES = (1, 32)
 
 
-def compare(device: Device, name: str, graph: Graph, macs: int, slow: str = ".direct") -> None:
+def compare(device: Device, name: str, graph: Graph) -> None:
     """Prints every kernel of a graph's node, fastest first, beside the general one."""
     kernels = candidates(graph, device)
     found = compared({kernel.name: load(graph, device, plan_for(graph, kernel)) for kernel in kernels})
-    general = next(us for label, us in found.items() if label.endswith(slow))
+    general = next(us for label, us in found.items() if label.endswith(".direct"))
     pick = chosen(graph, device).name
-    print(f"{name}: {2e-6 * macs / found[pick]:.3f} TOPS, {general / found[pick]:.1f} times the general kernel")
+    print(f"{name}: {2e-6 * macs(graph) / found[pick]:.3f} TOPS, {general / found[pick]:.1f} times the general kernel")
     for label, us in sorted(found.items(), key=lambda item: item[1]):
         mark = "<- chosen" if label == pick else ""
-        print(f"  {label.partition('.')[2]:<18} {us:>10.1f} us {2e-6 * macs / us:>7.3f} TOPS {mark}", flush=True)
+        print(f"  {label.partition('.')[2]:<18} {us:>10.1f} us {2e-6 * macs(graph) / us:>7.3f} TOPS {mark}", flush=True)
 
 
 GROUPED: tuple[tuple[int, int, int, int, int, int], ...] = (
@@ -54,8 +54,7 @@ def part_grouped(options: Options) -> None:
     for batch in options.batches or BATCHES:
         for inputs, outputs, size, kernel, stride, groups in GROUPED:
             graph = conv((batch, inputs, size, size), outputs, kernel, stride, groups)
-            macs = graph.types["y"].numel * inputs // groups * kernel * kernel
-            compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} g{groups} -> {outputs}", graph, macs)
+            compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} g{groups} -> {outputs}", graph)
 
 
 TRANSPOSED: tuple[tuple[int, int, int, int, int, int], ...] = (
@@ -80,8 +79,7 @@ def part_transposed(options: Options) -> None:
     for batch in options.batches or BATCHES:
         for inputs, outputs, size, kernel, stride, padding in TRANSPOSED:
             graph = transposed((batch, inputs, size, size), outputs, kernel, stride, padding)
-            macs = batch * size * size * graph.types["c0"].numel
-            compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}", graph, macs)
+            compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}", graph)
 
 
 IMAGES: Mapping[str, tuple[int, int, int, int, int]] = {

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.graphs import candidates, chosen, one_node, plan_for
+from bench.graphs import candidates, chosen, macs, one_node, plan_for
 from bench.models import read
 from bench.options import Options
-from bench.timing import SPIN_UP, compared, load
+from bench.timing import compared, load, spin
 from q8ta_wgpu.ir.graph import FLOAT32, Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape
@@ -29,6 +28,11 @@ def report(device: Device, title: str, graph: Graph, kernels: dict[str, Kernel],
     for label, us in sorted(found.items(), key=lambda item: item[1]):
         mark = "<- chosen" if kernels[label] is pick else ""
         print(f"  {label:<24} {us:>10.1f} us {work / us:>9.2f} {unit} {mark}", flush=True)
+
+
+def by_tile(device: Device, title: str, graph: Graph) -> None:
+    """Prints every kernel of a product."""
+    report(device, title, graph, {k.name: k for k in candidates(graph, device)}, 2e-6 * macs(graph), "TFLOPS")
 
 
 PRODUCTS: tuple[tuple[Shape, Shape], ...] = (
@@ -53,25 +57,18 @@ def part_products(options: Options) -> None:
     for batch in options.batches or BATCHES:
         for a, b in PRODUCTS:
             shapes = [(batch, *a), (batch, a[0], *b)]
-            graph = one_node("matmul", shapes, {}, dtype=FLOAT32)
-            flops = 2e-6 * graph.types["y"].numel * b[0]
-            kernels = {k.name: k for k in candidates(graph, device)}
-            report(device, f"matmul {shapes[0]} {shapes[1]}", graph, kernels, flops, "TFLOPS")
+            by_tile(device, f"matmul {shapes[0]} {shapes[1]}", one_node("matmul", shapes, {}, dtype=FLOAT32))
         for rows, depth, columns in LINEAR:
             rng = np.random.default_rng(0)
             weights = rng.normal(0, 1, (columns, depth)).astype(np.float32), np.zeros(columns, np.float32)
             graph = one_node("linear", [(batch * rows, depth)], {}, weights, dtype=FLOAT32)
-            kernels = {k.name: k for k in candidates(graph, device)}
-            flops = 2e-6 * graph.types["y"].numel * depth
-            report(device, f"linear {batch * rows}x{depth}x{columns}", graph, kernels, flops, "TFLOPS")
+            by_tile(device, f"linear {batch * rows}x{depth}x{columns}", graph)
         for channels, size, outputs, kernel, stride in CONV:
             shape = (batch, channels, size, size)
             weights = np.ones((outputs, channels, kernel, kernel), np.float32), np.zeros(outputs, np.float32)
             attrs = {"stride": (stride,) * 2, "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1}
             graph = one_node("conv2d", [shape], attrs, weights, dtype=FLOAT32)
-            kernels = {k.name: k for k in candidates(graph, device)}
-            flops = 2e-6 * graph.types["y"].numel * channels * kernel * kernel
-            report(device, f"conv2d {shape} {kernel}x{kernel} s{stride} -> {outputs}", graph, kernels, flops, "TFLOPS")
+            by_tile(device, f"conv2d {shape} {kernel}x{kernel} s{stride} -> {outputs}", graph)
 
 
 SHARES = ((64, 16), (64, 64), *((256, lanes) for lanes in (1, 4, 8, 16, 32, 64, 128, 256)))
@@ -136,9 +133,7 @@ def part_networks(options: Options) -> None:
             shape = (batch, *NETWORKS[stem])
             x = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
             with q8.Session(read(folder, stem).reshape(shape), device) as session:
-                start = time.perf_counter()
-                while time.perf_counter() - start < SPIN_UP:
-                    session(x)
+                spin(session, x)
                 timing = session.time(x, repeats=10, warmup=2)
             kernels: dict[str, list[float]] = {}
             for dispatch, us in zip(timing.program.dispatches, timing.medians, strict=True):

@@ -130,5 +130,6 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
 
 
 def macs(graph: Graph) -> int:
-    """Multiply-accumulates of the graph's node."""
-    return graph.types["y"].numel * int(np.prod(graph.types["c0"].shape[1:]))
+    """Multiply-accumulates of the graph's node, for operators that count them."""
+    counted = OPS[graph.nodes[0].op].macs
+    return counted(graph.call(graph.nodes[0])) if counted else 0

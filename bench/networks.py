@@ -16,11 +16,8 @@ import q8ta_wgpu as q8
 from bench.kernel_sets import general
 from bench.models import read
 from bench.options import Options
-from bench.timing import compared, heaviest, load
+from bench.timing import compared, heaviest, load, spin
 from q8ta_wgpu.runtime.device import Device
-
-SPIN_UP = 0.5
-"""Seconds of work before a network is timed."""
 
 Shape = tuple[int, ...]
 Key = tuple[str, int]
@@ -125,9 +122,7 @@ def _whole(device: Device, model: q8.Model, key: Key, results: Results, times: d
     rng = np.random.default_rng(0)
     inputs = [rng.normal(0, 1, t.shape).astype(np.float32) for t in model.inputs.values()]
     with q8.Session(model, device) as session:
-        start = time.perf_counter()
-        while time.perf_counter() - start < SPIN_UP:
-            session(*inputs)
+        spin(session, *inputs)
         times[WHOLE] = end_to_end(functools.partial(session, *inputs), 30 if key[1] == 1 else 10)
         results.add(key, **times)
         targets = TARGETS.get(key, ()) if TARGETS_OF in device.name else ()

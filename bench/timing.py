@@ -18,9 +18,10 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
 
-SPIN_UP = 0.3
+SPIN_UP = 0.5
 """Seconds of work before the first sample: clocks rise only under load."""
 
 SAMPLE = 2000
@@ -78,6 +79,13 @@ def interleaved(programs: Mapping[str, Loaded]) -> dict[str, float]:
         for name, loaded in programs.items():
             samples[name].append(loaded.microseconds(runs[name]))
     return {name: float(np.median(found)) for name, found in samples.items()}
+
+
+def spin(session: Session, *inputs: Array) -> None:
+    """Calls a session until clocks are up."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < SPIN_UP:
+        session(*inputs)
 
 
 def compared(programs: Mapping[str, Loaded]) -> dict[str, float]:
