@@ -13,8 +13,8 @@ from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Stage
-from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts, preferred
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, sync_layouts
 from q8ta_wgpu.runtime.device import Device
 
 ROUNDED = Epilogue((Requantize(-128, 127),))
@@ -89,9 +89,8 @@ def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
 
 
 def chosen(graph: Graph, device: Device) -> Kernel:
-    """The kernel that is used for the graph's node."""
-    node = graph.nodes[0]
-    return preferred(graph.call(node), device.target)[0].kernel
+    """The kernel that layout sync picks for the graph's node."""
+    return next(step.variant.kernel for step in sync_layouts(graph, device.target).steps if step.node.output == "y")
 
 
 def random_words(graph: Graph, plan: Plan) -> list[Array]:
