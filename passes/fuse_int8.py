@@ -95,8 +95,7 @@ NOT_QUANTIZED = "an input is not quantized"
 
 
 def _note(graph: Graph, node: Node, reason: str) -> None:
-    where = f" ({node.source})" if node.source else ""
-    text = f"{node.output}: {node.op} stays in float32: {reason}{where}"
+    text = f"{node.output}: {node.op} stays in float32: {reason}{node.origin}"
     if text not in graph.notes:
         graph.notes.append(text)
 

@@ -62,9 +62,11 @@ def test_a_layout_that_pads_too_much_is_not_chosen(policy: str, vulkan: Device) 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_tensor_that_fits_in_no_layout_is_named(policy: str) -> None:
-    target = replace(BASELINE, binding_size=4000)
-    with pytest.raises(DeviceError, match=r"value x0 takes 4096 bytes, more than the 4000 bytes .*TiledSession"):
-        sync_layouts(pooled(), target, policy)
+    target, graph = replace(BASELINE, binding_size=4000), pooled()
+    graph.nodes = [replace(graph.nodes[0], source="stem.pool (net.py:7)")]
+    told = r"\(stem.pool \(net.py:7\)\): value x0 takes 4096 bytes, more than the 4000 bytes .*TiledSession"
+    with pytest.raises(DeviceError, match=told):
+        sync_layouts(graph, target, policy)
     unread = Graph(inputs=["x0"], outputs=["x0"], types={"x0": TensorType((1, 1, 64, 64), INT8X4, Q)})
     with pytest.raises(DeviceError, match="input x0 takes 4096 bytes, more than the 4000"):
         sync_layouts(unread, target, policy)

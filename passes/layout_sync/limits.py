@@ -98,15 +98,16 @@ def _packed_size(kernel: Kernel, call: Call, position: int) -> int:
     return kernel.prepack[position](call, np.zeros(t.shape, DTYPES[t.dtype])).nbytes
 
 
-def refusal(call: Call, target: Target, place: str, names: Sequence[str]) -> Exception:
-    """Why no kernel can run a call on a target. `names`: of the inputs, then of the result."""
+def refusal(call: Call, target: Target, node: str, names: Sequence[str]) -> Exception:
+    """Why no kernel can run a call on a target. `node`: what makes the call, for the message; `names`: of the inputs,
+    then of the result."""
     made_for = [kernel for kernel in OPS[call.op].kernels if kernel.supports(call, target)]
     if not made_for:
         types = ", ".join(map(str, call.inputs))
-        return UnsupportedError(f"no kernel of {call.op} can run {place} on {target.name} for inputs {types}")
+        return UnsupportedError(f"no kernel of {call.op} can run {node} on {target.name} for inputs {types}")
     reasons = [reason for kernel in made_for for reason in _excesses(kernel, call, target, names)]
     _, least = min(reasons, default=(1, "no layouts fit both its inputs and its result"))
-    return DeviceError(f"{place}: {least}")
+    return DeviceError(f"{node}: {least}")
 
 
 def too_large(what: str, size: int, target: Target) -> str:

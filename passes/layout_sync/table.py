@@ -82,7 +82,7 @@ def options(
         runs = [kernel_options(fit, call, base) for fit, base in zip(fits, bases, strict=True)]
         known[key] = undominated([*views, *(option for run in runs for option in run)])
     if not known[key]:
-        raise refusal(call, target, f"node {node.output} ({node.op})", (*node.inputs, node.output))
+        raise refusal(call, target, f"node {node.output} ({node.op}){node.origin}", (*node.inputs, node.output))
     return known[key]
 
 

@@ -86,6 +86,11 @@ class Node:
     attrs: Attrs = field(default_factory=dict)
     source: str = ""
 
+    @property
+    def origin(self) -> str:
+        """` (source)` to end a part of a message with; empty where it is not known."""
+        return f" ({self.source})" if self.source else ""
+
 
 class Attributes(Mapping[str, Any]):
     """Attributes that cannot change, so that a call is hashable; lists become tuples."""

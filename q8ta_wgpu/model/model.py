@@ -70,8 +70,8 @@ class Model:
                 shape, _ = OPS[node.op].check(types, node.attrs)
                 graph.types[node.output] = replace(graph.types[node.output], shape=shape)
             except GraphError as error:
-                place = f" ({node.source})" if node.source else ""
-                raise InputError(f"the model cannot take inputs of {wanted}: {node.output}{place}: {error}") from None
+                what = f"{node.output}{node.origin}"
+                raise InputError(f"the model cannot take inputs of {wanted}: {what}: {error}") from None
         try:
             verify(graph, RUNNABLE)
         except GraphError as error:

@@ -95,9 +95,9 @@ class TiledSession:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
         result = np.empty(self._output, model.graph.given(model.graph.outputs[0]))
         height, width = self.window
-        places = list(itertools.product(self._rows, self._columns))
-        windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in places)
-        for (r, c), outputs in zip(places, self.session.run_many(windows), strict=True):
+        pairs = list(itertools.product(self._rows, self._columns))
+        windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in pairs)
+        for (r, c), outputs in zip(pairs, self.session.run_many(windows), strict=True):
             rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
             (found,) = model.structure.flatten(outputs)
             kept = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
@@ -215,9 +215,8 @@ def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: 
     reads = op.reads
     span = reads(graph.call(node), axis, first, last) if reads else None
     if span is None:
-        place = f" ({node.source})" if node.source else ""
         raise InputError(
-            f"the model cannot run in tiles: {node.op}{place} reads more than a neighbourhood of the image"
+            f"the model cannot run in tiles: {node.op}{node.origin} reads more than a neighbourhood of the image"
         )
     return span
 
