@@ -13,7 +13,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, PixelShuffle, Stage, Table
 from q8ta_wgpu.passes.rewriter import Rewriter
 
-PLACES = {"q8ta_add": (1, 0), "q8ta_table": (0,), "dequantize": (0,)}
+POSITIONS = {"q8ta_add": (1, 0), "q8ta_table": (0,), "dequantize": (0,)}
 """What may join a sum, and the operands that may be the sum: of an add the later one first, as it is computed last."""
 
 
@@ -21,25 +21,25 @@ def fold_epilogues(graph: Graph) -> None:
     """One sweep; a sum is changed only where what follows is its single reader and it is no graph output."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        for place in PLACES.get(node.op, ()):
-            found = rewriter.only_producer(node.inputs[place])
-            shuffle = found if found and found.op == "pixel_shuffle" and node.op == "dequantize" else None
-            source = rewriter.only_producer(shuffle.inputs[0]) if shuffle else found
-            merged = _merged(graph, source, shuffle, node, place) if source else None
+        for position in POSITIONS.get(node.op, ()):
+            before = rewriter.only_producer(node.inputs[position])
+            shuffle = before if before and before.op == "pixel_shuffle" and node.op == "dequantize" else None
+            source = rewriter.only_producer(shuffle.inputs[0]) if shuffle else before
+            merged = _merged(graph, source, shuffle, node, position) if source else None
             if merged:
                 rewriter.replace(node, merged)
                 break
     rewriter.commit()
 
 
-def _merged(graph: Graph, source: Node, shuffle: Node | None, node: Node, place: int) -> Node | None:
+def _merged(graph: Graph, source: Node, shuffle: Node | None, node: Node, position: int) -> Node | None:
     """`source` with `node` as further stages, None where its operator or its epilogue does not take them."""
-    others = tuple(name for i, name in enumerate(node.inputs) if i != place)
+    others = tuple(name for i, name in enumerate(node.inputs) if i != position)
     if "epilogue" not in source.attrs or source.output in others:
         return None
     inputs = (*source.inputs, *others)
     try:
-        stages = (*source.attrs["epilogue"].stages, *_stages(graph, shuffle, node, place))
+        stages = (*source.attrs["epilogue"].stages, *_stages(graph, shuffle, node, position))
         attrs = {**source.attrs, "epilogue": Epilogue(stages)}
         OPS[source.op].check(tuple(graph.types[name] for name in inputs), attrs)
     except GraphError:
@@ -47,13 +47,13 @@ def _merged(graph: Graph, source: Node, shuffle: Node | None, node: Node, place:
     return Node(source.op, inputs, node.output, attrs, source.source)
 
 
-def _stages(graph: Graph, shuffle: Node | None, node: Node, place: int) -> tuple[Stage, ...]:
-    """What a node, behind a pixel_shuffle or not, is as stages behind the int8 value it reads at `place`."""
-    q, attrs = graph.types[node.inputs[place]].q, node.attrs
+def _stages(graph: Graph, shuffle: Node | None, node: Node, position: int) -> tuple[Stage, ...]:
+    """What a node, behind a pixel_shuffle or not, is as stages behind the int8 value it reads at `position`."""
+    q, attrs = graph.types[node.inputs[position]].q, node.attrs
     assert q is not None
     match node.op:
         case "q8ta_add":
-            own, other = (attrs[f"{name}_multiplier"] for name in ("ab" if place == 0 else "ba"))
+            own, other = (attrs[f"{name}_multiplier"] for name in ("ab" if position == 0 else "ba"))
             return (Add(attrs["lo"], attrs["hi"], q.zero, own, other, attrs["shift"]),)
         case "q8ta_table":
             return (Table(q.zero),)

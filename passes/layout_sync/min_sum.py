@@ -163,10 +163,10 @@ class _Elimination:
         """The bucket as one part if its table fits the cap, else as few as first fit finds, widest factors first."""
         parts: list[tuple[Scope, list[Factor]]] = []
         for factor in sorted(bucket, key=lambda f: -len(f[0])):
-            for place, (scope, members) in enumerate(parts):
+            for i, (scope, members) in enumerate(parts):
                 union = tuple(sorted({*scope, *factor[0]}))
                 if math.prod(self.sizes[u] for u in union) <= self.cap:
-                    parts[place] = union, [*members, factor]
+                    parts[i] = union, [*members, factor]
                     break
             else:
                 parts.append((factor[0], [factor]))

@@ -30,8 +30,8 @@ class _Value(Generic[L]):
         source: variable of its producer, or its own if it is a graph input.
         stored: the layout for each value of `source`.
         wanted: layouts that some reader can read.
-        transition: [value of source, place in wanted] cost of having it there.
-        reads: (variable, operand position, [option, place in wanted] cost of reading) of each read.
+        transition: [value of source, index in wanted] cost of having it there.
+        reads: (variable, operand position, [option, index in wanted] cost of reading) of each read.
         copies: the variable of its copies, and the members of `wanted` each of its values stands for.
     """
 
@@ -62,9 +62,9 @@ class _Model(Generic[L]):
         for name, layouts in problem.free.items():
             source[name], stored[name] = len(self.sizes), layouts
             self.sizes.append(len(layouts))
-        for name, places in problem.readers().items():
-            if places:
-                self._add(name, source[name], stored[name], places)
+        for name, readers in problem.readers().items():
+            if readers:
+                self._add(name, source[name], stored[name], readers)
 
     def _own_cost(self, choice: Choice[L], option: Option[L]) -> float:
         constants = (
@@ -74,8 +74,8 @@ class _Model(Generic[L]):
         )
         return option.cost + sum(constants)
 
-    def _add(self, name: str, source: int, stored: tuple[L, ...], places: list[tuple[int, int]]) -> None:
-        options = [(index, position, self.problem.choices[index].options) for index, position in places]
+    def _add(self, name: str, source: int, stored: tuple[L, ...], readers: list[tuple[int, int]]) -> None:
+        options = [(index, position, self.problem.choices[index].options) for index, position in readers]
         wanted = tuple(dict.fromkeys(layout for _, p, found in options for layout in self._readable(found, p)))
         price = self.problem.transition
         rows = {s: [0.0 if s == w else price(name, s, w) for w in wanted] for s in dict.fromkeys(stored)}
@@ -102,7 +102,7 @@ class _Model(Generic[L]):
         return self.readable[key]
 
     def _reading(self, options: tuple[Option[L], ...], position: int, wanted: tuple[L, ...]) -> Table:
-        """[option, place in wanted]: what reading costs, infinite where the option cannot."""
+        """[option, index in wanted]: what reading costs, infinite where the option cannot."""
         key = id(options), position, wanted
         if key not in self.reading:
             rows = [[option.reads[position].get(layout, math.inf) for layout in wanted] for option in options]

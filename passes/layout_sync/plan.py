@@ -98,8 +98,8 @@ def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assign
     free: dict[str, Layout] = {}
     for choice, pick in zip(problem.choices, picks, strict=True):
         layouts = [r.memory_layout if r else None for r in pick.reads]
-        costs = {place: _cost_with(option, layouts) for place, option in enumerate(choice.options)}
-        fitting = [place for place in costs if choice.options[place].out == pick.out.memory_layout]
+        costs = {index: _cost_with(option, layouts) for index, option in enumerate(choice.options)}
+        fitting = [index for index in costs if choice.options[index].out == pick.out.memory_layout]
         option = choice.options[min(fitting, key=costs.__getitem__)]
         options.append(option)
         reads.append(tuple(r or cheapest(read) for r, read in zip(layouts, option.reads, strict=True)))

@@ -226,14 +226,14 @@ class _Broadcast(Generic[T]):
     def __init__(self, vals: T | Iterable[T]) -> None:
         self.vals: list[T] = list(vals) if isinstance(vals, Iterable) else [vals]
 
-    def _place(self, index: int) -> int:
+    def _index(self, index: int) -> int:
         return 0 if len(self.vals) == 1 else index
 
     def __getitem__(self, index: int) -> T:
-        return self.vals[self._place(index)]
+        return self.vals[self._index(index)]
 
     def __setitem__(self, index: int, value: T) -> None:
-        self.vals[self._place(index)] = value
+        self.vals[self._index(index)] = value
 
     def __len__(self) -> int:
         return len(self.vals)
@@ -278,8 +278,8 @@ class TensorRepSetList(_Broadcast[TensorRepSet]):
     """
 
     def __getitem__(self, index: int) -> TensorRepSet:
-        place = self._place(index)
-        return self.vals[place] if place < len(self.vals) else NO_STORAGE
+        position = self._index(index)
+        return self.vals[position] if position < len(self.vals) else NO_STORAGE
 
     def any_is_empty(self) -> bool:
         """Whether some set is empty, or there is none at all."""

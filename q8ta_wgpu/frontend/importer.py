@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.nodes import integer, place
+from q8ta_wgpu.frontend.nodes import integer, source_of
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Graph, TensorType
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
@@ -157,13 +157,13 @@ class _Importer(GraphBuilder):
             assert isinstance(index, int)
             parts = values[source.name]
             if isinstance(parts, list) and index >= len(parts):
-                self.source, self.hint = place(node), node.name
+                self.source, self.hint = source_of(node), node.name
                 self.problems.append(f"{source.target} at {self.source or node.name}: result {index} is not supported")
                 return self._placeholder_for(node)
             return parts[index] if isinstance(parts, list) else parts
         if isinstance(node.meta.get("val"), torch.SymInt):
             return integer(node.meta["val"])
-        self.source, self.hint = place(node), node.name
+        self.source, self.hint = source_of(node), node.name
         try:
             args = _arguments(node, values)
             namespace, _, overload = name.partition(".")

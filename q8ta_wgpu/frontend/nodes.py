@@ -76,7 +76,7 @@ def integer(dimension: Any) -> int:
     return int(dimension.node.hint) if isinstance(dimension, torch.SymInt) else int(dimension)
 
 
-def place(node: Node) -> str:
+def source_of(node: Node) -> str:
     """Where in the user's model: `module.path (file.py:12)`."""
     stack = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""

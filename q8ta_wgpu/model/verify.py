@@ -62,45 +62,45 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
 
 
 def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str, runnable: bool) -> None:
-    place = f"node {node.output} ({node.op}){where}" + (f", from {node.source}" if node.source else "")
+    what = f"node {node.output} ({node.op}){where}" + (f", from {node.source}" if node.source else "")
     op = OPS.get(node.op)
     if op is None:
-        raise GraphError(f"{place}: there is no operator {node.op!r}")
+        raise GraphError(f"{what}: there is no operator {node.op!r}")
     for name in node.inputs:
         if name not in defined:
-            raise GraphError(f"{place} reads {name}, which nothing before it writes")
+            raise GraphError(f"{what} reads {name}, which nothing before it writes")
     if node.output in defined:
-        raise GraphError(f"{place} writes {node.output} a second time")
+        raise GraphError(f"{what} writes {node.output} a second time")
     if node.output not in graph.types:
-        raise GraphError(f"{place}: its output has no type")
+        raise GraphError(f"{what}: its output has no type")
     inputs, found = tuple(graph.types[name] for name in node.inputs), graph.types[node.output]
     try:
         shape, dtype = op.check(inputs, node.attrs)
     except GraphError as error:
-        raise GraphError(f"{place}: {error}") from None
+        raise GraphError(f"{what}: {error}") from None
     if (found.shape, found.dtype) != (shape, dtype):
-        raise GraphError(f"{place} gives {_type_text(shape, dtype)}, its type says {found}")
+        raise GraphError(f"{what} gives {_type_text(shape, dtype)}, its type says {found}")
     if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in inputs):
-        raise GraphError(f"{place} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
+        raise GraphError(f"{what} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
     if runnable:
-        _verify_runnable(graph, node, op, place)
+        _verify_runnable(graph, node, op, what)
 
 
-def _verify_runnable(graph: Graph, node: Node, op: Op, place: str) -> None:
+def _verify_runnable(graph: Graph, node: Node, op: Op, what: str) -> None:
     call = graph.call(node)
     if not op.kernels:
-        raise GraphError(f"{place}: the operator has no kernel")
+        raise GraphError(f"{what}: the operator has no kernel")
     if (steps := op.steps(call)) > MAX_WORK:
-        raise GraphError(f"{place} would take {steps:.3g} steps, more than the {MAX_WORK:.3g} one dispatch may take")
+        raise GraphError(f"{what} would take {steps:.3g} steps, more than the {MAX_WORK:.3g} one dispatch may take")
     arrays = [graph.constants.get(name) for name in node.inputs]
     for position, array in enumerate(arrays):
         operand = op.operand(position, call.attrs)
         if not operand.constant:
             continue
         if array is None:
-            raise GraphError(f"{place}: input {position} ({operand.name}) must be a constant")
+            raise GraphError(f"{what}: input {position} ({operand.name}) must be a constant")
         if operand.valid is not None and (text := operand.valid(call, arrays)):
-            raise GraphError(f"{place}: input {position} ({operand.name}) {text}")
+            raise GraphError(f"{what}: input {position} ({operand.name}) {text}")
 
 
 def _type_text(shape: tuple[int, ...], dtype: str) -> str:

@@ -16,7 +16,7 @@ from q8ta_wgpu.passes.layout_sync.limits import too_large
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program import slots as memory
-from q8ta_wgpu.program.program import Dispatch, Place, Port, Program
+from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program
 
 
 def build(graph: Graph, target: Target, plan: Plan) -> Program:
@@ -75,7 +75,7 @@ class _Builder:
         words = word_count(call.output.shape, out)
         params = link.fields(kernel, op, call, words)
         text = link.link(kernel, op, call, step.variant.reads, out, params, self.target)
-        buffers: list[Place] = []
+        buffers: list[BufferRef] = []
         moved = 4 * words
         for position, (name, layout) in enumerate(zip(step.node.inputs, step.variant.reads, strict=True)):
             if name in self.graph.constants:
@@ -122,10 +122,10 @@ class _Builder:
 
     def _port(self, name: str) -> Port:
         t, layout = self.graph.types[name], self.plan.layouts.get(name, Layout.TENSOR_WIDTH_PACKED)
-        place: Place = (
+        buffer: BufferRef = (
             ("slot", self.slot[name]) if name in self.slot else ("constant", self._output_constant(name, layout))
         )
-        return Port(name, t.shape, t.dtype, layout.short, place, 4 * word_count(t.shape, layout))
+        return Port(name, t.shape, t.dtype, layout.short, buffer, 4 * word_count(t.shape, layout))
 
     def _output_constant(self, name: str, layout: Layout) -> int:
         array = self.graph.constants[name]

@@ -29,10 +29,10 @@ def _extent(letter: str, packing: Packing) -> str:
 
 
 def _digit(letter: str, packing: Packing) -> str:
-    place = f"p.{_AXIS[letter.upper()]}"
+    axis = f"p.{_AXIS[letter.upper()]}"
     if letter.islower():
-        return f"{place} % 4u"
-    return place if packing.block("NCHW".index(letter)) == 1 else f"{place} / 4u"
+        return f"{axis} % 4u"
+    return axis if packing.block("NCHW".index(letter)) == 1 else f"{axis} / 4u"
 
 
 def _index(name: str, packing: Packing) -> str:
@@ -52,6 +52,6 @@ def _coord(name: str, packing: Packing) -> str:
         blocks = letter.isupper() and packing.block("NCHW".index(letter)) > 1
         terms.setdefault(letter.upper(), []).append(f"r{turn} % {extent}{' * 4u' if blocks else ''}")
     terms[first] = [f"r{len(rest)}"]
-    place = ", ".join(" + ".join(terms[axis]) for axis in "NCHW")
-    body = "\n  ".join((*lines, f"return vec4<u32>({place});"))
+    position = ", ".join(" + ".join(terms[axis]) for axis in "NCHW")
+    body = "\n  ".join((*lines, f"return vec4<u32>({position});"))
     return f"fn coord_{name}(word: u32, d: vec4<u32>) -> vec4<u32> {{\n  {body}\n}}"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-Place = tuple[Literal["slot", "constant"], int]
+BufferRef = tuple[Literal["slot", "constant"], int]
 """A buffer: a reusable slot or a constant, by index."""
 
 
@@ -19,7 +19,7 @@ class Port:
     shape: tuple[int, ...]
     dtype: str
     layout: str
-    place: Place
+    buffer: BufferRef
     size: int
 
 
@@ -44,7 +44,7 @@ class Dispatch:
     value: str
     source: str
     shader: int
-    buffers: tuple[Place, ...]
+    buffers: tuple[BufferRef, ...]
     uniform: tuple[int, int]
     grid: tuple[int, int, int]
     layouts: tuple[str, ...]

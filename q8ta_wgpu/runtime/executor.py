@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.program.program import Dispatch, Place, Program
+from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
@@ -67,7 +67,7 @@ class Executor:
                 self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
                 self._steps = [self._bind(d) for d in program.dispatches]
                 copies = [
-                    (self.buffer(port.place), _aligned(port.size), offset)
+                    (self.buffer(port.buffer), _aligned(port.size), offset)
                     for port, offset in zip(program.outputs, self._offsets, strict=True)
                 ]
                 self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
@@ -109,9 +109,9 @@ class Executor:
         group = self.device.bind_group(pipeline, [*({"buffer": self.buffer(p)} for p in dispatch.buffers), uniform])
         return pipeline.pipeline, group, dispatch.grid
 
-    def buffer(self, place: Place) -> Any:
-        """The wgpu buffer of a place."""
-        kind, index = place
+    def buffer(self, ref: BufferRef) -> Any:
+        """The wgpu buffer that a program refers to."""
+        kind, index = ref
         return self._slots[index] if kind == "slot" else self._constants[index]
 
     @property
@@ -154,7 +154,7 @@ class Executor:
     def upload(self, inputs: Sequence[Words]) -> None:
         """Writes input words to the buffers of the input ports."""
         for port, words in zip(self.program.inputs, inputs, strict=True):
-            self.device.wgpu.queue.write_buffer(self.buffer(port.place), 0, words)
+            self.device.wgpu.queue.write_buffer(self.buffer(port.buffer), 0, words)
 
     def _read(self, staging: Staging, submitted: Any) -> list[Words]:
         with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
