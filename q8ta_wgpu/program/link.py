@@ -225,10 +225,10 @@ def link(
         raise LinkError(f"kernel {kernel.name}: {error}") from None
 
 
-def complete(text: str, *chosen: str) -> str:
-    """A module of one's own with the definitions it refers to; where several files define a name, one `chosen` does."""
+def complete(text: str) -> str:
+    """A module of one's own with the definitions it refers to."""
     given = {definition.name: definition for definition in scan(text)}
-    reached = _reached(given.values(), given, chosen)
+    reached = _reached(given.values(), given, ())
     return "\n".join((text, *_sources(d for d in reached if d.name not in given)))
 
 

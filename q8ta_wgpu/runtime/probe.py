@@ -179,7 +179,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     found = {}
     for name in ("packed", "emulated"):
-        text = link.complete(f"// probe of the {name} dot product\n{_BINDINGS}{main}", f"dot_{name}")
+        dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
+        text = link.complete(f"// probe of the {name} dot product\n{_BINDINGS}{dot4}{main}")
         _run(device, text, buffers, words, groups, 1)
         repeats, elapsed, best = 1, 0.0, 0.0
         while elapsed < seconds and repeats < 4096:
