@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from q8ta_wgpu.runtime.device import Device, Pipeline, open_device
+from tests.small import small_model
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
@@ -27,6 +28,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-pair", action="store_true", help="test every kernel of a weighted sum with every epilogue"
     )
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small model as a file."""
+    path = tmp_path_factory.mktemp("saved") / "net.q8ta"
+    small_model().save(path)
+    return path.read_bytes()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,9 +15,12 @@ import wgpudawn
 from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.errors import LinkError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, QParams, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.ir.kernel import no_turns
 from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Step
 from q8ta_wgpu.passes.lower import lower
@@ -174,3 +177,31 @@ def test_every_definition_is_in_some_module() -> None:
     used = {line for text in modules() for line in text.splitlines() if line.startswith("// ")}
     dead = {d.place for several in definitions().values() for d in several} - {line[3:] for line in used}
     assert not dead
+
+
+# --- loops ---
+
+LOOP = re.compile(r"\b(?:for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]+);|(while|loop)\b)")
+"""Head of a loop: its bound, or a keyword that tells none."""
+
+
+def test_every_loop_is_accounted_for() -> None:
+    """Trusted shader modules have no loop bound, so an operator whose shader loops over anything but a fixed number (a
+    literal, module constants) or its weight's taps states its work; `verify` holds it below MAX_WORK."""
+    for text, step in modules().items():
+        op = OPS[step.node.op]
+        weighted_sum = isinstance(op.int8, WeightedSum) or op.operands[1:5] == weighted.OPERANDS[1:]
+        for bound, keyword in () if weighted_sum or op.work is not None else LOOP.findall(text):
+            fixed = re.fullmatch(r"(\d+u?|[A-Z][A-Z0-9_]*)( / [A-Z][A-Z0-9_]*)?", bound.strip())
+            assert fixed and not keyword, (
+                f"{step.variant.kernel.name} loops to {bound or keyword}; give the Op a `work`"
+            )
+
+
+def test_every_loop_that_grows_has_turns() -> None:
+    """A loop of linked WGSL ends at a constant, or its kernel says how many turns it takes."""
+    constant = re.compile(r"(\d+u?|[A-Z][A-Z0-9_]*)( [-+*/] (\d+u?|[A-Z][A-Z0-9_]*))*")
+    for text, step in modules().items():
+        kernel = step.variant.kernel
+        for bound, keyword in LOOP.findall(text) if kernel.turns is no_turns else ():
+            assert not keyword and constant.fullmatch(bound.strip()), f"{kernel.name} loops to {bound or keyword}"
