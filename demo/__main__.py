@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 import q8ta_wgpu as q8
 from demo import photos
 from demo.network import FACTOR, SuperResolution, trained
+from demo.sheet import sheet
 
 OUT = Path("out")
 MODEL = OUT / "super_resolution.q8ta"
@@ -111,15 +112,6 @@ def coloured(y: Image.Image, small: Image.Image) -> Image.Image:
     return Image.merge("YCbCr", (y, cb, cr)).convert("RGB")
 
 
-def side_by_side(pictures: list[Image.Image]) -> Image.Image:
-    """Pictures of one size in a row, with a thin white gap."""
-    width, height = pictures[0].size
-    sheet = Image.new("RGB", (len(pictures) * (width + 8) - 8, height), "white")
-    for i, picture in enumerate(pictures):
-        sheet.paste(picture.convert("RGB"), (i * (width + 8), 0))
-    return sheet
-
-
 def main() -> None:
     """Runs the demo and prints what it found."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
@@ -140,20 +132,21 @@ def main() -> None:
 
     print(f"\nadapter: {session.session.name}")
     print(f"picture: {pictures.small.size[0]}x{pictures.small.size[1]} -> {y.size[0]}x{y.size[1]}")
-    sheet = [bicubic, coloured(y, pictures.small)]
+    captioned = [("bicubic", bicubic), ("int8 network", coloured(y, pictures.small))]
     if pictures.photo is not None:
         truth = photos.luma(pictures.photo)
         low = photos.enlarge(photos.luma(pictures.small), FACTOR)
         values = [photos.psnr(candidate, truth) for candidate in (low, photos.to_image(in_float), y)]
         print("PSNR against the photo: bicubic {:.2f} dB, float {:.2f} dB, int8 {:.2f} dB".format(*values))
-        sheet.append(pictures.photo)
+        captioned[0] = (f"bicubic, {values[0]:.1f} dB", bicubic)
+        captioned[1] = (f"int8 network, {values[2]:.1f} dB", captioned[1][1])
+        captioned.append(("photo", pictures.photo))
     print(f"mismatches vs reference: {differing} (of {compared} values)")
     print(f"time: {median_ms(session, x):.1f} ms, numpy to numpy (median of 5)")
     before = sum(p.numel() * p.element_size() for p in network.parameters())
     print(f"model: {before / 1e3:.1f} kB of float32 weights -> {MODEL.stat().st_size / 1e3:.1f} kB ({MODEL})")
-    side_by_side(sheet).save(OUT / "demo.png")
-    what = "bicubic, int8, photo" if pictures.photo is not None else "bicubic, int8"
-    print(f"picture: {OUT / 'demo.png'} ({what})")
+    sheet(captioned).save(OUT / "demo.png")
+    print(f"picture: {OUT / 'demo.png'} ({', '.join(text.partition(',')[0] for text, _ in captioned)})")
     print(f"\nthe same from Python:\n{FIVE_LINES}")
     if differing:
         sys.exit("the device's result differs from the reference")
