@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 IMAGE ?=
+# More for pip, such as an index of PyTorch's CPU builds: make test PIP_ARGS="--extra-index-url URL"
+PIP_ARGS ?=
 
 # Mesa complains on stderr where no desktop session has set it.
 export XDG_RUNTIME_DIR ?= /tmp
@@ -34,7 +36,7 @@ $(VENV)/ready: requirements.txt
 	  { echo "q8ta_wgpu needs Python 3.11 or later; set PYTHON=..., found: $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
 	@touch $@
 
 clean:

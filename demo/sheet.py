@@ -1,4 +1,4 @@
-"""The demo's picture: photographs in a row with captions, and below each the detail in which the first two differ most."""
+"""The demo's picture: captioned photographs in a row, and below each the detail in which the first two differ most."""
 
 from __future__ import annotations
 
