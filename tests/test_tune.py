@@ -28,8 +28,8 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.options import clone_call
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, Step, sync_layouts
-from q8ta_wgpu.passes.layout_sync.table import clone_call
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions
 from q8ta_wgpu.runtime.device import Device

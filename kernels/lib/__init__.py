@@ -1,1 +1,1 @@
-"""What operator families share: index functions, arithmetic, mains over words, elements, channels and rows."""
+"""What operator families share: arithmetic, and mains over words, elements, channels and rows."""

@@ -18,8 +18,8 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
+from q8ta_wgpu.passes.layout_sync.options import Transitions, clone_call, problem_of, registered, transitions
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Option, Problem, cheapest
-from q8ta_wgpu.passes.layout_sync.table import Transitions, clone_call, problem_of, registered, transitions
 
 POLICIES = ("optimal", "greedy")
 SLACK = 1e-9
