@@ -19,7 +19,7 @@ from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, or 2 after an error told in one line on stderr."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         options.command(options)
         sys.stdout.flush()
@@ -48,9 +48,10 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="q8ta_wgpu", description="Int8 networks on any GPU.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> argparse.ArgumentParser:
+    """Of the command line: each command, its arguments, and the function that runs it."""
+    made = argparse.ArgumentParser(prog="q8ta_wgpu", description="Int8 networks on any GPU.")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     device_help = "adapter number or part of its name, or 'reference' (default: the best adapter)"
 
     def command(does: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     linked = command(wgsl, "print the WGSL of the dispatch that writes a value, or of a kernel")
     linked.add_argument("what", metavar="FILE VALUE | KERNEL", nargs="+")
     linked.add_argument("--device", help="link for this adapter (default: WebGPU's baseline limits)")
-    return parser
+    return made
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""The pages of documentation name what there is: links, files, commands, operators and kernels, attributes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+import q8ta_wgpu
+from bench.__main__ import PARTS
+from q8ta_wgpu.__main__ import parser
+from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels import OPS
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path for glob in ("*.md", "docs/*.md", "kernels/*.md") for path in ROOT.glob(glob)
+}
+FOLDERS = ("q8ta_wgpu", "kernels", "passes", "tests", "bench", "demo", "docs")
+NAMES = {path.name for path in ROOT.glob("*")} | {
+    path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")
+}
+KERNELS = {kernel.name for op in OPS.values() for kernel in op.kernels}
+SHORT = {"q8": q8ta_wgpu, "session": q8ta_wgpu.Session, "model": q8ta_wgpu.Model, "Op": Op, "Kernel": Kernel}
+SHORT |= {"Session": q8ta_wgpu.Session, "Model": q8ta_wgpu.Model, "Target": Target}
+COMMANDS = set(re.findall(r"^    (\w+) ", parser().format_help(), re.MULTILINE))
+
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+def code(page: str) -> list[str]:
+    """The code of a page: lines of blocks without their comments, and spans."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    blocks = re.findall(r"^```.*?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [re.sub(r"\s# .*", "", line) for block in blocks for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose))]
+
+
+def exists(name: str, page: str) -> bool:
+    """Whether a path is one from the root, the page's folder or kernels/, a bare name that of any file."""
+    if "/" not in name:
+        return any(fnmatchcase(known, name) for known in NAMES)
+    return any(any(base.glob(name)) for base in (ROOT, PAGES[page].parent, ROOT / "kernels"))
+
+
+@each_page
+def test_links(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page].read_text(encoding="utf-8"))
+    assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
+
+
+@each_page
+def test_files(page: str) -> None:
+    """Names with an ending of ours, folders with a slash at the end, and stems of WGSL files below a folder."""
+    spans = [span for span in code(page) if " " not in span]
+    files = [span for span in spans if re.fullmatch(r"[\w*./-]+(\.(py|wgsl|md|toml|txt|cff|svg|jpg)|/)", span)]
+    stems = [span for span in spans if re.fullmatch(r"[a-z]\w*/[\w*]+", span)]
+    missing = [name for name in files if not exists(name, page)]
+    assert missing + [name for name in stems if not exists(name, page) and not exists(f"{name}.wgsl", page)] == []
+
+
+def words_after(command: str, page: str) -> Iterator[str]:
+    """The lower-case words that follow a command, up to its first option or argument."""
+    for found in re.findall(rf"{re.escape(command)} ([^-].*)", "\n".join(code(page))):
+        for word in found.split():
+            if not re.fullmatch(r"[a-z][a-z0-9_-]*", word):
+                break
+            yield word
+
+
+@each_page
+def test_commands(page: str) -> None:
+    assert [part for part in words_after("python -m bench", page) if part not in PARTS] == []
+    named = re.findall(r"python -m q8ta_wgpu ([^-\n].*)", "\n".join(code(page)))
+    given = [word.split()[0] for found in named for word in found.split("|")]
+    assert [word for word in given if word not in COMMANDS] == []
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [word for word in words_after("make", page) if word not in targets] == []
+
+
+@each_page
+def test_operators_and_kernels(page: str) -> None:
+    """`q8ta_add` and the like, `operator.method` with wildcards, and `.method` behind either in a paragraph or row."""
+    for line in re.split(r"\n\n|\n(?=[|*])", PAGES[page].read_text(encoding="utf-8")):
+        operators: set[str] = set()
+        for span in re.findall(r"`([\w.*]+)`", line):
+            name, dot, method = span.partition(".")
+            if name.startswith("q8ta_") and name not in ("q8ta_wgpu", "q8ta_x", "q8ta_*") and dot + method != ".wgsl":
+                assert name in OPS, f"{page}: {span}"
+            operators |= {name} & set(OPS)
+            if dot and (name in OPS or (not name and operators)) and method not in ("wgsl", "py", "q8ta"):
+                full = {f"{operator}.{method}" for operator in ({name} if name else operators)}
+                assert any(fnmatchcase(kernel, one) for kernel in KERNELS for one in full), f"{page}: {span}"
+
+
+@each_page
+def test_attributes(page: str) -> None:
+    """`q8.NAME` and methods and fields of what the pages call session, model, Op, Kernel and Target."""
+    for name, attribute in re.findall(rf"(?<![\w./])({'|'.join(SHORT)})\.([a-z_]\w*)", "\n".join(code(page))):
+        owner = SHORT.get(name)
+        fields = getattr(owner, "__dataclass_fields__", {})
+        instance = getattr(owner, "__init__", None)
+        assigned = instance.__code__.co_names if instance and hasattr(instance, "__code__") else ()
+        assert owner is None or hasattr(owner, attribute) or attribute in (*fields, *assigned), f"{page}: {attribute}"
