@@ -1,4 +1,8 @@
-"""The operator table: every `Op` value found in the files of the families, a folder each."""
+"""The operator table: every `Op` value found in the files of the families, a folder each.
+
+Comes in: the vocabulary of ir. Goes out: OPS and ATEN. May use: ir; a family also lib, product and epilogue, and reduce
+what pool shares.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The way from an imported graph to one that runs: the passes, in order, and why each comes where it does."""
+"""The way from an imported graph to one that runs: the passes, in order, and why each comes where it does.
+
+Comes in: a graph of float operators between quantizes and dequantizes. Goes out: the runnable one, which a model file
+holds, and by `lower` the one that runs on a target. May use: model, kernels, ir.
+"""
 
 from __future__ import annotations
 

@@ -30,18 +30,20 @@ ROOMS: dict[str, set[str]] = {
     "kernels.pool": IR | {"kernels.lib"},
     "kernels.norm": IR | {"kernels.lib", "kernels.epilogue"},
     "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
-    **dict.fromkeys(("kernels.conv2d", "kernels.linear"), IR | {"kernels.lib", "kernels.product", "kernels.epilogue"}),
-    "kernels.transposed": IR | {"kernels.lib", "kernels.product", "kernels.epilogue", "kernels.conv2d"},
+    **dict.fromkeys(
+        ("kernels.conv2d", "kernels.linear", "kernels.transposed"),
+        IR | {"kernels.lib", "kernels.product", "kernels.epilogue"},
+    ),
     "kernels": IR,
     # graph to graph to plan
     "model": TABLE | {"kernels.epilogue"},
     "passes": GRAPH | {"kernels.epilogue", "kernels.move"},
-    "passes.layout_sync": GRAPH,
+    "passes.layout_sync": TABLE,
     "frontend": GRAPH | {"passes"},
     # plan to program to device
-    "program": GRAPH | {"passes.layout_sync"},
+    "program": TABLE | {"passes.layout_sync"},
     "runtime": IR | {"program"},
-    "tune": GRAPH | {"passes.layout_sync", "program", "runtime"},
+    "tune": TABLE | {"passes.layout_sync", "program", "runtime"},
     "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }

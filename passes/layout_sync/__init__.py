@@ -2,5 +2,5 @@
 
 Comes in: a lowered graph (passes/lower.py) and its target. Goes out: a Plan. `problem` poses the question, `optimal`
 and `greedy` answer it, `options` and `cost` read the operator table, `tensor_repr` and `op_repsets` are ExecuTorch's
-algebra. May use: model.verify, kernels, ir.
+algebra. May use: kernels, ir.
 """
