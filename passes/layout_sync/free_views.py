@@ -51,14 +51,14 @@ def _digit(extent: int, strides: tuple[int, ...]) -> list[Digit]:
 
 def _merged(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """Neighbouring digits joined wherever they count on evenly."""
-    found: list[Digit] = []
+    merged: list[Digit] = []
     for extent, strides in digits:
-        slow = found[-1] if found else None
+        slow = merged[-1] if merged else None
         if slow and len(slow[1]) == len(strides) == 1 and slow[1][0] == extent * strides[0]:
-            found[-1] = (slow[0] * extent, strides)
+            merged[-1] = (slow[0] * extent, strides)
         else:
-            found.append((extent, strides))
-    return tuple(found)
+            merged.append((extent, strides))
+    return tuple(merged)
 
 
 @functools.lru_cache(maxsize=1 << 14)

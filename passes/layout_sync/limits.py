@@ -39,15 +39,15 @@ def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
 def input_layouts(kernel: Kernel, call: Call) -> list[tuple[Layout, ...]]:
     """Layouts a kernel allows for each input; empty for constant operands."""
     op = OPS[call.op]
-    found: list[tuple[Layout, ...]] = []
+    inputs: list[tuple[Layout, ...]] = []
     activations = 0
     for position, t in enumerate(call.inputs):
         if op.operand(position, call.attrs).constant:
-            found.append(())
+            inputs.append(())
             continue
-        found.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))
+        inputs.append(allowed(kernel.inputs[min(activations, len(kernel.inputs) - 1)], t.dtype))
         activations += 1
-    return found
+    return inputs
 
 
 def bound(t: TensorType, layouts: Sequence[Layout], target: Target) -> tuple[Layout, ...]:

@@ -44,13 +44,13 @@ def free_views(call: Call, target: Target) -> list[Option[Layout]]:
     x, y = call.inputs[0], call.output
     dims = tuple(call.attrs["dims"]) if call.op == "permute" else None
     layouts = allowed(ANY, x.dtype)
-    found = []
+    views = []
     for out in bound(y, layouts, target):
         order = address_order(y.shape, out)
         reads = {layout: 0.0 for layout in bound(x, layouts, target) if address_order(x.shape, layout, dims) == order}
         if reads:
-            found.append(Option(None, (reads,), out, 0.0))
-    return found
+            views.append(Option(None, (reads,), out, 0.0))
+    return views
 
 
 Options = tuple[Option[Layout], ...]

@@ -79,13 +79,13 @@ class Problem(Generic[L]):
 
     def readers(self) -> dict[str, list[tuple[int, int]]]:
         """(choice, operand position) of every read of every value that has a layout and is no constant."""
-        found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.free}
+        reads: dict[str, list[tuple[int, int]]] = {name: [] for name in self.free}
         for index, choice in enumerate(self.choices):
             for position, name in enumerate(choice.inputs):
                 if name not in self.constants and choice.options[0].reads[position]:
-                    found[name].append((index, position))
-            found[choice.output] = []
-        return found
+                    reads[name].append((index, position))
+            reads[choice.output] = []
+        return reads
 
 
 @dataclass(frozen=True)

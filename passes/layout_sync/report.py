@@ -46,13 +46,13 @@ class LayoutReport:
 
     def transitions(self, plan: Plan) -> list[Transition]:
         """The copies of a plan, in execution order."""
-        found = []
+        copies = []
         for step in plan.transitions:
             source, out, t = step.variant.reads[0], step.variant.out, step.call.output
             assert source is not None
             moved = cost.size(t, source) + cost.size(t, out)
-            found.append(Transition(step.node.inputs[0], source, out, moved))
-        return found
+            copies.append(Transition(step.node.inputs[0], source, out, moved))
+        return copies
 
     def __str__(self) -> str:
         lines = []

@@ -19,30 +19,30 @@ def device(text: str | None) -> str | int | None:
 
 def random_inputs(model: Model) -> dict[str, Array]:
     """Random arrays for every input, of the dtype it is given as."""
-    generator, found = np.random.default_rng(0), {}
+    generator, arrays = np.random.default_rng(0), {}
     for name, t in model.inputs.items():
         drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 256, t.shape)
-        found[name] = drawn.astype(model.graph.given(name))
-    return found
+        arrays[name] = drawn.astype(model.graph.given(name))
+    return arrays
 
 
 def inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:
     """Arrays of `--input`: NAME=FILE, or FILE for the inputs in order. Raises InputError naming what is wrong."""
     names = model.graph.inputs
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for text in given:
         name, separator, file = text.partition("=")
         if not separator or name not in names:
             if separator and not Path(text).exists():
                 raise InputError(f"the model has no input {name!r}; it takes {described(model)}")
-            free = [n for n in names if n not in found]
+            free = [n for n in names if n not in arrays]
             if not free:
                 raise InputError(f"{len(given)} inputs given, the model takes {described(model)}")
             name, file = free[0], text
-        if name in found:
+        if name in arrays:
             raise InputError(f"input {name!r} was given twice")
-        found[name] = _read(file)
-    return found
+        arrays[name] = _read(file)
+    return arrays
 
 
 def described(model: Model) -> str:

@@ -143,11 +143,11 @@ class _Importer(GraphBuilder):
 
     def _tensor(self, spec: Any) -> Array:
         program, target = self.program, spec.target
-        found = program.state_dict.get(target)
-        if found is None:
-            found = program.constants[target]
-        assert isinstance(found, torch.Tensor)
-        return np.asarray(found.detach().cpu().contiguous().numpy()).copy()
+        tensor = program.state_dict.get(target)
+        if tensor is None:
+            tensor = program.constants[target]
+        assert isinstance(tensor, torch.Tensor)
+        return np.asarray(tensor.detach().cpu().contiguous().numpy()).copy()
 
     def _call(self, node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
         name = str(node.target)
@@ -181,13 +181,13 @@ class _Importer(GraphBuilder):
     def _placeholder_for(self, node: torch.fx.Node) -> Any:
         """A value to go on with after a problem, so that every other problem is found too."""
         value = node.meta.get("val")
-        found = []
+        names = []
         for part in value if isinstance(value, (list, tuple)) else [value]:
             name = self.graph.fresh(node.name)
             shape = tuple(max(1, integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
             self.graph.types[name] = TensorType(shape)
-            found.append(name)
-        return found if isinstance(value, (list, tuple)) else found[0]
+            names.append(name)
+        return names if isinstance(value, (list, tuple)) else names[0]
 
     def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
         """A conversion to float32: of float32 nothing, of an input given as uint8, moved or not, a dequantize."""
@@ -216,15 +216,15 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
     # As an entry of a shape the batch size is what a reshaped model finds anew; elsewhere it would be frozen.
     if any(isinstance(a, torch.fx.Node) and isinstance(a.meta.get("val"), torch.SymInt) for a in node.args):
         raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for position, parameter in enumerate(node.target._schema.arguments):
         if position < len(node.args) and not parameter.kwarg_only:
-            found[parameter.name] = value(node.args[position])
+            arguments[parameter.name] = value(node.args[position])
         elif parameter.name in node.kwargs:
-            found[parameter.name] = value(node.kwargs[parameter.name])
+            arguments[parameter.name] = value(node.kwargs[parameter.name])
         else:
-            found[parameter.name] = parameter.default_value
-    return found
+            arguments[parameter.name] = parameter.default_value
+    return arguments
 
 
 def _numbered(outputs: Sequence[Any]) -> list[int | None]:

@@ -32,8 +32,8 @@ def normalizes(node: Node) -> bool:
 
 def clamps(node: Node) -> bool:
     """Whether a node is a clamp, which folds into the operator before it."""
-    found = kind(node)
-    return isinstance(found, Elementwise) and found.clamp is not None
+    int8 = kind(node)
+    return isinstance(int8, Elementwise) and int8.clamp is not None
 
 
 def is_weighted(node: Any) -> bool:

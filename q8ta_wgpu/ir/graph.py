@@ -159,14 +159,6 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     uint8: set[str] = field(default_factory=set)
 
-    def users(self) -> dict[str, list[Node]]:
-        """The nodes that read each value (a node reading it twice is listed once)."""
-        found: dict[str, list[Node]] = {name: [] for name in self.types}
-        for node in self.nodes:
-            for name in dict.fromkeys(node.inputs):
-                found[name].append(node)
-        return found
-
     def call(self, node: Node) -> Call:
         """The call a node makes, with the types of its inputs and its output."""
         return Call(node.op, node.attrs, tuple(self.types[name] for name in node.inputs), self.types[node.output])

@@ -73,12 +73,12 @@ def _parse(text: str) -> Any:
         raise GraphError(f"its JSON holds {token}, which is no number")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in members:
                 raise GraphError(f"its JSON names {ascii(key)[:MAX_NAME]} twice in one object")
-            found[key] = value
-        return found
+            members[key] = value
+        return members
 
     parts = sum(map(text.count, "[{,"))
     if parts > MAX_PARTS:

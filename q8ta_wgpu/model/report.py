@@ -90,8 +90,8 @@ def _reads_float(graph: Graph, node: Node) -> bool:
 
 def _before_int8(graph: Graph) -> set[str]:
     """Values from which an int8 value is computed."""
-    found: set[str] = set()
+    before: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.output in found or graph.types[node.output].dtype == INT8X4 or _reads_int8(graph, node):
-            found.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
-    return found
+        if node.output in before or graph.types[node.output].dtype == INT8X4 or _reads_int8(graph, node):
+            before.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
+    return before

@@ -31,10 +31,10 @@ class Structure:
 
     def check(self, count: int) -> None:
         """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
-        found = sorted(_positions(self.tree, 0))
-        if found != list(range(count)):
+        positions = sorted(_positions(self.tree, 0))
+        if positions != list(range(count)):
             raise GraphError(
-                f"the output structure names positions {reprlib.repr(found)}, the graph has {count} outputs"
+                f"the output structure names positions {reprlib.repr(positions)}, the graph has {count} outputs"
             )
 
 

@@ -24,7 +24,7 @@ def assign_slots(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], list[i
     """
     slots: list[int] = []
     held: list[list[Lifetime]] = []
-    found: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     for name, life in sorted(values.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
         free = [i for i, lives in enumerate(held) if all(life.first > o.last or life.last < o.first for o in lives)]
         if free:
@@ -35,8 +35,8 @@ def assign_slots(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], list[i
             held.append([])
         slots[slot] = max(slots[slot], life.size)
         held[slot].append(life)
-        found[name] = slot
-    return found, slots
+        assigned[name] = slot
+    return assigned, slots
 
 
 def lifetimes(

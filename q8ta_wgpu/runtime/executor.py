@@ -160,16 +160,16 @@ class Executor:
         with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
             try:
                 data = self._recorder.read(staging, submitted)
-                found = []
+                outputs = []
                 for port, offset in zip(self.program.outputs, self._offsets, strict=True):
                     dtype = np.float32 if port.dtype == "float32" else np.uint32
-                    found.append(np.frombuffer(data, dtype, port.size // 4, offset).copy())
+                    outputs.append(np.frombuffer(data, dtype, port.size // 4, offset).copy())
                 self._recorder.unmap(staging)
             except BaseException:
                 self._drop(staging)
                 raise
         self._release(staging)
-        return found
+        return outputs
 
     def _release(self, staging: Staging) -> None:
         with self.device.lock:
@@ -194,12 +194,12 @@ class Executor:
 
     def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
         """Microseconds of compute passes, (repeats, passes)."""
-        gpu, found = self.device.wgpu, np.zeros((repeats, len(passes)))
+        gpu, microseconds = self.device.wgpu, np.zeros((repeats, len(passes)))
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
             self._check_open()
             self.upload(inputs)
             if not passes:
-                return found
+                return microseconds
             with timestamps(self.device, len(passes)) as stamps:
                 for i in range(repeats):
                     encoder = gpu.create_command_encoder()
@@ -207,8 +207,8 @@ class Executor:
                         compute = encoder.begin_compute_pass(timestamp_writes=stamps.around(number))
                         dispatch_steps(compute, steps)
                         compute.end()
-                    found[i] = stamps.submit(encoder)
-        return found
+                    microseconds[i] = stamps.submit(encoder)
+        return microseconds
 
     def poison(self, word: int) -> None:
         """Fills every slot with a word: for tests that nothing reads what was not written."""

@@ -65,10 +65,10 @@ def stream(items: Iterator[Any], start: Callable[[Any], Pending], finish: Callab
                 break
             number, run = runs.popleft()
             try:
-                found = finish(run.result())
+                outputs = finish(run.result())
             except Q8taError as error:
                 raise _numbered(error, number) from error
-            yield found
+            yield outputs
         if failure is not None:
             raise failure
     finally:

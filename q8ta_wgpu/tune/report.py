@@ -83,16 +83,16 @@ class Tuning:
         """What differs between the plans, largest gain first."""
         before = {step.node.output: step for step in self.rules.steps}
         after = {step.node.output: step for step in self.plan.steps}
-        found: dict[object, Change] = {}
+        grouped: dict[object, Change] = {}
         for name in dict.fromkeys([*before, *after]):
             pair = before.get(name), after.get(name)
             us = (self.step_us(pair[0]) if pair[0] else 0.0, self.step_us(pair[1]) if pair[1] else 0.0)
             variants = _variant(pair[0]), _variant(pair[1])
             if variants[0] != variants[1]:
                 shape = next(step.call.output.shape for step in pair if step)
-                same = found.get(key := (*variants, shape, us))
-                found[key] = Change(*pair, us, same.count + 1 if same else 1)
-        return tuple(sorted(found.values(), key=lambda c: c.count * (c.microseconds[1] - c.microseconds[0])))
+                same = grouped.get(key := (*variants, shape, us))
+                grouped[key] = Change(*pair, us, same.count + 1 if same else 1)
+        return tuple(sorted(grouped.values(), key=lambda c: c.count * (c.microseconds[1] - c.microseconds[0])))
 
     def __str__(self) -> str:
         lines = [

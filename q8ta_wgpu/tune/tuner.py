@@ -67,8 +67,8 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progr
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
     """The variants of a call that are worth timing: those planned, then every kernel in their layouts, and in each of
     the `uniform` ones for all operands and the result alike."""
-    found = dict.fromkeys(planned)
-    combinations = [(variant.reads, variant.out) for variant in found]
+    variants = dict.fromkeys(planned)
+    combinations = [(variant.reads, variant.out) for variant in variants]
     for fit in fitting(call, target):
         kernel, outs = fit.kernel, fit.outs
         able: list[tuple[Layout | None, ...]] = [layouts or (None,) for layouts in fit.reads]
@@ -83,8 +83,8 @@ def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: I
             fits = out in outs and all(read in layouts for read, layouts in zip(reads, able, strict=True))
             axes = {cost.AXIS[layout] for layout in (*reads, out) if layout is not None} if fits else set()
             if fits and not (kernel.synced and len(axes) > 1):
-                found[Variant(kernel, reads, out)] = None
-    return list(found)
+                variants[Variant(kernel, reads, out)] = None
+    return list(variants)
 
 
 def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
