@@ -75,7 +75,7 @@ def test_moves_known_to_keep_words() -> None:
         ("view", (1, 8, 2, 6), {"shape": (1, 8, 12)}, (False, False)),
         ("channel_shuffle", (1, 16, 2, 2), {"groups": 2}, (False, True)),
         ("channel_shuffle", (1, 16, 2, 4), {"groups": 8}, (False, True)),
-        ("pixel_shuffle", (1, 16, 2, 2), {"upscale_factor": 2}, (False, False)),
+        ("permute", (1, 16, 2, 2), {"dims": (0, 2, 3, 1)}, (False, False)),
         ("flip", (1, 8, 3, 5), {"dims": (2, 3)}, (True, False)),
         ("expand", (1, 8, 1, 1), {"shape": (3, -1, 2, 5)}, (True, False)),
     ],

@@ -11,7 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, four_words
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import extent, reads_same_place
+from q8ta_wgpu.ir.op import Import, extent, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]
@@ -31,6 +31,11 @@ def _reference(split: Split) -> Callable[[Array, Shape, Attrs], Array]:
         return x.reshape(shape).transpose(dims).reshape(y)
 
     return reference
+
+
+def _import(op: str, factor: str) -> Import:
+    """A factor of 1 moves nothing."""
+    return lambda b, args: args["self"] if args[factor] == 1 else b.emit(op, (args["self"],), {factor: args[factor]})
 
 
 def _shuffle_shape(x: Shape, attrs: Attrs) -> Shape:
@@ -68,11 +73,8 @@ pixel_shuffle = move(
     digits=_digits(_shuffle_split),
     reference=_reference(_shuffle_split),
     schema={"upscale_factor": extent()},
-    aten={
-        "aten.pixel_shuffle.default": lambda b, args: b.emit(
-            "pixel_shuffle", (args["self"],), {"upscale_factor": args["upscale_factor"]}
-        )
-    },
+    aten={"aten.pixel_shuffle.default": _import("pixel_shuffle", "upscale_factor")},
+    keeps_words=False,
     reads=_shuffle_reads,
     kernels=tuple(_shuffle_kernel(layout) for layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)),
     cases=(
@@ -108,11 +110,8 @@ pixel_unshuffle = move(
     digits=_digits(_unshuffle_split),
     reference=_reference(_unshuffle_split),
     schema={"downscale_factor": extent()},
-    aten={
-        "aten.pixel_unshuffle.default": lambda b, args: b.emit(
-            "pixel_unshuffle", (args["self"],), {"downscale_factor": args["downscale_factor"]}
-        )
-    },
+    aten={"aten.pixel_unshuffle.default": _import("pixel_unshuffle", "downscale_factor")},
+    keeps_words=False,
     reads=_unshuffle_reads,
     cases=(
         ((2, 3, 6, 10), {"downscale_factor": 2}),
@@ -143,7 +142,7 @@ channel_shuffle = move(
     reference=_reference(_channel_split),
     schema={"groups": extent()},
     aten={
-        f"aten.{name}.default": lambda b, args: b.emit("channel_shuffle", (args["self"],), {"groups": args["groups"]})
+        f"aten.{name}.default": _import("channel_shuffle", "groups")
         for name in ("channel_shuffle", "native_channel_shuffle")
     },
     reads=reads_same_place,

@@ -214,6 +214,7 @@ def move(
     cases: Sequence[tuple[Shape, Attrs]],
     reads: Reads | None = None,
     kernels: Sequence[Kernel] = (),
+    keeps_words: bool = True,
 ) -> Op:
     """The operator of a strided move on float32 or int8x4.
 
@@ -223,6 +224,7 @@ def move(
         reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
         schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
         kernels: faster ones for some calls and layouts, preferred first.
+        keeps_words: whether some calls leave words whole, other than those that move nothing.
     """
 
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -242,7 +244,7 @@ def move(
         kernels=(
             *kernels,
             _item_kernel(name, digits),
-            *_word_kernels(name, digits),
+            *(_word_kernels(name, digits) if keeps_words else ()),
             Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),
         ),
         aten=aten,
