@@ -89,9 +89,10 @@ WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in harness.epilo
 def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: pytest.FixtureRequest) -> None:
     """What follows a weighted sum in its dispatch: 0 mismatches.
 
-    A kernel is linked from a body and an epilogue that know nothing of each other, so not every pair is compiled: each
-    epilogue meets the general kernels and every fourth of the others (every twelfth on OpenGL), each kernel several
-    epilogues; `--every-pair` takes them all.
+    A kernel is linked from a body and an epilogue that know nothing of each other, so not every pair is compiled with
+    every case: general kernels take a third of the pairs, the others a twelfth, in turn over cases and epilogues, so
+    that each kernel meets several epilogues and each operator all of them (on OpenGL a fifth and a twentieth);
+    `--every-pair` takes them all.
     """
     every = request.config.getoption("--every-pair")
     for setting in harness.settings_for(op, index):
@@ -103,27 +104,29 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
         assert (node.op, harness.stages_of(node)) == (f"q8ta_{op.name}", expected_stages), graph.notes
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         for name, plan in harness.plans(graph, index):
-            if not every and not _paired(plan.steps[0], harness.EPILOGUES.index(epilogue), device):
+            if not every and not _paired(plan.steps[0], index + harness.EPILOGUES.index(epilogue), device):
                 continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")
 
 
-def _paired(step: Step, epilogue: int, device: Device) -> bool:
-    return _taken(step, epilogue, 12 if "OpenGL" in device.name else 4)
+def _paired(step: Step, turn: int, device: Device) -> bool:
+    general, other = (5, 20) if "OpenGL" in device.name else (3, 12)
+    return _taken(step, turn, other, general)
 
 
-def _taken(step: Step, turn: int, every: int) -> bool:
-    """Whether a kernel is general, or its turn comes: one of `every` turns."""
+def _taken(step: Step, turn: int, every: int, every_general: int = 1) -> bool:
+    """Whether the turn of a kernel comes: one of `every` turns, for general kernels one of `every_general`."""
     kernels = OPS[step.node.op].kernels
     place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
     general = place == len(kernels) - 1 or step.variant.kernel.name.endswith((".dw", "gemv"))
-    return general or (place + turn) % every == 0
+    return (place + turn) % (every_general if general else every) == 0
 
 
 @pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
 def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     """As for a device whose packed dot product is the slower one: 0 mismatches, and no packed one in the shader."""
+    every = 12 if "OpenGL" in device.name else 4
     graph, inputs = harness.int8_graph(op, op.cases[index], harness.SETTINGS[index % len(harness.SETTINGS)])
     expected, target = (
         reference.run(graph, inputs)[graph.outputs[0]],
@@ -131,7 +134,7 @@ def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     )
     for name, plan in harness.plans(graph, index):
         step = plan.steps[0]
-        if "dot" not in step.variant.kernel.linked(step.call)[0] or not _paired(step, index, device):
+        if "dot" not in step.variant.kernel.linked(step.call)[0] or not _taken(step, index, every):
             continue
         assert "dot4I8Packed" not in build(graph, target, plan).shaders[0]
         (found,) = harness.run_poisoned(graph, inputs, plan, device, target)
