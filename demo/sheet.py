@@ -11,6 +11,9 @@ GAP, MARGIN = 10, 10
 ROWS = 360
 """Height of a photograph on the sheet at most; larger ones are shrunk, their detail is not."""
 
+COLUMN = 120
+"""Width at least, which captions need, of a photograph's column: a narrower photograph stands in its middle."""
+
 DETAIL = 64
 """Side, in pixels of the photograph, of the detail that is enlarged."""
 
@@ -28,10 +31,11 @@ def detail_box(first: Image.Image, second: Image.Image) -> tuple[int, int, int, 
     return int(left), int(top), int(left) + side, int(top) + side
 
 
-def _shown(picture: Image.Image, width: int, box: tuple[int, int, int, int]) -> Image.Image:
-    """A picture at `width`, with a frame around the detail."""
-    scale = width / picture.width
-    small = picture.convert("RGB").resize((width, max(round(picture.height * scale), 1)), Image.Resampling.LANCZOS)
+def _shown(picture: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """A picture as large as it stands on the sheet, with a frame around the detail."""
+    scale = min(ROWS / picture.height, max(COLUMN / picture.width, 1.0))
+    size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
+    small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     left, top, right, bottom = (round(edge * scale) for edge in box)
     ImageDraw.Draw(small).rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=FRAME, width=2)
     return small
@@ -40,9 +44,9 @@ def _shown(picture: Image.Image, width: int, box: tuple[int, int, int, int]) -> 
 def sheet(pictures: Sequence[tuple[str, Image.Image]]) -> Image.Image:
     """Captioned pictures of one size in a row, each above its detail, enlarged without smoothing."""
     first = pictures[0][1]
-    width = max(round(first.width * min(1.0, ROWS / first.height)), 120)
     box = detail_box(first, pictures[1][1])
-    shown = [_shown(picture, width, box) for _, picture in pictures]
+    shown = [_shown(picture, box) for _, picture in pictures]
+    width = max(shown[0].width, COLUMN)
     font = ImageFont.load_default(size=15)
     caption = 24
     whole = len(pictures) * (width + GAP) - GAP + 2 * MARGIN
@@ -51,7 +55,7 @@ def sheet(pictures: Sequence[tuple[str, Image.Image]]) -> Image.Image:
     for i, ((text, picture), small) in enumerate(zip(pictures, shown, strict=True)):
         left, top = MARGIN + i * (width + GAP), MARGIN + caption
         draw.text((left, MARGIN), text, fill="black", font=font)
-        page.paste(small, (left, top))
+        page.paste(small, (left + (width - small.width) // 2, top))
         detail = picture.convert("RGB").crop(box).resize((width, width), Image.Resampling.NEAREST)
         page.paste(detail, (left, top + small.height + GAP))
     return page
