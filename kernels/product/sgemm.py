@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, no_params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 
@@ -88,10 +88,6 @@ def choose(sizes: Sizes, target: Target) -> str:
     return "64x64" if target.few_cores or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
 
 
-def _no_params(call: Call) -> Params:
-    return {}
-
-
 def _always(call: Call) -> bool:
     return True
 
@@ -116,7 +112,7 @@ class Product:
     sizes: Callable[[Call], Sizes]
     matrix: Callable[[Call], bool] = _always
     gather: tuple[str, ...] = ()
-    params: Callable[[Call], Params] = _no_params
+    params: Callable[[Call], Params] = no_params
 
     def whole(self, call: Call) -> bool:
         """Whether both sides can be read as vectors."""

@@ -9,12 +9,22 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.model import Model
 
 
 def device(text: str | None) -> str | int | None:
     """A device as `Session` takes it: a number is an adapter's position."""
     return int(text) if text is not None and text.isdecimal() else text
+
+
+def target_of(text: str | None) -> Target | None:
+    """The target of the adapter that `--device` names; None without one, and for the reference."""
+    if text in (None, "reference"):
+        return None
+    from q8ta_wgpu.runtime.device import open_device
+
+    return open_device(device(text)).target
 
 
 def random_inputs(model: Model) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from q8ta_wgpu.commands.given import device
+from q8ta_wgpu.commands.given import target_of
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.passes.layout_sync.report import layout_report
@@ -15,11 +15,7 @@ from q8ta_wgpu.program.build import build
 def show(options: argparse.Namespace) -> None:
     """`show FILE`: the graph, the report, layouts and program for WebGPU's baseline or for an adapter."""
     model = load(options.file)
-    target = BASELINE
-    if options.device not in (None, "reference"):
-        from q8ta_wgpu.runtime.device import open_device
-
-        target = open_device(device(options.device)).target
+    target = target_of(options.device) or BASELINE
     graph = lower(model.graph, target)
     layouts = layout_report(graph, target)
     program = build(graph, target, layouts.optimal)

@@ -6,7 +6,7 @@ import argparse
 import difflib
 
 from q8ta_wgpu.commands.example import example
-from q8ta_wgpu.commands.given import device
+from q8ta_wgpu.commands.given import target_of
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
@@ -22,19 +22,11 @@ def wgsl(options: argparse.Namespace) -> None:
     """`wgsl FILE VALUE`: of the dispatch that writes a value of a model. `wgsl KERNEL`: of a case that reaches it."""
     match options.what:
         case [file, value]:
-            print(_of_value(file, value, _target(options.device) or BASELINE))
+            print(_of_value(file, value, target_of(options.device) or BASELINE))
         case [kernel]:
-            print(_of_kernel(kernel, _target(options.device)))
+            print(_of_kernel(kernel, target_of(options.device)))
         case given:
             raise InputError(f"wgsl takes a model file and a value, or a kernel's name, found {len(given)} arguments")
-
-
-def _target(text: str | None) -> Target | None:
-    if text in (None, "reference"):
-        return None
-    from q8ta_wgpu.runtime.device import open_device
-
-    return open_device(device(text)).target
 
 
 def _of_value(file: str, value: str, target: Target) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Graph, TensorType
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
 
-_logger = logging.getLogger(__name__)
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, Node, QParams, TensorType
 
 NAMESPACE = "quantized_decomposed"
@@ -52,8 +53,7 @@ def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     if x in b.raw:
         values = (b.raw[x].astype(np.int64) - shift).astype(np.int8)
         if values.size == 1:
-            real = (values.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
-            return b.constant(real, b.hint)
+            return b.constant(arithmetic.dequantize(values, q), b.hint)
         x = b.graph.add_constant(x, values, INT8X4, q)
     elif b.graph.types[x].q != q:
         raise RefusedError(f"it reads {b.graph.types[x]} with scale {q.scale} and zero point {q.zero}")

@@ -26,7 +26,8 @@ Names = tuple[str, ...] | Callable[[Call], tuple[str, ...]]
 """Names that are the same for every call, or follow from it."""
 
 
-def _no_params(call: Call) -> Params:
+def no_params(call: Call) -> Params:
+    """For kernels without numbers of their own."""
     return {}
 
 
@@ -106,7 +107,7 @@ class Kernel:
     turns: Callable[[Call], int] = no_turns
     preferred: Callable[[Call, Target], bool] = _always
     wide: Names = ()
-    params: Callable[[Call], Params] = _no_params
+    params: Callable[[Call], Params] = no_params
     constants: Callable[[Call], Mapping[str, int]] = _no_constants
     prepack: Mapping[int, Callable[[Call, Array], Array]] = field(default_factory=dict)
     threads: Callable[[Call, Layout], tuple[int, int, int]] = output_words

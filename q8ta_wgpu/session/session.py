@@ -57,7 +57,8 @@ class Session:
     Raises:
         InputError: `layouts` is neither, or the reference is to be tuned.
         DeviceError: no adapter fits, the model needs more than it offers, the model is int8 and the device computes
-            other bytes than the reference, or it is to be tuned and has no timestamp queries.
+            other bytes than the reference, the device ends loops before kernels do, or it is to be tuned and has no
+            timestamp queries.
 
     Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale

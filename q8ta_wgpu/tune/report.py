@@ -45,7 +45,7 @@ class Tuning:
     Attributes:
         device: the adapter's name.
         rules: the plan by estimates; plan: the one by measurement.
-        microseconds: of every candidate, by call and variant as in `cost.Measurements`.
+        microseconds: of every candidate, by call and variant as in `layout_sync.cost.Measurements`.
         sampled: candidates timed in full; stopped: given up after two runs; estimated: not run, because that would take
             too long.
         cached: candidates taken from the cache.
