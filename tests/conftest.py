@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device, Pipeline, open_device
 from tests.small import small_model
 
@@ -20,8 +23,15 @@ PIPELINES = 2600
 """Distinct pipelines the whole suite may compile: each costs lavapipe a tenth to a quarter of a second, and 1 to 3 MB
 that it does not return."""
 
-BACKENDS = tuple(os.environ.get("Q8TA_TEST_BACKENDS", "vulkan,opengl").split(","))
-"""Backends the kernel tests run on: a machine without OpenGL compute (a headless NVIDIA one) tests Vulkan alone."""
+BACKENDS = tuple(os.environ.get("Q8TA_TEST_BACKENDS", "vulkan,opengl,swiftshader").split(","))
+"""Backends the kernel tests run on: Vulkan and OpenGL through wgpu-native, SwiftShader through Dawn. A machine without
+OpenGL compute (a headless NVIDIA one) leaves that out."""
+
+OPENED = {"swiftshader": "dawn:swiftshader"}
+"""What opens a backend, where that is not wgpu-native's adapter of this name."""
+
+SWIFTSHADER = (Path(sys.prefix) / "share" / "swiftshader", Path("/usr/lib/chromium"))
+"""Where `.ci/adapter` puts SwiftShader, and where Debian's chromium-common does."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,16 +59,32 @@ def _one_torch_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _swiftshader() -> None:
+    """Dawn lists SwiftShader as well. wgpu-native does not, or it would be an adapter to choose in every test."""
+    icd = next((found for folder in SWIFTSHADER if (found := folder / "vk_swiftshader_icd.json").exists()), None)
+    if icd is not None and (dawn := engines.dawn()) is not None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("VK_ADD_DRIVER_FILES", str(icd))
+            dawn.adapters()  # kept for the whole process
+
+
 @pytest.fixture(scope="session")
 def vulkan() -> Device:
-    """The best Vulkan adapter: a missing one is a failure, not a skip."""
-    return open_device("vulkan")
+    """wgpu-native's best Vulkan adapter: a missing one is a failure, not a skip."""
+    return open_device("wgpu-native:vulkan")
+
+
+@pytest.fixture(scope="session")
+def swiftshader() -> Device:
+    """SwiftShader through Dawn: a missing one is a failure, not a skip."""
+    return open_device("dawn:swiftshader")
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def device(request: pytest.FixtureRequest) -> Device:
     """Every backend the contract is proved on."""
-    return open_device(request.param)
+    return open_device(OPENED.get(request.param, f"wgpu-native:{request.param}"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

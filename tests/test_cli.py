@@ -22,12 +22,13 @@ from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engine, probe
-from q8ta_wgpu.runtime.engine import adapters, describe
+from q8ta_wgpu.runtime import engines, probe
+from q8ta_wgpu.runtime.engine import Engine
 from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 
 MODEL = small_model()
+NATIVE = engines.native()
 Captured = pytest.CaptureFixture[str]
 
 
@@ -91,14 +92,15 @@ def test_wgsl_of_nothing(capsys: Captured) -> None:
 def test_devices(capsys: Captured) -> None:
     assert main(["devices"]) == 0
     out = capsys.readouterr().out.splitlines()
-    for word in ("adapter", "backend", "packed dot", "copy", "f16", "subgroups", "binding"):
+    for word in ("adapter", "backend", "engine", "packed dot", "copy", "f16", "subgroups", "binding"):
         assert word in out[0]
-    for number, adapter in enumerate(adapters()):
+    for number, (engine, adapter) in enumerate(engines.listed()):
         row = out[1 + number]
         assert row.startswith(str(number))
         assert adapter.info["device"] in row
         assert adapter.info["backend_type"] in row
-        if any(backend.lower() in describe(adapter).lower() for backend in BACKENDS):
+        assert engine.name in row
+        if any(backend.lower() in engine.describe(adapter).lower() for backend in BACKENDS):
             assert row.count("GOP/s") == 2
             assert row.count("GB/s") == 1
             assert row.endswith("yes")
@@ -106,14 +108,15 @@ def test_devices(capsys: Captured) -> None:
 
 def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two equal cards, of which one cannot make a device and the other computes other bytes."""
-    original, best = devices._from_adapter, adapters()[0]
-    monkeypatch.setattr(engine, "_listed", [])
+    original, best = devices._from_adapter, NATIVE.adapters()[0]
+    monkeypatch.setattr(engines, "dawn", lambda: None)
+    monkeypatch.setattr(NATIVE, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [best, best])
 
-    def refuse(adapter: object, number: int) -> devices.Device:
+    def refuse(engine: Engine, adapter: object, number: int) -> devices.Device:
         if number:
             raise DeviceError("it cannot make a device: no compute")
-        return original(adapter, number)
+        return original(engine, adapter, number)
 
     monkeypatch.setattr(devices, "_from_adapter", refuse)
     monkeypatch.setattr(probe, "contract", lambda device: "quantize of 1.0 gives 7, the contract 3")
@@ -123,7 +126,7 @@ def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest
     assert "1: it cannot make a device: no compute" in out
     assert "breaks the arithmetic contract: quantize of 1.0 gives 7" in out
     assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["no", "no"]
-    monkeypatch.setattr(engine, "_listed", [])
+    monkeypatch.setattr(NATIVE, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
     assert "no wgpu adapter" in fails(capsys, "devices")
 

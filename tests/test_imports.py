@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""
 
 OUTSIDE: dict[str, set[str]] = {
-    "runtime": {"wgpu"},
+    "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
     "frontend": {"torch", "torchao", "rich"},
 }
@@ -150,7 +150,8 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    code = "import sys, q8ta_wgpu.__main__; print(sorted({'torch', 'torchao', 'wgpu', 'rich'} & set(sys.modules)))"
+    late = {"torch", "torchao", "wgpu", "wgpudawn", "rich"}
+    code = f"import sys, q8ta_wgpu.__main__; print(sorted({late} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
     )
@@ -163,7 +164,8 @@ def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
     assert set(config["tool"]["setuptools"]["packages"]) == {"q8ta_wgpu", *packages}
     names = {text.split(">")[0] for text in config["project"]["dependencies"]}
     assert names == {"numpy", "wgpu", "safetensors"}
-    extra = {text.split(">")[0] for text in config["project"]["optional-dependencies"]["compile"]}
-    assert extra == {"torch", "torchao", "rich"}
+    extras = config["project"]["optional-dependencies"]
+    assert {text.split(">")[0] for text in extras["compile"]} == {"torch", "torchao", "rich"}
+    assert {text.split(">")[0] for text in extras["dawn"]} == {"wgpudawn"}
     for link, target in (("kernels", "../kernels"), ("passes", "../passes")):
         assert (ROOT / "q8ta_wgpu" / link).readlink() == Path(target)

@@ -18,8 +18,8 @@ from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.engine import adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.native import NativeRecorder
 from q8ta_wgpu.runtime.recording import Recorder
@@ -28,6 +28,7 @@ from q8ta_wgpu.session.streaming import IN_FLIGHT
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()
+NATIVE = engines.native()
 INPUTS = [small_input(i) for i in range(8)]
 EXPECTED = [Session(MODEL, "reference")(x) for x in INPUTS]
 
@@ -213,7 +214,7 @@ def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> N
 
 def test_a_device_lost_in_the_middle() -> None:
     """Runs recorded ahead must not be submitted to a lost device: wgpu-native would end the process."""
-    adapter = next(a for a in adapters() if "Vulkan" in describe(a))
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
     opened = Session(MODEL, adapter.request_device_sync())
     outputs = opened.run_many(INPUTS)
     close_to(next(outputs), EXPECTED[0])
@@ -234,7 +235,7 @@ def test_a_device_lost_in_the_middle() -> None:
 def test_the_next_run_is_recorded_while_the_device_works(
     form: type[Recorder], vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(vulkan._measured, "native", form is NativeRecorder)
+    monkeypatch.setitem(vulkan._measured, "recorder", form is NativeRecorder)
     with Session(MODEL, vulkan) as opened:
         executor = opened._executor
         assert executor is not None
@@ -300,9 +301,10 @@ def test_an_interrupt_while_outputs_arrive(vulkan: Device, monkeypatch: pytest.M
 
 
 def test_the_public_form(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device.recorder is NativeRecorder
+    assert device.recorder is device.engine.recorder
     other = Device(device.wgpu)
-    monkeypatch.setattr("wgpu.backends.wgpu_native._api.lib", object())
+    package = "wgpu.backends.wgpu_native" if device.engine.name == "wgpu-native" else "wgpudawn.backends.dawn"
+    monkeypatch.setattr(f"{package}._api.lib", object())
     assert other.recorder is Recorder
     monkeypatch.undo()
     with Session(MODEL, other) as opened:

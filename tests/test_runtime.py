@@ -17,7 +17,7 @@ import wgpu
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engine, native
+from q8ta_wgpu.runtime import engines, handles
 from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.executor import Executor
@@ -173,7 +173,7 @@ def test_times_follow_the_clock_of_the_timestamps(vulkan: Device, monkeypatch: p
     program = harness.program_of(MODEL.graph, vulkan.target)
     executor = Executor(program, vulkan)
     plain = np.median(executor.time_runs([small_input()], 9))
-    monkeypatch.setattr(native, "timestamp_period", lambda device: 1000.0)
+    monkeypatch.setattr(vulkan.engine, "timestamp_period", lambda device: 1000.0)
     assert np.median(executor.time_runs([small_input()], 9)) > 100 * plain
     executor.close()
 
@@ -182,8 +182,8 @@ def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pyt
     with Session(MODEL, vulkan) as opened:
         assert opened._executor is not None
         recorder = opened._executor._recorder
-        assert isinstance(recorder, native.NativeRecorder)
-        before = dict(native._mapping)
+        assert isinstance(recorder, handles.HandleRecorder)
+        before = dict(handles.mapping)
 
         def refuse(*arguments: Any) -> None:
             raise wgpu.GPUValidationError("this buffer is mapped already")
@@ -191,7 +191,7 @@ def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pyt
         monkeypatch.setattr(recorder._safe, "wgpuBufferMapAsync", refuse)
         with pytest.raises(DeviceError, match="mapped already"):
             opened(small_input())
-        assert native._mapping == before
+        assert handles.mapping == before
         monkeypatch.undo()
         opened(small_input())
 
@@ -237,7 +237,7 @@ def test_all_of_opengl_has_one_lock() -> None:
     assert open_device("vulkan").lock is not first.lock
     with ThreadPoolExecutor(1) as pool:
         with first.lock:
-            asked = pool.submit(engine.adapters)
+            asked = pool.submit(engines.native().adapters)
             time.sleep(0.05)
             assert not asked.done()
         assert asked.result(60)
@@ -246,7 +246,7 @@ def test_all_of_opengl_has_one_lock() -> None:
 TWO_THREADS = """
 import threading, time
 from q8ta_wgpu import Session
-from q8ta_wgpu.runtime.engine import adapters, request
+from q8ta_wgpu.runtime.engines import native
 from tests.small import small_input, small_model
 
 MODEL, X, SECONDS = small_model(), small_input(), 6.0
@@ -265,12 +265,12 @@ thread.start()
 started.wait(120)
 opened = 0
 while thread.is_alive():
-    assert adapters()
+    assert native().adapters()
     for where in ("vulkan", "opengl", None):
         with Session(MODEL, where) as session:
             session(X)
             session.time(X, repeats=1, warmup=0)
-    request(adapters()[0]).destroy()
+    native().request(native().adapters()[0]).destroy()
     opened += 1
 assert runs[0] > 1 and opened, (runs, opened)
 print("ended well")

@@ -24,15 +24,15 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import files
 from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engine, probe
+from q8ta_wgpu.runtime import engine, engines, probe
 from q8ta_wgpu.runtime.device import Device, open_device
-from q8ta_wgpu.runtime.engine import adapters, describe
 from q8ta_wgpu.runtime.executor import Executor
 from tests import harness
 from tests.conftest import BACKENDS
 from tests.small import SHAPE, small_input, small_model
 
 MODEL = small_model()
+NATIVE = engines.native()
 EXPECTED = Session(MODEL, "reference")(small_input())
 
 
@@ -62,13 +62,12 @@ def session(vulkan: Device) -> Session:
 def test_default_names_numbers_and_the_callers_own(vulkan: Device) -> None:
     assert Session(MODEL).device is open_device(None)
     assert Session(MODEL, "VULKAN").device is vulkan
-    listed = adapters()
-    for number, adapter in enumerate(listed):
-        if any(backend.lower() in describe(adapter).lower() for backend in BACKENDS):
+    for number, (owner, adapter) in enumerate(engines.listed()):
+        if any(backend.lower() in owner.describe(adapter).lower() for backend in BACKENDS):
             chosen = Session(MODEL, number)
-            assert chosen.name == describe(adapter)
+            assert chosen.name == owner.describe(adapter)
             close_to(chosen(small_input()))
-    adapter = next(a for a in listed if "Vulkan" in describe(a))
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
     assert open_device(adapter).name == vulkan.name
     own = adapter.request_device_sync()
     first, second = Session(MODEL, own), Session(MODEL, own)
@@ -86,7 +85,8 @@ def test_a_device_that_is_not_there(wrong: Any) -> None:
 
 
 def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_listed", [])
+    monkeypatch.setattr(engines, "dawn", lambda: None)
+    monkeypatch.setattr(NATIVE, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
     with pytest.raises(DeviceError, match=r"no wgpu adapter.*device='reference'"):
         Session(MODEL)
@@ -94,10 +94,10 @@ def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("no driver")
 
-    monkeypatch.setattr(engine, "_listed", [])
+    monkeypatch.setattr(NATIVE, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", broken)
     with pytest.raises(DeviceError, match="could not list adapters: no driver"):
-        adapters()
+        NATIVE.adapters()
 
 
 class FakeAdapter(wgpu.GPUAdapter):  # type: ignore[misc]
@@ -121,14 +121,16 @@ def cannot() -> None:
 
 
 def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = adapters()
-    monkeypatch.setattr(engine, "_listed", [])
+    real = NATIVE.adapters()
+    monkeypatch.setattr(NATIVE, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
-    monkeypatch.setattr(engine, "_rank", lambda adapter: describe(adapter) != "Broken GPU (OpenGL)")
-    assert describe(adapters()[0]) == "Broken GPU (OpenGL)"
-    with pytest.raises(DeviceError, match=r"Broken GPU \(OpenGL\) cannot make a device: storage buffers in compute"):
+    monkeypatch.setattr(engine, "rank", lambda adapter: adapter.info["device"] != "Broken GPU")
+    assert NATIVE.describe(NATIVE.adapters()[0]) == "Broken GPU (OpenGL, wgpu-native)"
+    with pytest.raises(
+        DeviceError, match=r"Broken GPU \(OpenGL, wgpu-native\) cannot make a device: storage buffers in compute"
+    ):
         Session(MODEL, "broken")
-    assert Session(MODEL).name == describe(real[0])
+    assert Session(MODEL).name == NATIVE.describe(real[0])
 
 
 def test_a_device_below_the_baseline(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
@@ -396,7 +398,7 @@ def test_threads_open_the_same_adapter_once() -> None:
 
 
 def test_a_lost_device() -> None:
-    adapter = next(a for a in adapters() if "Vulkan" in describe(a))
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
     opened = Session(MODEL, adapter.request_device_sync())
     assert opened.device is not None
     close_to(opened(small_input()))

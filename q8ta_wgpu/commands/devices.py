@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from q8ta_wgpu.errors import DeviceError
 
-_HEADER = ("", "adapter", "backend", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "buffers",
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.engine import Engine
+
+_HEADER = ("", "adapter", "backend", "engine", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "buffers",
            "threads", "shared", "binding", "int8")  # fmt: skip
 _LEGEND = """\
 packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read
@@ -17,15 +20,15 @@ a workgroup. binding: largest storage binding. int8: computes the bytes that the
 
 def devices(options: argparse.Namespace) -> None:
     """`devices`: every adapter, with what matters here as it was measured."""
-    from q8ta_wgpu.runtime.engine import adapters
+    from q8ta_wgpu.runtime.engines import listed
 
     rows: list[tuple[str, ...]] = [_HEADER]
     problems: list[str] = []
-    for number, adapter in enumerate(adapters()):
+    for number, (engine, adapter) in enumerate(listed()):
         try:
-            rows.append(_row(number, adapter))
+            rows.append(_row(number, engine, adapter))
         except DeviceError as error:
-            rows.append((str(number), *_names(adapter), *["-"] * 9, "no"))
+            rows.append((str(number), *_names(engine, adapter), *["-"] * 9, "no"))
             problems.append(f"{number}: {error}")
     if len(rows) == 1:
         raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
@@ -35,19 +38,19 @@ def devices(options: argparse.Namespace) -> None:
     print("", _LEGEND, *problems, sep="\n")
 
 
-def _names(adapter: Any) -> tuple[str, str, str]:
+def _names(engine: Engine, adapter: Any) -> tuple[str, ...]:
     info = adapter.info
-    return info["device"], info["backend_type"], info["adapter_type"]
+    return info["device"], info["backend_type"], engine.name, info["adapter_type"]
 
 
-def _row(number: int, adapter: Any) -> tuple[str, ...]:
+def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
     from q8ta_wgpu.runtime.device import open_device
 
     device = open_device(number)
     if device.contract:
         raise DeviceError(f"{device.name} breaks the arithmetic contract: {device.contract}")
     target, rates = device.target, device.dot_rates
-    features = ("yes" if name in adapter.features else "no" for name in ("shader-f16", "subgroup"))
+    features = ("yes" if name in adapter.features else "no" for name in ("shader-f16", engine.subgroups))
     limits = (
         str(target.storage_buffers),
         str(target.invocations),
@@ -56,7 +59,7 @@ def _row(number: int, adapter: Any) -> tuple[str, ...]:
     )
     return (
         str(number),
-        *_names(adapter),
+        *_names(engine, adapter),
         f"{rates.packed:.1f} GOP/s",
         f"{rates.emulated:.1f} GOP/s",
         f"{device.copy_rate:.1f} GB/s",

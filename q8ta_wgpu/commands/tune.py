@@ -39,7 +39,7 @@ def _clear(device: str | None) -> None:
     from q8ta_wgpu.tune.cache import Cache
 
     opened = open_device(given.device(device))
-    cache = Cache.of(opened.wgpu.adapter.info)
+    cache = Cache.of(opened.info)
     try:
         print(f"removed {cache.path}" if cache.clear() else f"nothing was kept for {opened.name}")
     except OSError as error:

@@ -15,6 +15,21 @@ of up to 32 fixed turns are written out and do not count. What is left of the 65
 
 
 @dataclass(frozen=True)
+class MatrixUnit:
+    """A product that the subgroups of a device compute at once: (m, k) int8 times (k, n) int8, added to (m, n) int32.
+
+    Attributes:
+        m, n, k: its extents.
+        lanes: threads of the subgroup.
+    """
+
+    m: int
+    n: int
+    k: int
+    lanes: int
+
+
+@dataclass(frozen=True)
 class Target:
     """Limits a program is scheduled for, and how the device behaves where that decides which kernel is fastest.
 
@@ -36,7 +51,8 @@ class Target:
             Software runs a workgroup as one thread: barriers cost it much, and products are faster in registers.
         few_cores: whether a few workgroups fill the device. Tiles then are as large as they may be, and loading
             something again is faster than a dispatch that prepares it.
-        unroll: whether loops are written out. lavapipe's compiler keeps local arrays in memory otherwise.
+        unroll: whether loops are written out. Mesa's compiler for CPUs keeps local arrays in memory otherwise.
+        matrix_units: what the device's int8 matrix units compute, where they were found to compute it right.
     """
 
     name: str = "baseline"
@@ -52,6 +68,7 @@ class Target:
     shares_memory: bool = True
     few_cores: bool = False
     unroll: bool = False
+    matrix_units: tuple[MatrixUnit, ...] = ()
 
 
 BASELINE = Target()

@@ -12,9 +12,8 @@ from typing import Any
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
-from q8ta_wgpu.runtime import engine, probe
-from q8ta_wgpu.runtime.engine import adapters, describe, wgpu_errors
-from q8ta_wgpu.runtime.native import NativeRecorder, create_module, native_works
+from q8ta_wgpu.runtime import engines, handles, probe
+from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, Engine, wgpu_errors
 from q8ta_wgpu.runtime.recording import Recorder
 
 _NEEDED_LIMITS = {
@@ -38,17 +37,17 @@ class Pipeline:
 
 
 class Device:
-    """An open wgpu device: its pipelines, and what was measured on it. Safe to share between sessions and threads.
+    """An open device: its pipelines, and what was measured on it. Safe to share between sessions and threads.
 
     Raises DeviceError where the device offers less than WebGPU's baseline (some OpenGL drivers do), or fails when its
     dot products are measured.
 
     Attributes:
-        wgpu: the wgpu device.
-        name: `name (backend)` of its adapter.
-        lock: held while something is made, recorded and submitted; on OpenGL one lock for all devices.
-        waiting: held while a run is waited for. Only on OpenGL is it a lock: waiting keeps the context, and who else
-            wants it meanwhile ends the process after some seconds.
+        wgpu: the device, of either package.
+        engine: what it is a device of.
+        name: `name (backend, engine)` of its adapter.
+        lock: held while something is made, recorded and submitted.
+        waiting: held while a run is waited for: a lock where the engine wants one (`Engine.locks`).
         software: whether it runs on the host's own processor.
         timestamps: whether it has timestamp queries.
         target: what programs for it are scheduled for.
@@ -56,13 +55,14 @@ class Device:
 
     def __init__(self, wgpu_device: Any) -> None:
         self.wgpu = wgpu_device
-        self.name = describe(wgpu_device.adapter)
+        engine = engines.engine_of(wgpu_device.adapter)
+        assert engine is not None, wgpu_device
+        self.engine = engine
+        self.name = engine.describe(wgpu_device.adapter)
         for limit, needed in _NEEDED_LIMITS.items():
             if (found := wgpu_device.limits[limit]) < needed:
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
-        opengl = engine.is_opengl(wgpu_device.adapter)
-        self.lock = engine.OPENGL if opengl else threading.RLock()
-        self.waiting: contextlib.AbstractContextManager[Any] = self.lock if opengl else contextlib.nullcontext()
+        self.lock, self.waiting = engine.locks(wgpu_device)
         self.software = wgpu_device.adapter.info["adapter_type"] == "CPU"
         self.timestamps = "timestamp-query" in wgpu_device.features
         self._held: weakref.WeakValueDictionary[str, Pipeline] = weakref.WeakValueDictionary()
@@ -89,7 +89,7 @@ class Device:
         label = text.split("\n", 1)[0].removeprefix("// ")
         with wgpu_errors(f"{self.name} could not compile kernel {label}"):
             bind_layout, pipeline_layout = self._layout(buffers)
-            module = create_module(self.wgpu, label, text)
+            module = self.engine.create_module(self.wgpu, label, text)
             compiled = self.wgpu.create_compute_pipeline(
                 label=label, layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
             )
@@ -117,11 +117,16 @@ class Device:
         return found
 
     @property
+    def info(self) -> dict[str, Any]:
+        """What the engine says about the adapter, and under 'engine' which engine of which version."""
+        return {**self.wgpu.adapter.info, "engine": self.engine.version}
+
+    @property
     def alive(self) -> bool:
         """Whether the device still works; a lost one never comes back."""
         try:
             with self.lock, wgpu_errors(f"{self.name} was lost"):
-                self.wgpu.create_buffer(size=16, usage=engine.STORAGE).destroy()
+                self.wgpu.create_buffer(size=16, usage=STORAGE).destroy()
         except DeviceError:
             return False
         return True
@@ -172,22 +177,21 @@ class Device:
             uniform_alignment=max(limits["min-uniform-buffer-offset-alignment"], 16),
         )
         if self.software:
-            return found
+            # SwiftShader's compiler takes gigabytes and minutes for loops that are written out.
+            return replace(found, unroll="llvmpipe" in self.name)
         packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
         return replace(found, packed_dot=emulated < 1.25 * packed, fast_dot=packed > 1.25 * emulated)
 
     @property
     def recorder(self) -> type[Recorder]:
-        """What records programs for this device: wgpu-native's own functions where they are there."""
-        works = self._once("native", lambda device: native_works(device.wgpu))
-        return NativeRecorder if works else Recorder
+        """What records programs for this device: the engine's own functions where they are there."""
+        works = self._once("recorder", lambda device: handles.works(device.engine.recorder, device.wgpu))
+        return self.engine.recorder if works else Recorder
 
     def _layout(self, buffers: int) -> tuple[Any, Any]:
         if buffers not in self._layouts:
             kinds = ["read-only-storage"] * (buffers - 1) + ["storage", "uniform"]
-            entries = [
-                {"binding": i, "visibility": engine.COMPUTE, "buffer": {"type": kind}} for i, kind in enumerate(kinds)
-            ]
+            entries = [{"binding": i, "visibility": COMPUTE, "buffer": {"type": kind}} for i, kind in enumerate(kinds)]
             layout = self.wgpu.create_bind_group_layout(entries=entries)
             self._layouts[buffers] = layout, self.wgpu.create_pipeline_layout(bind_group_layouts=[layout])
         return self._layouts[buffers]
@@ -198,12 +202,14 @@ _adopted: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary
 _open_lock = threading.Lock()
 
 
-def open_device(device: Any = None) -> Device:
+def open_device(device: Any = None, matrix_work: bool = False) -> Device:
     """A Device for what a user may pass.
 
     Args:
-        device: None (best adapter), part of an adapter's name or backend, the position of an adapter in `adapters()`,
-            an adapter, a wgpu device (the caller's own, used as it is) or a Device.
+        device: None (best adapter), part of an adapter's name, backend or engine, an engine with such a part
+            ('dawn:nvidia'), the position of an adapter in `engines.listed()`, an adapter or a device of wgpu or
+            wgpudawn (the caller's own, used as it is), or a Device.
+        matrix_work: whether matrix units are of use; see `_with_matrix_units`.
 
     Devices opened here are shared: the same adapter gives the same Device, unless that one was lost. Raises
     DeviceError where nothing fits, or nothing that fits can make a device.
@@ -211,54 +217,77 @@ def open_device(device: Any = None) -> Device:
     if isinstance(device, Device):
         return device
     with _open_lock:
-        if engine.is_device(device):
+        if device is None or isinstance(device, str) or type(device) is int:
+            found = _by_name(device)
+            free = device is None or (isinstance(device, str) and not _named_engine(device)[0])
+            return _with_matrix_units(found) if matrix_work and free else found
+        engine = engines.engine_of(device)
+        if engine is not None and not engine.is_device(device):
+            return _from_adapter(engine, device, _number(engine, device))
+        if engine is not None:
             known = _adopted.get(id(device))
             if known is None or known.wgpu is not device:
                 known = _adopted[id(device)] = Device(device)
             return known
-        if engine.is_adapter(device):
-            return _from_adapter(device, _number(device))
-        if device is None or isinstance(device, str) or type(device) is int:
-            return _by_name(device)
     raise DeviceError(
-        "device must be None, 'reference', part of an adapter's name, its number, an adapter or a wgpu device, "
-        f"found {type(device).__name__}"
+        "device must be None, 'reference', part of an adapter's name, its number, an adapter or a device of wgpu or "
+        f"wgpudawn, found {type(device).__name__}"
     )
 
 
+def _with_matrix_units(found: Device) -> Device:
+    """Which engine serves an adapter best for a network whose products matrix units could compute: Dawn, where it
+    offers units of the same adapter that compute right; otherwise the one `found` is of, wgpu-native."""
+    if (dawn := engines.dawn()) is None:
+        return found
+    same = ("vendor_id", "device_id")
+    for adapter in dawn.adapters():
+        if dawn.matrix_units(adapter) and all(adapter.info[k] == found.wgpu.adapter.info[k] for k in same):
+            with contextlib.suppress(DeviceError):
+                other = _from_adapter(dawn, adapter, _number(dawn, adapter))
+                return other if other.target.matrix_units else found
+    return found
+
+
+def _named_engine(name: str) -> tuple[str, str]:
+    """The engine that a user's text names, or '', and the rest of it."""
+    engine, _, rest = name.partition(":")
+    return (engine.lower(), rest) if engine.lower() in engines.NAMES else ("", name)
+
+
 def _by_name(name: str | int | None) -> Device:
-    found = adapters()
-    if not found:
+    engine, part = _named_engine(name) if isinstance(name, str) else ("", "")
+    allowed = [engines.named(engine)] if engine else None
+    names: list[str] = []
+    problems: list[str] = []
+    for i, (owner, adapter) in enumerate(engines.listed()):
+        names.append(owner.describe(adapter))
+        if allowed and owner not in allowed:
+            continue
+        if name is None or i == name or (isinstance(name, str) and name and part.lower() in names[i].lower()):
+            try:
+                return _from_adapter(owner, adapter, names[:i].count(names[i]))
+            except DeviceError as error:
+                problems.append(str(error))
+    if not names:
         raise DeviceError(
             "no wgpu adapter on this machine. Install a GPU driver, or software Vulkan "
             "(Debian and Ubuntu: apt-get install mesa-vulkan-drivers), or use device='reference'"
         )
-    names = [describe(a) for a in found]
-    chosen = [
-        i
-        for i, text in enumerate(names)
-        if name is None or i == name or (isinstance(name, str) and name and name.lower() in text.lower())
-    ]
-    problems = []
-    for i in chosen:
-        try:
-            return _from_adapter(found[i], names[:i].count(names[i]))
-        except DeviceError as error:
-            problems.append(str(error))
     if problems:
         raise DeviceError("; ".join(problems))
     listed = ", ".join(f"{i}: {text}" for i, text in enumerate(names))
     raise DeviceError(f"no adapter is called {name!r}; there are {listed}")
 
 
-def _number(adapter: Any) -> int:
+def _number(engine: Engine, adapter: Any) -> int:
     """Which of the adapters of one name this is: equal cards are told apart by their order, where wgpu lets us."""
-    equal = [a for a in adapters() if describe(a) == describe(adapter)]
+    equal = [a for a in engine.adapters() if engine.describe(a) == engine.describe(adapter)]
     return next((i for i, a in enumerate(equal) if a is adapter), 0 if len(equal) == 1 else -id(adapter))
 
 
-def _from_adapter(adapter: Any, number: int) -> Device:
-    key = describe(adapter), number
+def _from_adapter(engine: Engine, adapter: Any, number: int) -> Device:
+    key = engine.describe(adapter), number
     known = _open.get(key)
     if known is None or not known.alive:
         known = _open[key] = Device(engine.request(adapter))

@@ -1,100 +1,126 @@
-"""What is taken from wgpu-py: adapters and devices, usage flags, errors, and the lock its OpenGL backend needs.
+"""What an engine is, an implementation of WebGPU behind wgpu-py's API, and what is the same in all of them.
 
-The other files of this room work on the objects that come from here by WebGPU's own names; native.py alone knows
-functions that only wgpu-native has.
+The other files of this room work on the objects that come from an engine by WebGPU's own names; native.py and dawn.py
+alone know what only one engine has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import wgpu
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.runtime.recording import Recorder
 
+# Flags are WebGPU's own numbers, the same in every package.
 STORAGE: int = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
 UNIFORM: int = wgpu.BufferUsage.UNIFORM
-STAGING: int = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 RESOLVE: int = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-READ: int = wgpu.MapMode.READ
 COMPUTE: int = wgpu.ShaderStage.COMPUTE
-
-GPUError = wgpu.GPUError
-
-OPENGL = threading.RLock()
-"""Held by whoever uses a device on OpenGL, lists adapters or requests a device: wgpu has one EGL context a process, and
-ends the process when two threads want it. Listing enters it, and a request for any device polls those there are.
-
-A caller's own device on OpenGL, of an adapter that `adapters` did not list, is safe only while no other one is used:
-wgpu gives it no lock in common with them, and what Python collects is freed outside this one."""
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
 _BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2, "OpenGLES": 2}
-_WANTED_FEATURES = ("timestamp-query", "timestamp-query-inside-passes", "subgroup", "shader-f16")
 _WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 
-_listed: list[Any] = []
+Lock = contextlib.AbstractContextManager[Any]
+
+_raised: set[type[Exception]] = set()
+"""What the packages of the engines in use raise."""
 
 
 @contextlib.contextmanager
 def wgpu_errors(doing: str) -> Iterator[None]:
-    """What wgpu raises inside becomes a DeviceError: `doing`, and the driver's words.
+    """What an engine raises inside becomes a DeviceError: `doing`, and the driver's words.
 
-    wgpu-py raises GPUError and its kinds, GPUPipelineError, and RuntimeError itself where a request or a mapping fails.
+    That is GPUError and its kinds, GPUPipelineError, and RuntimeError itself where a request or a mapping fails.
     Everything else, kinds of RuntimeError too, is somebody's mistake in Python and comes through as it is.
     """
     try:
         yield
-    except (wgpu.GPUError, wgpu.GPUPipelineError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+    except Exception as error:
+        if not isinstance(error, tuple(_raised)) and type(error) is not RuntimeError:
             raise
         words = " ".join(str(error).split()) or type(error).__name__
         raise DeviceError(f"{doing}: {words[:1000]}") from error
 
 
-def adapters() -> list[Any]:
-    """All wgpu adapters, best first: discrete before integrated before software, Vulkan and Metal before OpenGL.
+class Engine:
+    """An implementation of WebGPU, from a package with wgpu-py's API. What is here works by that API alone.
 
-    Listed once in a process and kept: listing again, or letting an OpenGL adapter go, enters the EGL context that
-    another thread may be using.
+    Attributes:
+        name: as users write it: 'wgpu-native' or 'dawn'.
+        package: the Python package.
+        features: features a device is opened with where its adapter has them.
+        subgroups: what the engine calls the feature of subgroup operations.
+        recorder: what records programs, where its own functions are there; `recording.Recorder` works everywhere.
+        listing: held while adapters are listed and devices requested.
     """
-    with OPENGL, wgpu_errors("wgpu could not list adapters"):
-        if not _listed:
-            _listed.extend(sorted(wgpu.gpu.enumerate_adapters_sync(), key=_rank))
-        return list(_listed)
 
+    name: str
+    features: tuple[str, ...]
+    subgroups: str
+    recorder: type[Recorder] = Recorder
 
-def _rank(adapter: Any) -> tuple[int, int]:
-    info = adapter.info
-    return _TYPE_ORDER.get(info["adapter_type"], 4), _BACKEND_ORDER.get(info["backend_type"], 3)
+    def __init__(self, package: Any) -> None:
+        self.package = package
+        self.listing: Lock = threading.RLock()
+        self._listed: list[Any] = []
+        _raised.update((package.GPUError, package.GPUPipelineError))
 
+    @property
+    def version(self) -> str:
+        """The package and its version."""
+        return f"{self.package.__name__} {self.package.__version__}"
 
-def describe(adapter: Any) -> str:
-    """`name (backend)` of an adapter."""
-    return f"{adapter.info['device']} ({adapter.info['backend_type']})"
+    def owns(self, value: Any) -> bool:
+        """Whether a value is an adapter or a device of this engine."""
+        return self.is_device(value) or isinstance(value, self.package.GPUAdapter)
 
+    def is_device(self, value: Any) -> bool:
+        """Whether a value is a device of this engine."""
+        return isinstance(value, self.package.GPUDevice)
 
-def request(adapter: Any) -> Any:
-    """A wgpu device of an adapter, with the features this library uses and the limits that the adapter has."""
-    with OPENGL, wgpu_errors(f"{describe(adapter)} cannot make a device"):
-        features = [f for f in _WANTED_FEATURES if f in adapter.features]
-        limits = {key: adapter.limits[key] for key in _WANTED_LIMITS}
+    def describe(self, adapter: Any) -> str:
+        """`name (backend, engine)` of an adapter."""
+        return f"{adapter.info['device']} ({adapter.info['backend_type']}, {self.name})"
+
+    def adapters(self) -> list[Any]:
+        """All adapters, best first: discrete before integrated before software, Vulkan and Metal before OpenGL.
+
+        Listed once in a process and kept.
+        """
+        with self.listing, wgpu_errors(f"{self.name} could not list adapters"):
+            if not self._listed:
+                self._listed.extend(sorted(self.package.gpu.enumerate_adapters_sync(), key=rank))
+            return list(self._listed)
+
+    def request(self, adapter: Any) -> Any:
+        """A device of an adapter, with the features this library uses and the limits that the adapter has."""
+        with self.listing, wgpu_errors(f"{self.describe(adapter)} cannot make a device"):
+            features = [f for f in self.features if f in adapter.features]
+            return self._request(adapter, features, {key: adapter.limits[key] for key in _WANTED_LIMITS})
+
+    def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
         return adapter.request_device_sync(required_features=features, required_limits=limits)
 
+    def locks(self, device: Any) -> tuple[Lock, Lock]:
+        """What is held while a device is used, and while a run on it is waited for."""
+        return threading.RLock(), contextlib.nullcontext()
 
-def is_opengl(adapter: Any) -> bool:
-    """Whether an adapter's devices share wgpu's EGL context."""
-    return adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
+    def create_module(self, device: Any, label: str, code: str) -> Any:
+        """The shader module of WGSL text. Raises what `device.create_shader_module` raises for wrong code."""
+        return device.create_shader_module(label=label, code=code)
+
+    def timestamp_period(self, device: Any) -> float:
+        """Nanoseconds of a tick of a device's timestamps: WebGPU says 1."""
+        return 1.0
 
 
-def is_device(value: Any) -> bool:
-    """Whether a value is a wgpu device."""
-    return isinstance(value, wgpu.GPUDevice)
-
-
-def is_adapter(value: Any) -> bool:
-    """Whether a value is a wgpu adapter."""
-    return isinstance(value, wgpu.GPUAdapter)
+def rank(adapter: Any) -> tuple[int, int]:
+    """The key adapters of an engine are sorted by."""
+    info = adapter.info
+    return _TYPE_ORDER.get(info["adapter_type"], 4), _BACKEND_ORDER.get(info["backend_type"], 3)

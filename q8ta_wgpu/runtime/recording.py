@@ -3,9 +3,8 @@
 A command buffer can be submitted once, so every run needs a recorded one; WebGPU has nothing reusable for compute.
 For 60 dispatches that takes 266 us through wgpu-py's methods and 153 us by wgpu-native's functions on the handles
 themselves (`python -m pytest bench/bench_host.py`), and nothing where the next run is recorded while the device works
-on this one, which the executor does. Waiting in wgpu-py costs an empty submission and two thread switches, and blocking
-in the driver 190 us more than polling on an NVIDIA H200 (74 dispatches in 320 us); so the native form polls from the
-calling thread, and on a GPU it spins before it blocks.
+on this one, which the executor does. Blocking in the driver takes 190 us more than polling on an NVIDIA H200 (74
+dispatches in 320 us): on a GPU the forms on handles (handles.py) spin before they block.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from q8ta_wgpu.runtime.engine import READ, STAGING
+import wgpu
+
+STAGING: int = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 
 Step = tuple[Any, Any, tuple[int, int, int]]
 """Pipeline, bind group, and workgroups in x, y, z."""
@@ -43,7 +44,7 @@ class Staging:
 
 
 class Recorder:
-    """Records, submits and reads back through wgpu's public methods, and raises what they raise.
+    """Records, submits and reads back through WebGPU's public methods, and raises what they raise.
 
     `spins` says whether a wait may keep a core of the host busy: on a software adapter the work needs it.
 
@@ -83,7 +84,7 @@ class Recorder:
 
     def read(self, staging: Staging, submitted: Any) -> Any:
         """Waits for a submission and returns its outputs, a buffer that is readable until `unmap`."""
-        staging.buffer.map_sync(READ)
+        staging.buffer.map_sync(wgpu.MapMode.READ)
         return staging.buffer.read_mapped(copy=False)
 
     def unmap(self, staging: Staging) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.runtime import engine, native
+from q8ta_wgpu.runtime.engine import RESOLVE
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
@@ -23,7 +23,7 @@ class Timestamps:
         self._passes = passes
         self._queries = queries
         self._resolved = resolved
-        self._period = native.timestamp_period(device.wgpu)
+        self._period = device.engine.timestamp_period(device.wgpu)
 
     def around(self, number: int) -> dict[str, Any]:
         """What `begin_compute_pass` takes as `timestamp_writes` for pass `number`."""
@@ -44,6 +44,6 @@ def timestamps(device: Device, passes: int) -> Iterator[Timestamps]:
     with contextlib.ExitStack() as made:
         queries = device.wgpu.create_query_set(type="timestamp", count=2 * passes)
         made.callback(queries.destroy)
-        resolved = device.wgpu.create_buffer(size=16 * passes, usage=engine.RESOLVE)
+        resolved = device.wgpu.create_buffer(size=16 * passes, usage=RESOLVE)
         made.callback(resolved.destroy)
         yield Timestamps(device, passes, queries, resolved)

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import INT8, INT8X4, Graph
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
@@ -23,6 +25,9 @@ from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import Computed, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
+
+_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
+"""Operators that matrix units could compute."""
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
@@ -42,7 +47,10 @@ class Session:
     Args:
         model: what `compile` or `load` returned.
         device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or backend
-            ('llvmpipe', 'opengl'), its number in `python -m q8ta_wgpu devices`, a wgpu adapter, or your own device.
+            ('llvmpipe', 'opengl'), an engine alone or with such a part ('dawn', 'dawn:nvidia', 'wgpu-native:vulkan'),
+            a number in `python -m q8ta_wgpu devices`, an adapter of wgpu or wgpudawn, or your own device of either.
+            Where no engine is asked for, it is wgpu-native; Dawn, where that is installed, offers matrix units that
+            compute right on this adapter, and the network has int8 products for them.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
         tune: whether kernels and layouts are chosen by measurement (`q8ta_wgpu.tune`) instead of by rules. What is not
@@ -92,8 +100,9 @@ class Session:
         from q8ta_wgpu.runtime.executor import Executor
 
         started = time.perf_counter()
-        self.device = open_device(device)
-        if any(t.dtype in (INT8, INT8X4) for t in self.model.graph.types.values()) and self.device.contract:
+        graph = self.model.graph
+        self.device = open_device(device, matrix_work=any(node.op in _PRODUCTS for node in graph.nodes))
+        if any(t.dtype in (INT8, INT8X4) for t in graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
@@ -131,7 +140,7 @@ class Session:
 
     @property
     def name(self) -> str:
-        """The adapter's name, or 'reference'."""
+        """`adapter (backend, engine)`, or 'reference'."""
         return self.device.name if self.device else "reference"
 
     @property

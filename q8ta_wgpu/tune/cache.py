@@ -1,4 +1,4 @@
-"""What tuning measured, kept in the user's cache folder: one JSON file for each adapter, driver and wgpu version.
+"""What tuning measured, kept in the user's cache folder: one JSON file for each adapter, driver and engine.
 
 Files are replaced as a whole, never written in place, so that a process that stops halfway or two that write at once
 leave a valid one. Of two that write at once one may lose what it measured; it is measured again when next asked for.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -42,9 +41,9 @@ def folder() -> Path:
 
 
 def identity(info: Mapping[str, Any]) -> dict[str, str]:
-    """What a measurement depends on beside the kernel: from an adapter's info, and wgpu's version."""
-    names = ("device", "backend_type", "description", "vendor", "vendor_id", "device_id")
-    return {**{name: str(info.get(name, "")) for name in names}, "wgpu": importlib.metadata.version("wgpu")}
+    """What a measurement depends on beside the kernel, from a device's info."""
+    names = ("device", "backend_type", "description", "vendor", "vendor_id", "device_id", "engine")
+    return {name: str(info.get(name, "")) for name in names}
 
 
 @dataclass
@@ -65,7 +64,7 @@ class Cache:
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Cache:
-        """The cache of an adapter, by its wgpu info. A file that cannot be used counts as empty; `note` says why."""
+        """The cache of an adapter, by its `Device.info`. A file that cannot be used is empty; `note` says why."""
         adapter = identity(info)
         digest = hashlib.blake2b(json.dumps(adapter, sort_keys=True).encode(), digest_size=6).hexdigest()
         name = re.sub(r"[^A-Za-z0-9]+", "-", f"{adapter['device']} {adapter['backend_type']}").strip("-")[:80]

@@ -125,7 +125,7 @@ class _Tuner:
 
     def __post_init__(self) -> None:
         self.target = self.device.target
-        self.cache = Cache.of(self.device.wgpu.adapter.info)
+        self.cache = Cache.of(self.device.info)
         self.timer = Timer(self.device)
         self.microseconds: dict[Call, dict[Variant, float]] = {}
         self.favoured: set[tuple[Call, Variant]] = set()

@@ -1,0 +1,99 @@
+"""Dawn, from the optional package wgpudawn: its toggles, its ways of waiting, what its devices let threads do, and the
+matrix units it offers.
+
+What is private to a version of wgpudawn has a form in WebGPU's own terms for where it is named otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from q8ta_wgpu.ir.target import MatrixUnit
+from q8ta_wgpu.runtime.engine import Engine, Lock
+from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
+from q8ta_wgpu.runtime.recording import Copy, Step
+
+_SYNCHRONIZED = "implicit-device-synchronization"
+"""Dawn's feature that lets several threads use a device."""
+
+_MATRICES = "chromium-experimental-subgroup-matrix"
+
+_BLOCK = 100_000_000
+"""Nanoseconds of a blocking wait, after which Python may handle a signal."""
+
+
+class DawnRecorder(HandleRecorder):
+    """Recording by Dawn's functions. Errors of what is recorded are Dawn's to report when the encoder finishes."""
+
+    def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
+        from wgpudawn.backends.dawn import _api as api
+
+        self.api = api
+        # Called in `_wait` by the thread that waits: nobody else's events are touched.
+        self.mode = api.lib.WGPUCallbackMode_WaitAnyOnly
+        super().__init__(device, steps, copies, spins)
+        self._instance = api.get_wgpu_instance()
+
+    def submit(self, commands: Any) -> Any:
+        """Submits a command buffer."""
+        self._commands[0] = commands._internal
+        self._safe.wgpuQueueSubmit(self._queue, 1, self._commands)
+
+    def _wait(self, staging: HandleStaging, submitted: Any, future: Any, blocking: float) -> None:
+        wait, waited = self._safe.wgpuInstanceWaitAny, self.api.ffi.new("WGPUFutureWaitInfo *")
+        waited.future = future
+        while not waited.completed:
+            status = wait(self._instance, 1, waited, 0 if time.perf_counter() < blocking else _BLOCK)
+            if status not in (self.api.lib.WGPUWaitStatus_Success, self.api.lib.WGPUWaitStatus_TimedOut):
+                raise RuntimeError(f"waiting for outputs failed with status {status}")
+
+
+class Dawn(Engine):
+    """Dawn, Chromium's WebGPU. Raises ImportError where wgpudawn is not installed.
+
+    The process has one instance of Dawn. Where nobody has made it yet, it is made with `allow_unsafe_apis`, without
+    which adapters hide their matrix units.
+    """
+
+    name = "dawn"
+    features = ("timestamp-query", "subgroups", "shader-f16", _SYNCHRONIZED, _MATRICES)
+    subgroups = "subgroups"
+    recorder = DawnRecorder
+
+    def __init__(self) -> None:
+        import wgpudawn
+        from wgpudawn.backends.dawn import extras
+
+        super().__init__(wgpudawn)
+        self._extras = extras
+        with contextlib.suppress(RuntimeError):  # the caller uses Dawn, too
+            extras.set_instance_extras(enable_toggles=["allow_unsafe_apis"])
+
+    def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
+        # Timestamps are rounded otherwise, against websites that measure others.
+        return self._extras.request_device_sync(
+            adapter,
+            required_features=features,
+            required_limits=dict(limits),
+            disable_toggles=["timestamp_quantization"],
+        )
+
+    def locks(self, device: Any) -> tuple[Lock, Lock]:
+        """Only a device with implicit synchronization may be used while another thread waits on it."""
+        lock = threading.RLock()
+        return lock, contextlib.nullcontext() if _SYNCHRONIZED in device.features else lock
+
+    def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
+        """The products of int8 with sums in int32 that an adapter says its matrix units compute."""
+        if _MATRICES not in adapter.features:
+            return ()
+        properties = self._extras.get_adapter_properties(adapter)
+        return tuple(
+            MatrixUnit(config["m"], config["n"], config["k"], config["max_subgroup_size"])
+            for config in properties.get("subgroup_matrix_configs", ())
+            if (config["component_type"], config["result_component_type"]) == ("i8", "i32")
+        )

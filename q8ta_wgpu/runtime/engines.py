@@ -1,0 +1,54 @@
+"""The engines of this process and all their adapters."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.runtime.dawn import Dawn
+from q8ta_wgpu.runtime.engine import Engine
+from q8ta_wgpu.runtime.native import WgpuNative
+
+NAMES = (WgpuNative.name, Dawn.name)
+
+native = functools.cache(WgpuNative)
+
+
+@functools.cache
+def dawn() -> Dawn | None:
+    """Dawn, loaded when it is first asked for; None where wgpudawn is not installed."""
+    try:
+        return Dawn()
+    except ImportError:
+        return None
+
+
+def engines() -> Iterator[Engine]:
+    """All engines, the preferred one first; the next are loaded when they are asked for."""
+    yield native()
+    if (second := dawn()) is not None:
+        yield second
+
+
+def named(name: str) -> Engine:
+    """The engine of one of NAMES. Raises DeviceError where it is not installed."""
+    found = next((engine for engine in engines() if engine.name == name), None)
+    if found is None:
+        raise DeviceError(f'the engine {name} is not installed: pip install "q8ta-wgpu[dawn]"')
+    return found
+
+
+def engine_of(value: Any) -> Engine | None:
+    """The engine whose adapter or device a value is."""
+    # Nobody has an object of a package that was not imported.
+    known = engines() if "wgpudawn" in sys.modules else iter([native()])
+    return next((engine for engine in known if engine.owns(value)), None)
+
+
+def listed() -> Iterator[tuple[Engine, Any]]:
+    """All adapters with their engines, each engine's best first, in the order that `devices` shows."""
+    for engine in engines():
+        yield from ((engine, adapter) for adapter in engine.adapters())
