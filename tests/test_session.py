@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -499,7 +498,8 @@ class Gpu:
 
     def __init__(self, real: Any) -> None:
         self.real = real
-        self.adapter = SimpleNamespace(info={**real.adapter.info, "adapter_type": "DiscreteGPU"})
+        self.adapter = FakeAdapter(cannot)
+        self.adapter._adapter_info = {**real.adapter.info, "adapter_type": "DiscreteGPU"}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
