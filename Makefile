@@ -25,7 +25,7 @@ check: $(VENV)/ready
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/ready
-	@.ci/adapter $(RUN) vulkan opengl
+	@.ci/adapter $(RUN) vulkan opengl swiftshader
 	$(RUN) -m pytest -n 2 --dist loadgroup
 
 bench: $(VENV)/ready

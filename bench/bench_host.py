@@ -1,8 +1,9 @@
 """What the host adds to a run: a chain of 60 dispatches so small that recording, submitting and reading back count.
 
-`python -m pytest bench/bench_host.py` times, on the best adapter: a call, the same through wgpu-py's public methods, a
-stream, and the parts of a call. Compare the rows of one table. On a software adapter what the device takes for the
-dispatches is the larger part of the first two, and a stream gains nothing: its queue waits where a GPU's does not.
+`python -m pytest bench/bench_host.py` times, on the best Vulkan adapter of each engine: a call, the same through public
+methods of the engine's package, a stream, and the parts of a call. Compare the rows of one engine. On a software
+adapter what the device takes for the dispatches is the larger part of the first two, and a stream gains nothing: its
+queue waits where a GPU's does not.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.device import Device, open_device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.native import NativeRecorder
 from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session import inputs
 
@@ -51,9 +51,15 @@ def item() -> Array:
     return np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)
 
 
+@pytest.fixture(scope="module", params=["wgpu-native:vulkan", "dawn:vulkan"])
+def used(request: pytest.FixtureRequest) -> Device:
+    """The best Vulkan adapter of an engine."""
+    return open_device(request.param)
+
+
 @pytest.fixture(scope="module")
-def session(vulkan: Device) -> Iterator[q8.Session]:
-    with q8.Session(chain(), vulkan) as opened:
+def session(used: Device) -> Iterator[q8.Session]:
+    with q8.Session(chain(), used) as opened:
         assert len(opened.program.dispatches) == DISPATCHES
         yield opened
 
@@ -70,10 +76,10 @@ def test_call(benchmark: BenchmarkFixture, session: q8.Session) -> None:
 
 @pytest.mark.benchmark(group="end to end")
 def test_call_through_public_methods(
-    benchmark: BenchmarkFixture, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+    benchmark: BenchmarkFixture, used: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(vulkan._measured, "native", False)
-    with q8.Session(chain(), vulkan) as opened:
+    monkeypatch.setitem(used._measured, "recorder", False)
+    with q8.Session(chain(), used) as opened:
         assert type(executor(opened)._recorder) is Recorder
         benchmark(opened, item())
 
@@ -96,10 +102,10 @@ def test_upload(benchmark: BenchmarkFixture, session: q8.Session) -> None:
 
 
 @pytest.mark.benchmark(group="parts")
-@pytest.mark.parametrize("form", [NativeRecorder, Recorder], ids=["native", "public"])
-def test_recording(benchmark: BenchmarkFixture, session: q8.Session, form: type[Recorder]) -> None:
+@pytest.mark.parametrize("public", [False, True], ids=["handles", "public"])
+def test_recording(benchmark: BenchmarkFixture, session: q8.Session, public: bool) -> None:
     made = executor(session)._recorder
-    recorder = form(made.device, made.steps, made.copies, made.spins)
+    recorder = (Recorder if public else type(made))(made.device, made.steps, made.copies, made.spins)
     staging = recorder.staging(16384)
     benchmark(lambda: recorder.record(recorder.encoder(), staging))
 

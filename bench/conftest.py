@@ -1,5 +1,5 @@
 """The benchmarks use the tests' devices."""
 
-from tests.conftest import vulkan
+from tests.conftest import _swiftshader, vulkan
 
-__all__ = ["vulkan"]
+__all__ = ["_swiftshader", "vulkan"]

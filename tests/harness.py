@@ -31,6 +31,12 @@ from q8ta_wgpu.runtime.executor import Executor
 POISON = 0x8F7F80FF
 
 
+def sampled(device: Device) -> bool:
+    """Whether a device meets a part of the kernels that Vulkan meets: OpenGL, and SwiftShader through Dawn, where the
+    same WGSL goes through another compiler."""
+    return not device.name.endswith("(Vulkan, wgpu-native)")
+
+
 @dataclass(frozen=True)
 class Setting:
     """Quantization of a test: zero points of inputs and output, and how results fall.

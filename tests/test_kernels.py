@@ -59,7 +59,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
     """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches.
 
     Vulkan runs every kernel with every case; OpenGL, whose driver compiles slowest and from the same WGSL, the general
-    kernels with every case and each other kernel with a third of its cases.
+    kernels with every case and each other kernel with a third of its cases; so does SwiftShader with its cases.
     """
     for setting in harness.settings_for(op, index):
         graph, inputs = harness.int8_graph(op, op.cases[index], setting)
@@ -72,7 +72,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
             np.testing.assert_array_equal(inputs[graph.outputs[0]], expected)
             continue
         for name, plan in harness.plans_or_none(graph, index):
-            if plan is not None and "OpenGL" in device.name and not _taken(plan.steps[0], index, 3):
+            if plan is not None and harness.sampled(device) and not _taken(plan.steps[0], index, 3):
                 continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             mismatches = int((found != expected).sum())
@@ -111,7 +111,7 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
 
 
 def _paired(step: Step, turn: int, device: Device) -> bool:
-    general, other = (5, 20) if "OpenGL" in device.name else (3, 12)
+    general, other = (5, 20) if harness.sampled(device) else (3, 12)
     return _taken(step, turn, other, general)
 
 
@@ -126,7 +126,7 @@ def _taken(step: Step, turn: int, every: int, every_general: int = 1) -> bool:
 @pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
 def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     """As for a device whose packed dot product is the slower one: 0 mismatches, and no packed one in the shader."""
-    every = 12 if "OpenGL" in device.name else 4
+    every = 12 if harness.sampled(device) else 4
     graph, inputs = harness.int8_graph(op, op.cases[index], harness.SETTINGS[index % len(harness.SETTINGS)])
     expected, target = (
         reference.run(graph, inputs)[graph.outputs[0]],

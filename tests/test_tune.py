@@ -95,9 +95,7 @@ def tuned(graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: s
     """A tuning of a graph with made-up times on a device of WebGPU's baseline, and the clock that was asked."""
     clock = Clock(price)
     monkeypatch.setattr(tune, "Timer", clock)
-    device: Any = SimpleNamespace(
-        name="a GPU", timestamps=True, target=BASELINE, wgpu=SimpleNamespace(adapter=SimpleNamespace(info=INFO))
-    )
+    device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=BASELINE, info=INFO)
     return tune.tune(graph, device, policy), clock
 
 

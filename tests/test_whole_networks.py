@@ -57,6 +57,16 @@ def test_device_equals_reference(name: str, vulkan: Device) -> None:
 
 
 @pytest.mark.parametrize("name", INT8)
+def test_dawn_equals_reference(name: str, swiftshader: Device) -> None:
+    """Through Tint and SwiftShader's compiler, on small images."""
+    _, model, x = quantized(name)
+    with q8.Session(model, swiftshader) as session:
+        found = session(x)
+    expected = q8.Session(model, "reference")(x)
+    assert [int((f != e).sum()) for f, e in zip(flat(found), flat(expected), strict=True)] == [0] * len(flat(found))
+
+
+@pytest.mark.parametrize("name", INT8)
 def test_operators_against_torch(name: str) -> None:
     """Never more than one step from torch's simulation on the same operands, equal on 99.9 % away from ties."""
     program, model, x = quantized(name)

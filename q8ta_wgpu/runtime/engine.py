@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,9 @@ def wgpu_errors(doing: str) -> Iterator[None]:
         if not isinstance(error, tuple(_raised)) and type(error) is not RuntimeError:
             raise
         words = " ".join(str(error).split()) or type(error).__name__
+        # Of Dawn they form a circle with the error, and a memoryview that is in use when Python collects it ends the
+        # process: `write_buffer` has one.
+        traceback.clear_frames(error.__traceback__)
         raise DeviceError(f"{doing}: {words[:1000]}") from error
 
 

@@ -1,0 +1,231 @@
+"""Both engines behind one interface: choosing them, using them at once, and what each says when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wgpu
+import wgpudawn
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.target import MatrixUnit, Target
+from q8ta_wgpu.runtime import device as devices
+from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
+from q8ta_wgpu.runtime.device import Device, open_device
+from tests.harness import flat
+from tests.small import small_input, small_model
+from tests.test_runtime import with_words
+
+MODEL = small_model()
+INPUTS = [small_input(seed) for seed in range(6)]
+EXPECTED = [flat(Session(MODEL, "reference")(x)) for x in INPUTS]
+ROOT = Path(__file__).parents[1]
+
+
+def equal(outputs: Any, number: int) -> bool:
+    """Whether every output of the model for an input has the reference's bytes."""
+    return all(np.array_equal(f, e) for f, e in zip(flat(outputs), EXPECTED[number], strict=True))
+
+
+def dawn() -> Dawn:
+    found = engines.dawn()
+    assert found is not None
+    return found
+
+
+# --- choosing ---
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "part"),
+    [
+        ("dawn:swiftshader", "dawn", "SwiftShader"),
+        ("DAWN:SwiftShader", "dawn", "SwiftShader"),
+        ("wgpu-native", "wgpu-native", ""),
+        ("wgpu-native:vulkan", "wgpu-native", "Vulkan"),
+        (None, "wgpu-native", ""),
+        ("vulkan", "wgpu-native", "Vulkan"),
+    ],
+)
+def test_an_engine_by_name(text: str | None, engine: str, part: str) -> None:
+    with Session(MODEL, text) as session:
+        assert session.name.endswith(f", {engine})") and part in session.name
+        assert equal(session(INPUTS[0]), 0)
+
+
+def test_dawn_alone_is_its_best_adapter() -> None:
+    assert open_device("dawn").name == dawn().describe(dawn().adapters()[0])
+
+
+def test_numbers_go_on_through_the_engines(swiftshader: Device) -> None:
+    listed = list(engines.listed())
+    assert [owner.name for owner, _ in listed] == sorted((owner.name for owner, _ in listed), reverse=True)
+    number = next(i for i, (owner, a) in enumerate(listed) if owner.describe(a) == swiftshader.name)
+    assert open_device(number) is swiftshader
+
+
+def test_an_adapter_the_engine_does_not_have(swiftshader: Device) -> None:
+    with pytest.raises(DeviceError, match=r"no adapter is called 'dawn:nothing'; there are 0: .*wgpu-native.*dawn\)"):
+        Session(MODEL, "dawn:nothing")
+
+
+@pytest.mark.parametrize("package", [wgpu, wgpudawn], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("synchronized", [True, False])
+def test_a_device_or_adapter_of_the_callers_own(package: Any, synchronized: bool, swiftshader: Device) -> None:
+    """Used as it is, by several threads at a time; without Dawn's synchronization they take turns."""
+    adapter = package.gpu.enumerate_adapters_sync()[0]
+    wanted = ["implicit-device-synchronization"] if synchronized and package is wgpudawn else []
+    own = adapter.request_device_sync(required_features=wanted)
+    with Session(MODEL, own) as session, ThreadPoolExecutor(3) as pool:
+        assert session.device is not None and session.device.wgpu is own
+        assert (session.device.waiting is session.device.lock) == (package is wgpudawn and not synchronized)
+        for results in pool.map(lambda _: list(session.run_many(INPUTS)), range(3)):
+            assert all(equal(outputs, i) for i, outputs in enumerate(results))
+    with Session(MODEL, adapter) as session:
+        assert session.device is not None and session.device.wgpu is not own
+        assert equal(session(INPUTS[1]), 1)
+
+
+class _WithUnits(Dawn):
+    """Dawn whose adapters offer matrix units."""
+
+    def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
+        return (MatrixUnit(16, 16, 32, 32),)
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody asks for an engine, the adapter is the same one, its units compute right and products need them."""
+    other = _WithUnits()
+    other._listed.extend(dawn().adapters())
+    monkeypatch.setattr(engines, "dawn", lambda: other)
+    monkeypatch.setattr(devices, "_open", {})
+    native = open_device("wgpu-native:vulkan")
+    info = {**native.wgpu.adapter.info, **{k: swiftshader.info[k] for k in ("vendor_id", "device_id")}}
+    monkeypatch.setattr(native.wgpu.adapter, "_adapter_info", info)
+    found = Target(matrix_units=(MatrixUnit(16, 16, 32, 32),) if usable else ())
+    monkeypatch.setattr(Device, "_target", lambda device: found)
+    assert open_device("vulkan", matrix_work=True).engine.name == ("dawn" if usable else "wgpu-native")
+    assert open_device("vulkan").engine.name == "wgpu-native"
+    assert open_device("wgpu-native:vulkan", matrix_work=True).engine.name == "wgpu-native"
+
+
+WITHOUT = """
+import sys
+sys.modules["wgpudawn"] = None
+from q8ta_wgpu import Session
+from q8ta_wgpu.__main__ import main
+from tests.small import small_input, small_model
+with Session(small_model()) as session:
+    session(small_input())
+    print(session.name)
+assert main(["devices"]) == 0
+sys.exit(main(["show", sys.argv[1], "--device", "dawn:nvidia"]))
+"""
+
+
+def test_without_wgpudawn(tmp_path: Path) -> None:
+    MODEL.save(tmp_path / "net.q8ta")
+    command = [sys.executable, "-c", WITHOUT, str(tmp_path / "net.q8ta")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert 'the engine dawn is not installed: pip install "q8ta-wgpu[dawn]"' in done.stderr
+    assert "wgpu-native)" in done.stdout.splitlines()[0]
+    assert " dawn " not in done.stdout
+
+
+# --- using ---
+
+
+def test_two_sessions_on_two_engines_at_once(vulkan: Device, swiftshader: Device) -> None:
+    with Session(MODEL, vulkan) as first, Session(MODEL, swiftshader) as second, ThreadPoolExecutor(4) as pool:
+        works = [pool.submit(lambda s: list(s.run_many(INPUTS * 3)), session) for session in (first, second) * 2]
+        for work in works:
+            assert all(equal(outputs, i % len(INPUTS)) for i, outputs in enumerate(work.result(120)))
+
+
+def test_awaited_calls_on_dawn(swiftshader: Device) -> None:
+    async def several() -> list[Any]:
+        return await asyncio.gather(*(session.run_async(x) for x in INPUTS))
+
+    with Session(MODEL, swiftshader) as session:
+        assert all(equal(outputs, i) for i, outputs in enumerate(asyncio.run(several())))
+
+
+def test_times_on_dawn(swiftshader: Device) -> None:
+    """Not rounded: Dawn's quantized timestamps are multiples of 65,536 ns."""
+    with Session(MODEL, swiftshader) as session:
+        timing = session.time(INPUTS[0], repeats=3, warmup=1)
+        assert 0 < timing.run_ms < 10_000
+        assert np.any(np.rint(timing.runs * 1000) % 65536)
+
+
+def test_dawn_waits_blocking_and_spinning(swiftshader: Device) -> None:
+    with Session(MODEL, swiftshader) as session:
+        assert session._executor is not None
+        recorder = session._executor._recorder
+        assert isinstance(recorder, DawnRecorder)
+        for spins in (True, False):
+            recorder.spins = spins
+            assert all(equal(outputs, i) for i, outputs in enumerate(session.run_many(INPUTS)))
+
+
+# --- failing ---
+
+
+def test_wrong_code_on_dawn(swiftshader: Device) -> None:
+    with pytest.raises(DeviceError, match=r"dawn\) could not compile kernel wrong: .*unresolved"):
+        swiftshader.pipeline(with_words("wrong").replace("x[id.x];", "nothing[id.x];"), 2)
+
+
+def test_a_lost_device_of_dawn(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_open", {})
+    first = open_device("dawn:swiftshader")
+    opened = Session(MODEL, first)
+    assert equal(opened(INPUTS[0]), 0)
+    first.wgpu.destroy()
+    with pytest.raises(DeviceError, match=r"could not run the program: .*lost"):
+        opened(INPUTS[0])
+    gc.collect()  # what the error held is gone
+    second = open_device("dawn:swiftshader")
+    assert second is not first
+    with Session(MODEL, second) as session:
+        assert equal(session(INPUTS[1]), 1)
+
+
+def test_an_interrupt_while_outputs_arrive_from_dawn(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(MODEL, swiftshader) as opened:
+        assert equal(opened(INPUTS[0]), 0)
+
+        def signalled(view: Any) -> str:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("wgpudawn.backends.dawn._api.from_c_string_view", signalled)
+        with pytest.raises(KeyboardInterrupt):
+            opened(INPUTS[1])
+        monkeypatch.undo()
+        assert equal(opened(INPUTS[2]), 2)
+
+
+@pytest.mark.parametrize("kind", [wgpudawn.GPUValidationError, wgpudawn.GPUOutOfMemoryError, wgpudawn.GPUInternalError])
+def test_what_dawn_raises(
+    kind: Callable[[str], Exception], swiftshader: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**wanted: Any) -> Any:
+        raise kind("the driver's words")
+
+    with Session(MODEL, swiftshader) as session:
+        monkeypatch.setattr(swiftshader.wgpu, "create_command_encoder", fails)
+        with pytest.raises(DeviceError, match="could not run the program: the driver's words"):
+            session(INPUTS[0])
