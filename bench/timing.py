@@ -24,7 +24,7 @@ from q8ta_wgpu.session.timing import Timing
 SPIN_UP = 0.5
 """Seconds of work before the first sample: clocks rise only under load."""
 
-SAMPLE = 2000
+SAMPLE = 10_000
 """Microseconds one sample takes at least, in as many runs as that needs, up to 100."""
 
 ROUNDS, FEWEST, ENOUGH = 9, 3, 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.product.units import NVIDIA
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.limits import allowed as allowed_layouts
@@ -334,13 +335,19 @@ def _output(graph: Graph, inputs: dict[str, Array], setting: Setting) -> QParams
     return QParams(float(scale), setting.zeros[2])
 
 
-def plans(graph: Graph, index: int) -> Iterator[tuple[str, Plan]]:
-    """For a graph of one node: a plan for every kernel and enough layouts that each one is read and written."""
+UNITS = replace(BASELINE, name="matrix units", workgroup_memory=49152, matrix_units=(NVIDIA,))
+"""A GPU with matrix units, which no adapter of CI's has: what runs there alone is linked and compiled in CI, and its
+bytes are compared by `python -m bench check` on such a GPU."""
+
+
+def plans(graph: Graph, index: int, targets: Sequence[Target] = (BASELINE, SOFTWARE)) -> Iterator[tuple[str, Plan]]:
+    """For a graph of one node: a plan for every kernel that runs on one of the targets, in enough layouts that each one
+    is read and written."""
     assert len(graph.nodes) == 1, graph
     node = graph.nodes[0]
     op, call = OPS[node.op], graph.call(node)
     for kernel in op.kernels:
-        if not any(kernel.runs(call, target) for target in (BASELINE, SOFTWARE)):
+        if not any(kernel.runs(call, target) for target in targets):
             continue
         for layouts, out in combinations(op, kernel, graph, node, index):
             step = Step(node, call, Variant(kernel, layouts, out))

@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "passes.layout_sync": TABLE,
     "frontend": GRAPH | {"passes"},
     # plan to program to device
-    "program": TABLE | {"passes.layout_sync"},
+    "program": GRAPH | {"kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program"},
     "tune": TABLE | {"passes.layout_sync", "program", "runtime"},
     "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session"},

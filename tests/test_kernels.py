@@ -12,6 +12,7 @@ from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.options import transitions
@@ -35,10 +36,17 @@ def test_every_operator_has_cases() -> None:
 
 
 def test_every_kernel_runs_a_case() -> None:
-    """Each kernel of each operator is chosen by `harness.plans` for some case, so that the tests below run it."""
+    """Each kernel of each operator is chosen by `harness.plans` for some case, so that the tests below run it.
+
+    Those for matrix units are compiled by test_wgsl.py.
+    """
+    targets = (BASELINE, SOFTWARE, harness.UNITS)
     made = [graph for graph in (*(g for g, _, _ in harness.graphs()), *test_image.graphs()) if len(graph.nodes) == 1]
     reached = {
-        id(plan.steps[0].variant.kernel) for graph in made for turn in (0, 1) for _, plan in harness.plans(graph, turn)
+        id(plan.steps[0].variant.kernel)
+        for graph in made
+        for turn in (0, 1)
+        for _, plan in harness.plans(graph, turn, targets)
     }
     missing = [f"{op.name}: {kernel.name}" for op in OPS.values() for kernel in op.kernels if id(kernel) not in reached]
     assert missing == []

@@ -79,7 +79,7 @@ def _weight_rows(call: Call, weight: Array) -> Array:
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
 
 
-def _product(label: str, tile: gemm.Tile) -> Kernel:
+def _product(label: str, tile: gemm.AnyTile) -> Kernel:
     fields = gemm.kernel_fields(tile, _sizes)
 
     def constants(call: Call) -> dict[str, int]:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params, where_loops_are_slow
 from q8ta_wgpu.ir.layout import Layout, canonical
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, weighted
+from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 OUTPUT = ONLY_4C | FLOAT
 LARGEST_UNROLLED = 7
@@ -62,7 +63,7 @@ def _is_thin(call: Call) -> bool:
     return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
 
 
-def _product_params(tile: gemm.Tile, call: Call) -> Params:
+def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
     attrs, x = call.attrs, dims(call.inputs[0])
     fields: dict[str, Any] = {
         **gemm.params(tile, sizes(call)),
@@ -111,8 +112,9 @@ def _prefers_product(call: Call, target: Target, label: str) -> bool:
     return gemm.preferred(call, target, label, sizes, narrow=_reading(call) in NARROW)
 
 
-def _product_source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
-    return tile.body, "dot", *READINGS[_reading(call)][1], "sums_planes"
+def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    rows = every_row(call.attrs["stride"]) if tile.body == UNITS and _is_pointwise(call) else ()
+    return tile.body, "dot", *READINGS[_reading(call)][1], *rows, "sums_planes"
 
 
 def _product_wide(call: Call) -> tuple[str, ...]:
@@ -237,7 +239,7 @@ def _depthwise_kernels() -> tuple[Kernel, ...]:
             constants=functools.partial(_dw_constants, columns=columns, rows=rows),
             prepack={1: pack_lanes if dot else pack_depthwise, **weighted.PAD_CHANNELS},
             threads=functools.partial(_strips, columns=columns, rows=rows),
-            unrolled=True,
+            unrolled=where_loops_are_slow,
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()

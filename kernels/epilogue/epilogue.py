@@ -73,7 +73,7 @@ class Epilogue:
     @property
     def source(self) -> tuple[str, ...]:
         """What it links: `quad`, and what fills the hooks that it calls. `quad_value` makes four numbers of four
-        accumulators, `unrounded` changes them before they are rounded, `joined` the int8 values, `store_value` writes.
+        accumulators, `unrounded` changes them before they are rounded, `joined` the int8 values, `store_joined` writes.
         """
         return "quad", *(hook for stage in self.stages for hook in stage.hooks)
 

@@ -267,7 +267,7 @@ class Dequantize(Stage):
 
     name = "dequantize"
     dtype = FLOAT32
-    hooks = ("store_value=store_dequantized",)
+    hooks = ("store_joined=store_dequantized",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))
@@ -282,7 +282,7 @@ class Scale(Stage):
 
     name = "scale"
     dtype = FLOAT32
-    hooks = ("quad_value=scaled", "store_value=store_scaled")
+    hooks = ("quad_value=scaled", "store_joined=store_scaled")
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
         total: Array = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)

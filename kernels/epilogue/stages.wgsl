@@ -1,5 +1,5 @@
 // The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a
-// stage that fills them, `unrounded` and `joined` change nothing and `store_value` stores a word.
+// stage that fills them, `unrounded` and `joined` change nothing and `store_joined` stores a word.
 
 // Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
 // rounding conversion is one instruction on some devices.
@@ -63,12 +63,12 @@ fn in_table(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
 
 fn looked_up(v: i32) -> i32 { return lane(table[u32(v + 128) / 4u], u32(v + 128) % 4u); }
 
-// --- store_value: where and as what the result is written ---
+// --- store_joined: where and as what the result is written ---
 
-fn store_value(v: vec4<i32>, m: u32, quad: u32) { y[y_quad(m, quad)] = pack4xI8(joined(v, m, quad)); }
+fn store_joined(v: vec4<i32>, m: u32, quad: u32) { y[y_quad(m, quad)] = pack4xI8(v); }
 
 fn store_dequantized(v: vec4<i32>, m: u32, quad: u32) {
-  store_real(vec4<f32>(joined(v, m, quad) - params.real_zero) * params.real_scale, m, quad);
+  store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad);
 }
 
 fn store_scaled(v: vec4<i32>, m: u32, quad: u32) { store_real(bitcast<vec4<f32>>(v), m, quad); }

@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, sgemm, weighted
+from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -75,7 +76,7 @@ def _pack_quads(call: Call, weight: Array) -> Array:
     return gemm.pack_quads(_rows(call, weight))
 
 
-def _tiled_params(tile: gemm.Tile, call: Call) -> Params:
+def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     rows, one = np.uint32(_sizes(call)[2]), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
     return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **grids}
@@ -86,7 +87,7 @@ def _gemv_params(call: Call) -> Params:
     return {**gemm.few_rows_params(_sizes(call)), **epilogue.params(call), **words}
 
 
-def _supports(call: Call, target: Target, most_rows: int, tile: gemm.Tile) -> bool:
+def _supports(call: Call, target: Target, most_rows: int, tile: gemm.AnyTile) -> bool:
     return _sizes(call)[0] <= most_rows and tile.fits(target)
 
 
@@ -97,6 +98,10 @@ def _whole(call: Call) -> bool:
 
 def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
     return *files, "dot", "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words", "sums_rows"
+
+
+def _files(tile: gemm.AnyTile) -> tuple[str, ...]:
+    return tile.body, "gemm_rows", *(every_row() if tile.body == UNITS else ()), "gemm_pixels"
 
 
 def _wide(call: Call) -> tuple[str, ...]:
@@ -121,7 +126,9 @@ FAST_KERNELS = (
     *(
         Kernel(
             f"q8ta_linear.tiled_{label}",
-            functools.partial(_source, files=(tile.body, "gemm_rows", "gemm_pixels")),
+            functools.partial(
+                _source, files=(tile.body, "gemm_rows", *(every_row() if tile.body == UNITS else ()), "gemm_pixels")
+            ),
             (ONLY_4W,),
             ONLY_4W | FLOAT,
             supports=functools.partial(_supports, most_rows=1 << 31, tile=tile),

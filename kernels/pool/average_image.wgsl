@@ -4,7 +4,7 @@ const THREADS = 128u;
 const UNROLLED = 4u;
 var<workgroup> partial: array<Lanes, THREADS>;
 
-fn joined(s: Lanes, t: Lanes) -> Lanes { return Lanes(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
+fn lanes_sum(s: Lanes, t: Lanes) -> Lanes { return Lanes(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
 
 @compute @workgroup_size(128)
 fn main(@builtin(local_invocation_index) thread: u32,
@@ -30,7 +30,7 @@ fn main(@builtin(local_invocation_index) thread: u32,
   partial[thread] = sum;
   workgroupBarrier();
   for (var half = THREADS / 2u; half >= run; half /= 2u) {
-    if (thread < half) { partial[thread] = joined(partial[thread], partial[thread + half]); }
+    if (thread < half) { partial[thread] = lanes_sum(partial[thread], partial[thread + half]); }
     workgroupBarrier();
   }
   if (thread < run && group < params.groups) {

@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile, choose_units
 
 REGISTERS = "gemm_registers"
 PLACES = 4
@@ -78,6 +79,10 @@ class Tile:
         """A tile in registers is for devices that gain nothing from workgroup memory."""
         return self.body != REGISTERS or not target.shares_memory
 
+    def unrolled(self, target: Target) -> bool:
+        """Whether its loops are written out: those in registers, where compilers do not."""
+        return self.body == REGISTERS and target.unroll
+
     def at_depth(self, vectors: int) -> Tile:
         """The tile with a step no longer than `vectors` vectors of k need."""
         shortest = next((step for step in (1, 2) if vectors <= step * self.split and step < self.step), self.step)
@@ -119,7 +124,10 @@ class Tile:
         return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2, 5)).reshape(-1).view("<u4")
 
 
-TILES: Mapping[str, Tile] = {
+AnyTile = Tile | UnitTile
+
+TILES: Mapping[str, AnyTile] = {
+    **UNIT_TILES,
     "64x64": Tile(threads_m=16, threads_n=8, rows=4, quads=2),
     "128x32": Tile(threads_m=16, threads_n=8, rows=8, quads=1),
     "64x16": Tile(threads_m=32, threads_n=4, rows=2, quads=1),
@@ -132,7 +140,7 @@ TILES: Mapping[str, Tile] = {
 """The tiles there are, by the size of a workgroup's result; those for CPUs by that of a thread's. Eight threads are one
 vector of lavapipe's, and neither more rows nor more quads a thread are faster there."""
 
-NARROW_TILES: Mapping[str, Tile] = {
+NARROW_TILES: Mapping[str, AnyTile] = {
     **TILES,
     "registers_8x32": Tile(threads_m=8, threads_n=1, rows=8, quads=8, step=1, body=REGISTERS),
 }
@@ -142,7 +150,7 @@ Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
 
 
-def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
+def params(tile: AnyTile, sizes: tuple[int, int, int]) -> Params:
     """The uniform fields kernels/product/gemm.wgsl reads."""
     rows, channels, words = sizes
     vectors = -(-words // 4)
@@ -156,7 +164,7 @@ def params(tile: Tile, sizes: tuple[int, int, int]) -> Params:
 MANY_GROUPS, SOME_GROUPS = 300, 200
 """Workgroups that keep a large GPU's processors busy with tiles that do not, and that do, share k."""
 
-PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 0.98, "64x16": 1.6}
+PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
 """Time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
 
 PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
@@ -180,6 +188,8 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) ->
     if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     large = padded(PADDED)
+    if units := choose_units(sizes, target, TILES[large].padded(rows, channels)):
+        return units
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
             return name
@@ -225,7 +235,7 @@ def pack_quads(weight: NDArray[np.int8]) -> NDArray[np.uint32]:
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
 
 
-def pack_with(tile: Tile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
+def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
     """A prepack function: `rows` gives the weight as (channels, bytes along k)."""
 
     def pack(call: Call, weight: Array) -> Array:
@@ -234,7 +244,7 @@ def pack_with(tile: Tile, rows: Callable[[Call, Array], Array]) -> Callable[[Cal
     return pack
 
 
-def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
+def kernel_fields(tile: AnyTile, sizes: Sizes) -> dict[str, Any]:
     """The parts of a Kernel that follow from its tile."""
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
@@ -248,5 +258,5 @@ def kernel_fields(tile: Tile, sizes: Sizes) -> dict[str, Any]:
         "workgroup": (tile.threads, 1, 1),
         "workgroup_memory": tile.memory,
         "cost": weighted.cost("tiled"),
-        "unrolled": tile.body == REGISTERS,
+        "unrolled": tile.unrolled,
     }

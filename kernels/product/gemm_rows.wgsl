@@ -9,6 +9,9 @@ fn row_of(m: u32) -> Row {
   return Row(pixel * params.row_words);
 }
 
+// The same where every row follows the one before: a linear's, or the pixels of a 1x1 convolution of stride 1.
+fn every_row(m: u32) -> Row { return Row(m * params.row_words); }
+
 fn place_of(k: u32) -> u32 { return k; }
 
 fn load_x(row: Row, k: u32) -> vec4<u32> { return x_vector(row.first, k); }

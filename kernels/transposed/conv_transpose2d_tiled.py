@@ -81,7 +81,7 @@ def _steps(call: Call) -> list[int]:
     return [s // math.gcd(s, d) for s, d in zip(call.attrs["stride"], call.attrs["dilation"], strict=True)]
 
 
-def sizes(call: Call, tile: gemm.Tile | None = None) -> tuple[int, int, int]:
+def sizes(call: Call, tile: gemm.AnyTile | None = None) -> tuple[int, int, int]:
     """(rows, channels, words along k) of all phases' products one below the other, each padded to whole tiles."""
     m = tile.m if tile else 1
     phase_rows = -(-_sums(call)[0] * math.prod(_grid(call)) // m) * m
@@ -93,7 +93,7 @@ def pad_phases(call: Call, array: Array) -> Array:
     return np.pad(array, ((0, 0), (0, -array.shape[1] % 4)))
 
 
-def _pack(call: Call, weight: Array, tile: gemm.Tile) -> Array:
+def _pack(call: Call, weight: Array, tile: gemm.AnyTile) -> Array:
     """The packed weights of all phases in order, k running over (tap, vector of 16 channels)."""
     channels, depth, *_ = weight.shape
     found = []
@@ -119,7 +119,7 @@ def phase_params(call: Call) -> Params:
     }
 
 
-def _params(call: Call, tile: gemm.Tile) -> Params:
+def _params(call: Call, tile: gemm.AnyTile) -> Params:
     x = dims(call.inputs[0])
     rows, shortest = sizes(call, tile), tile.at_depth(_vectors(call))
     fields: dict[str, Any] = {
@@ -135,7 +135,7 @@ def _params(call: Call, tile: gemm.Tile) -> Params:
     return fields
 
 
-def _supports(call: Call, target: Target, tile: gemm.Tile) -> bool:
+def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
     few = math.prod(call.attrs["stride"]) <= MOST_PHASES
     return bool(call.attrs["groups"] == 1 and few) and tile.fits(target)
 
@@ -145,7 +145,7 @@ def _whole(call: Call) -> bool:
     return -(-call.inputs[0].shape[1] // 4) % 4 == 0
 
 
-def _source(call: Call, tile: gemm.Tile) -> tuple[str, ...]:
+def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
     return tile.body, "dot", "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
 

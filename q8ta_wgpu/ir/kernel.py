@@ -44,6 +44,15 @@ def _always(call: Call, target: Target) -> bool:
     return True
 
 
+def _never(target: Target) -> bool:
+    return False
+
+
+def where_loops_are_slow(target: Target) -> bool:
+    """`Kernel.unrolled` of what GPU drivers unroll themselves."""
+    return target.unroll
+
+
 def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
     """The usual number of threads: one for each word of the output."""
     return word_count(call.output.shape, layout), 1, 1
@@ -94,7 +103,8 @@ class Kernel:
         threads: grid in threads; the linker divides by the workgroup.
         workgroup: threads of a workgroup in x, y, z, as the WGSL says.
         workgroup_memory: bytes of workgroup memory, where they may be more than WebGPU's least, 16 KiB.
-        unrolled: whether its loops of a known number of turns are written out for a CPU (q8ta_wgpu/program/unroll.py).
+        unrolled: whether its loops of a known number of turns are written out for a target
+            (q8ta_wgpu/program/unroll.py).
         cost: estimated work beyond moving its tensors once, in units of bytes moved (1 unit = 1 byte).
     """
 
@@ -113,7 +123,7 @@ class Kernel:
     threads: Callable[[Call, Layout], tuple[int, int, int]] = output_words
     workgroup: tuple[int, int, int] = (64, 1, 1)
     workgroup_memory: int = 0
-    unrolled: bool = False
+    unrolled: Callable[[Target], bool] = _never
     cost: Callable[[Call], float] = lambda call: 0.0
 
     @property

@@ -32,7 +32,7 @@ from q8ta_wgpu.ir.op import Op, dims
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.program.layout_functions import layout_functions
 from q8ta_wgpu.program.unroll import constants, unroll
-from q8ta_wgpu.program.wgsl import Definition, definitions, files, scan
+from q8ta_wgpu.program.wgsl import DIRECTIVES, Definition, definitions, files, scan
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
 _BUFFER = {INT8X4: "u32", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
@@ -220,7 +220,7 @@ def link(
     stems = (dot if stem == "dot" else stem for stem in (*source, *(after.source if after else ())))
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{call.output.dtype}" for stem in stems)
     try:
-        return _module(chosen, tuple(given), kernel.unrolled and target.unroll)
+        return _module(chosen, tuple(given), kernel.unrolled(target))
     except LinkError as error:
         raise LinkError(f"kernel {kernel.name}: {error}") from None
 
@@ -249,8 +249,9 @@ def _module(chosen: tuple[str, ...], given: tuple[str, ...], written_out: bool) 
     if written_out:
         known = constants("\n".join(d.text for d in reached))
         reached = [replace(d, text=unroll(d.text, known)) for d in reached]
-    label = " ".join(dict.fromkeys(d.file for d in reached if d.line and d.file))
-    return "\n".join((f"// {label}", *_sources(reached)))
+    used = dict.fromkeys(d.file for d in reached if d.line and d.file)
+    directives = [line for file in used for line in files()[file].splitlines() if line.startswith(DIRECTIVES)]
+    return "\n".join((f"// {' '.join(used)}", *directives, *_sources(reached)))
 
 
 def _sources(reached: Iterable[Definition]) -> Iterator[str]:

@@ -15,7 +15,10 @@ from q8ta_wgpu.errors import LinkError
 
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DECLARATIONS = frozenset(("fn", "struct", "const", "override", "var", "alias", "enable"))
+DIRECTIVES = ("diagnostic(", "enable ")
+"""How the lines begin that a module must begin with."""
+
+_DECLARATIONS = frozenset(("fn", "struct", "const", "override", "var", "alias"))
 _LOCAL = frozenset(("let", "var", "const"))
 _WITH_EXPRESSIONS = frozenset(("workgroup_size", "binding", "group", "size", "align", "id"))
 """Attributes whose arguments are expressions; those of others (builtin, interpolate ...) are names of their own."""
@@ -33,6 +36,8 @@ trunc atomicLoad atomicStore atomicAdd atomicSub atomicMax atomicMin atomicAnd a
 atomicCompareExchangeWeak pack4x8snorm pack4x8unorm pack4xI8 pack4xU8 pack4xI8Clamp pack4xU8Clamp pack2x16snorm
 pack2x16unorm pack2x16float unpack4x8snorm unpack4x8unorm unpack4xI8 unpack4xU8 unpack2x16snorm unpack2x16unorm
 unpack2x16float storageBarrier workgroupBarrier workgroupUniformLoad
+subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major col_major subgroupMatrixLoad
+subgroupMatrixStore subgroupMatrixMultiplyAccumulate
 """
 _LANGUAGE = frozenset(_WORDS.split())
 """Words that WGSL itself gives a meaning: keywords, types, address spaces and functions."""
@@ -43,7 +48,7 @@ class Definition:
     """One declaration at module scope.
 
     Attributes:
-        name: what it defines; of an `enable` the extension.
+        name: what it defines.
         kind: its keyword.
         file, line: where it stands; line 0 for what is written by Python.
         text: the declaration with its attributes.
@@ -66,7 +71,7 @@ class Definition:
 
 
 def scan(text: str, file: str = "") -> Iterator[Definition]:
-    """The definitions of a module, in order; raises LinkError for a declaration of another kind."""
+    """The definitions of a module, in order, without directives; raises LinkError for a declaration of another kind."""
     start, depth, tokens = -1, 0, list[str]()
     for match in _TOKEN.finditer(text):
         token = match.group()
@@ -76,7 +81,9 @@ def scan(text: str, file: str = "") -> Iterator[Definition]:
             start = match.start()
         tokens.append(token)
         depth += (token in "({[") - (token in ")}]")
-        if depth == 0 and token in ";}":
+        if depth == 0 and token == ";" and text.startswith(DIRECTIVES, start):
+            start, tokens = -1, []
+        elif depth == 0 and token in ";}":
             yield _definition(text[start : match.end()], tokens, file, text.count("\n", 0, start) + 1)
             start, tokens = -1, []
     if tokens:

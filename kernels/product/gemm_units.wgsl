@@ -1,0 +1,126 @@
+// The product of gemm.wgsl on int8 matrix units: y[m, c] = sum over k of x[m, k] * w[c, k].
+// A workgroup of SUBGROUPS_M x SUBGROUPS_N subgroups makes TILE_M rows x TILE_N channels, a subgroup FRAGMENTS_M x
+// FRAGMENTS_N matrices of sums of it, which stay with the unit. k counts vectors of 16 int8; a step brings STEP of them to
+// workgroup memory while the next step's are already under way. A row there is one vector longer than what it holds, so
+// that the units' loads do not hit one memory bank over and over (padded by one, 447 TOPS on an H200; not padded, 282).
+// Units show nobody their sums: for the epilogue they go through the same workgroup memory, a row of matrices at a time.
+// Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has the
+// units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of their
+// own, or with the subgroup's number as the built-in says it, everything takes twice as long.
+// Weights come in order (column tile, step, channel, vector of k). Rows may come in phases, as in gemm.wgsl.
+
+diagnostic(off, chromium.subgroup_matrix_uniformity); // the subgroup is computed, and uniform in it
+enable subgroups;
+enable chromium_experimental_subgroup_matrix;
+
+alias Left = subgroup_matrix_left<i8, UNIT_K, UNIT_M>;
+alias Right = subgroup_matrix_right<i8, UNIT_N, UNIT_K>;
+alias Sums = subgroup_matrix_result<i32, UNIT_N, UNIT_M>;
+
+// GPUs do best to read nothing where a tap is outside the image.
+const BRANCHES = true;
+const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
+const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
+const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
+const LOADS_X = STEP * TILE_M / THREADS;
+const LOADS_W = STEP * TILE_N / THREADS;
+const UNIT_VECTORS = UNIT_K / 16u;
+const PRODUCTS = STEP / UNIT_VECTORS;
+const ROW = STEP + 1u;
+// Quads of channels that a subgroup makes, and in a vector each, padded by two, a row of its sums.
+const QUADS = UNIT_N * FRAGMENTS_N / 4u;
+const SUMS_ROW = QUADS + 2u;
+const ROWS_AT_ONCE = LANES / QUADS;
+const ROUNDS = UNIT_M / ROWS_AT_ONCE;
+
+var<workgroup> staged: array<vec4<u32>, max((TILE_M + TILE_N) * ROW, SUBGROUPS_M * SUBGROUPS_N * UNIT_M * SUMS_ROW)>;
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(local_invocation_index) local: u32,
+        @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(num_workgroups) groups: vec3<u32>) {
+  let column_tiles = (params.quads + TILE_N / 4u - 1u) / (TILE_N / 4u);
+  let index = group.y * groups.x + group.x;
+  let first_m = index / column_tiles * TILE_M;
+  if (first_m >= params.rows) { return; }
+  let column_tile = index % column_tiles;
+  let phase = phase_of(first_m);
+  let subgroup = local / LANES;
+  let lane = local % LANES;
+  let first_row = subgroup / SUBGROUPS_N * (UNIT_M * FRAGMENTS_M);
+  let first_column = subgroup % SUBGROUPS_N * (UNIT_N * FRAGMENTS_N);
+
+  let k_lane = local % STEP;
+  let m_lane = local / STEP;
+  var rows: array<Row, LOADS_X>;
+  for (var i = 0u; i < LOADS_X; i++) {
+    rows[i] = row_of(min(first_m + m_lane + i * (THREADS / STEP), params.rows - 1u));
+  }
+  let steps = steps_of(phase);
+  var k = phase * params.steps * STEP;
+  var w_at = (phase * column_tiles + column_tile) * params.steps * STEP * TILE_N + local;
+  var next_x: array<vec4<u32>, LOADS_X>;
+  var next_w: array<vec4<u32>, LOADS_W>;
+  let place = place_of(k + k_lane);
+  for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+  for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+
+  var sums: array<array<Sums, FRAGMENTS_N>, FRAGMENTS_M>;
+  for (var step = 0u; step < steps; step++) {
+    for (var i = 0u; i < LOADS_X; i++) { staged[(m_lane + i * (THREADS / STEP)) * ROW + k_lane] = next_x[i]; }
+    for (var i = 0u; i < LOADS_W; i++) {
+      let at = local + i * THREADS;
+      staged[(TILE_M + at / STEP) * ROW + at % STEP] = next_w[i];
+    }
+    workgroupBarrier();
+    if (step + 1u < steps) {
+      k += STEP;
+      w_at += STEP * TILE_N;
+      let place = place_of(k + k_lane);
+      for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+      for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+    }
+    for (var s = 0u; s < PRODUCTS; s++) {
+      var a: array<Left, FRAGMENTS_M>;
+      for (var i = 0u; i < FRAGMENTS_M; i++) { 
+        a[i] = subgroupMatrixLoad<Left, row_major>(&staged, (first_row + i * UNIT_M) * ROW + s * UNIT_VECTORS, ROW);
+      }
+      for (var j = 0u; j < FRAGMENTS_N; j++) {
+        let at = (TILE_M + first_column + j * UNIT_N) * ROW + s * UNIT_VECTORS;
+        let b = subgroupMatrixLoad<Right, col_major>(&staged, at, ROW);
+        for (var i = 0u; i < FRAGMENTS_M; i++) { sums[i][j] = subgroupMatrixMultiplyAccumulate(a[i], b, sums[i][j]); }
+      }
+    }
+    workgroupBarrier();
+  }
+
+  // Each lane finishes one quad of channels in every ROWS_AT_ONCE-th row.
+  let own = subgroup * (UNIT_M * SUMS_ROW);
+  let lane_quad = lane % QUADS;
+  let lane_row = lane / QUADS;
+  let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane_quad;
+  let channel = channel_quad(quad);
+  let start = start_quad(phase * params.quads + quad);
+  for (var i = 0u; i < FRAGMENTS_M; i++) {
+    for (var j = 0u; j < FRAGMENTS_N; j++) {
+      subgroupMatrixStore<row_major>(&staged, own + j * (UNIT_N / 4u), sums[i][j], SUMS_ROW);
+    }
+    workgroupBarrier();
+    var value: array<vec4<i32>, ROUNDS>;
+    for (var e = 0u; e < ROUNDS; e++) {
+      let row = lane_row + e * ROWS_AT_ONCE;
+      let sum = start + bitcast<vec4<i32>>(staged[own + row * SUMS_ROW + lane_quad]);
+      value[e] = quad_value(sum, channel, pixel_of(first_m + first_row + i * UNIT_M + row), quad);
+    }
+    // What joins is read without a condition, all of it before anything is stored: the loads then run side by side.
+    var pixels: array<u32, ROUNDS>;
+    for (var e = 0u; e < ROUNDS; e++) {
+      pixels[e] = pixel_of(first_m + first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE);
+      value[e] = joined(value[e], min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
+    }
+    for (var e = 0u; e < ROUNDS; e++) {
+      if (pixels[e] < params.rows && quad < params.quads) { store_joined(value[e], pixels[e], quad); }
+    }
+    workgroupBarrier();
+  }
+}

@@ -1,0 +1,167 @@
+"""Tiles of the int8 matrix product for matrix units: kernels/product/gemm_units.wgsl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir.target import MatrixUnit, Target
+
+UNITS = "gemm_units"
+
+
+@dataclass(frozen=True)
+class UnitTile:
+    """How a workgroup shares a matrix product whose sums matrix units make. The questions are those of `gemm.Tile`.
+
+    Attributes:
+        unit: the matrix product one unit computes at a time.
+        subgroups_m, subgroups_n: subgroups along rows and along channels.
+        fragments_m, fragments_n: matrices of sums each of them makes.
+        step: vectors of 16 int8 along k brought to workgroup memory at a time.
+    """
+
+    unit: MatrixUnit
+    subgroups_m: int
+    subgroups_n: int
+    fragments_m: int
+    fragments_n: int
+    step: int = 4
+    body: str = UNITS
+    split: int = 1
+
+    @property
+    def m(self) -> int:
+        """Rows of the result a workgroup makes."""
+        return self.unit.m * self.fragments_m * self.subgroups_m
+
+    @property
+    def n(self) -> int:
+        """Channels a workgroup makes."""
+        return self.unit.n * self.fragments_n * self.subgroups_n
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup."""
+        return self.unit.lanes * self.subgroups_m * self.subgroups_n
+
+    @property
+    def memory(self) -> int:
+        """Bytes of workgroup memory: rows of x and of w, or a row of every subgroup's matrices of sums."""
+        sums = self.subgroups_m * self.subgroups_n * self.unit.m * (self.unit.n * self.fragments_n // 4 + 2)
+        return 16 * max((self.m + self.n) * (self.step + 1), sums)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants kernels/product/gemm_units.wgsl is linked with."""
+        names = ("subgroups_m", "subgroups_n", "fragments_m", "fragments_n", "step")
+        found = {name.upper(): getattr(self, name) for name in names}
+        unit = {f"UNIT_{name}": getattr(self.unit, name.lower()) for name in "MNK"}
+        return {**found, **unit, "LANES": self.unit.lanes, "SPLIT": self.split}
+
+    def fits(self, target: Target) -> bool:
+        """Whether a target has the unit."""
+        return self.unit in target.matrix_units
+
+    def unrolled(self, target: Target) -> bool:
+        """Whether its loops are written out: always, or the sums leave the units' registers."""
+        return True
+
+    def at_depth(self, vectors: int) -> UnitTile:
+        """The tile with a step no longer than `vectors` vectors of k need, in whole products of the unit."""
+        half = replace(self, step=self.step // 2)
+        loads = half.step * self.m % self.threads == half.step * self.n % self.threads == 0
+        whole = half.step > 0 and half.step % (self.unit.k // 16) == 0
+        return half.at_depth(vectors) if half.step >= vectors and whole and loads else self
+
+    def steps(self, vectors: int) -> int:
+        """Steps along `vectors` vectors of k."""
+        return -(-vectors // self.step)
+
+    def turns(self, vectors: int) -> int:
+        """`Kernel.turns` along `vectors` vectors of k: a step takes one, all else is written out."""
+        return self.at_depth(vectors).steps(vectors)
+
+    def groups(self, rows: int, channels: int) -> int:
+        """Workgroups of a result."""
+        return -(-rows // self.m) * -(-channels // self.n)
+
+    def padded(self, rows: int, channels: int) -> int:
+        """Elements of a result with what its last tiles hold beyond it."""
+        return self.groups(rows, channels) * self.m * self.n
+
+    def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
+        """(channels, bytes along k) int8 -> words in order (column tile, step, channel, vector of k), zero padded."""
+        channels, depth = weight.shape
+        shortest = self.at_depth(-(-depth // 16))
+        steps = shortest.steps(-(-depth // 16))
+        padded = np.pad(weight, ((0, -channels % self.n), (0, steps * shortest.step * 16 - depth)))
+        split = padded.reshape(-1, self.n, steps, shortest.step * 16)
+        return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
+
+
+NVIDIA = MatrixUnit(16, 16, 32, lanes=32)
+"""What NVIDIA's driver offers besides 16 x 8 x 32, which is not faster."""
+
+UNIT_TILES: Mapping[str, UnitTile] = {
+    "units_128x128": UnitTile(NVIDIA, 2, 2, 4, 4),
+    "units_128x64": UnitTile(NVIDIA, 2, 2, 4, 2),
+    "units_128x32": UnitTile(NVIDIA, 4, 1, 2, 2),
+    "units_64x64": UnitTile(NVIDIA, 2, 2, 2, 2),
+    "units_64x64_deep": UnitTile(NVIDIA, 2, 2, 2, 2, step=8),
+    "units_64x32_deep": UnitTile(NVIDIA, 2, 2, 2, 1, step=8),
+}
+"""The tiles there are, by the size of a workgroup's result; `deep` ones take twice as much of k at a time."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a tile is on an NVIDIA H200: workgroups that run at a time, TOPS of them in the loop over k, and
+    microseconds that a wave of them takes for the rest."""
+
+    at_once: int
+    rate: float
+    rest: float
+
+
+SPEEDS: Mapping[str, Speed] = {
+    "units_128x128": Speed(264, 511, 6.5),
+    "units_128x64": Speed(396, 377, 4.3),
+    "units_128x32": Speed(528, 250, 3.0),
+    "units_64x64": Speed(528, 311, 2.5),
+    "units_64x64_deep": Speed(264, 320, 2.2),
+    "units_64x32_deep": Speed(396, 240, 2.0),
+}
+"""Of the tiles that rules choose from, fitted to ResNet-50's and ViT-B/16's layers at batch 32: within a fifth of what
+was measured (`python -m bench resnet50 gemm`)."""
+
+DOT_RATE, DOT_REST, LEAST = 93.0, 0.9e-6, 1 << 27
+"""TOPS of large tiles of packed dot products on the same GPU, microseconds they take for the rest of an element, and
+multiply-accumulates below which such products, whose small tiles share k, are as fast."""
+
+
+def every_row(strides: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """The choice for rows that are contiguous along k: without strides, no divisions find them, which a unit's product
+    takes as long for as for a fifth of its work (K = 256 on an H200)."""
+    return ("row_of=every_row",) if set(strides) <= {1} else ()
+
+
+def choose_units(sizes: tuple[int, int, int], target: Target, dot_elements: int) -> str:
+    """The name of the tile for (rows, channels, words along k), empty where packed dot products are faster.
+
+    `dot_elements` are those of the result, padding included, that the tile of dot products would make.
+    """
+    rows, channels, words = sizes
+    work = {name: 8e-6 * words * tile.m * tile.n for name, tile in UNIT_TILES.items() if tile.fits(target)}
+    if rows * channels * words * 4 < LEAST or not work:
+        return ""
+
+    def microseconds(name: str) -> float:
+        speed, groups = SPEEDS[name], UNIT_TILES[name].groups(rows, channels)
+        return -(-groups // speed.at_once) * (speed.at_once * work[name] / speed.rate + speed.rest)
+
+    best = min(work, key=microseconds)
+    return best if microseconds(best) < dot_elements * (8e-6 * words / DOT_RATE + DOT_REST) else ""

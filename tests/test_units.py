@@ -1,0 +1,84 @@
+"""Products on int8 matrix units, as far as machines without them can tell: packing, choice, and what is linked. Bytes
+are compared on a GPU that has them, when it is opened and by `python -m bench check`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit
+from q8ta_wgpu.kernels.product import gemm
+from q8ta_wgpu.kernels.product.units import NVIDIA, SPEEDS, UNIT_TILES, UnitTile, choose_units
+from q8ta_wgpu.program import trial
+from tests.harness import UNITS
+
+
+@pytest.mark.parametrize("name", UNIT_TILES)
+@pytest.mark.parametrize(("channels", "depth"), [(1, 16), (37, 20), (64, 64), (130, 1040)])
+def test_weights_are_packed_by_step(name: str, channels: int, depth: int) -> None:
+    """A workgroup reads, step by step, its channels' next bytes of k; what lies beyond the weight is 0."""
+    weight = np.random.default_rng(0).integers(-127, 128, (channels, depth), dtype=np.int8)
+    tile = UNIT_TILES[name].at_depth(-(-depth // 16))
+    steps, columns = tile.steps(-(-depth // 16)), -(-channels // tile.n)
+    packed = UNIT_TILES[name].pack(weight).view(np.int8).reshape(columns, steps, tile.n, tile.step * 16)
+    whole = packed.transpose(0, 2, 1, 3).reshape(columns * tile.n, -1)
+    np.testing.assert_array_equal(whole[:channels, :depth], weight)
+    assert not whole[channels:].any()
+    assert not whole[:, depth:].any()
+
+
+@pytest.mark.parametrize("name", UNIT_TILES)
+@pytest.mark.parametrize("vectors", [1, 2, 3, 4, 5, 8, 9, 100])
+def test_a_step_is_whole_products_and_whole_loads(name: str, vectors: int) -> None:
+    tile = UNIT_TILES[name].at_depth(vectors)
+    assert tile.step % (tile.unit.k // 16) == 0
+    assert tile.step * tile.m % tile.threads == tile.step * tile.n % tile.threads == 0
+    assert tile.steps(vectors) * tile.step >= vectors
+    assert tile.memory <= UNITS.workgroup_memory
+    assert tile.threads <= BASELINE.invocations
+
+
+def test_tiles_are_for_devices_that_have_their_unit() -> None:
+    other = MatrixUnit(8, 8, 32, lanes=16)
+    assert all(tile.fits(UNITS) for tile in UNIT_TILES.values())
+    for target in (BASELINE, SOFTWARE, replace(UNITS, matrix_units=(other,))):
+        assert not any(tile.fits(target) for tile in UNIT_TILES.values())
+        assert choose_units((1 << 20, 256, 64), target, 1 << 28) == ""
+    assert UnitTile(other, 2, 2, 2, 2).fits(replace(UNITS, matrix_units=(NVIDIA, other)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((4096, 4096, 1024), "units_128x128"),
+        ((100352, 64, 144), "units_128x64"),  # ResNet-50's first 3x3 at batch 32
+        ((6272, 256, 576), "units_64x64"),
+        ((1568, 512, 1152), "units_64x64_deep"),
+        ((3136, 64, 16), ""),  # at batch 1: dot products whose threads share k are as fast
+        ((1 << 20, 9, 72), ""),  # nine channels of 32 would be used
+    ],
+)
+def test_the_rule(sizes: tuple[int, int, int], tile: str) -> None:
+    """The fastest of `python -m bench resnet50` on an H200."""
+    chosen = gemm.choose(sizes, UNITS)
+    assert chosen == tile if tile else chosen not in UNIT_TILES
+    assert gemm.choose(sizes, BASELINE) not in UNIT_TILES
+
+
+def test_every_tile_has_a_speed() -> None:
+    assert SPEEDS.keys() == UNIT_TILES.keys()
+
+
+def test_a_trial_for_every_tile() -> None:
+    """What a device computes before its units are relied on: a program a tile, results that use all of int8."""
+    trials = list(trial.unit_trials(NVIDIA, UNITS))
+    assert [t.kernel for t in trials] == [f"q8ta_linear.tiled_{name}" for name in UNIT_TILES]
+    for each in trials:
+        assert len(each.program.dispatches) == 1
+        assert each.program.shaders[0].splitlines()[1].startswith("diagnostic(")
+        assert trial.wrong_words(each, each.expected) == 0
+        assert trial.wrong_words(each, each.expected ^ np.uint32(1)) == each.expected.size
+    assert np.unique(trials[0].expected.view(np.int8)).size == 256
+    assert not list(trial.unit_trials(MatrixUnit(8, 8, 32, lanes=16), UNITS))
