@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.target import MatrixUnit, Target
+from q8ta_wgpu.ir.target import MATRIX_WORK, MatrixUnit, Target
 
 UNITS = "gemm_units"
 
@@ -138,9 +138,8 @@ SPEEDS: Mapping[str, Speed] = {
 """Of the tiles that rules choose from, fitted to ResNet-50's and ViT-B/16's layers at batch 32: within a fifth of what
 was measured (`python -m bench resnet50 gemm`)."""
 
-DOT_RATE, DOT_REST, LEAST = 93.0, 0.9e-6, 1 << 27
-"""TOPS of large tiles of packed dot products on the same GPU, microseconds they take for the rest of an element, and
-multiply-accumulates below which such products, whose small tiles share k, are as fast."""
+DOT_RATE, DOT_REST = 93.0, 0.9e-6
+"""TOPS of large tiles of packed dot products on the same GPU, and microseconds they take for the rest of an element."""
 
 
 def every_row(strides: tuple[int, ...] = ()) -> tuple[str, ...]:
@@ -156,7 +155,7 @@ def choose_units(sizes: tuple[int, int, int], target: Target, dot_elements: int)
     """
     rows, channels, words = sizes
     work = {name: 8e-6 * words * tile.m * tile.n for name, tile in UNIT_TILES.items() if tile.fits(target)}
-    if rows * channels * words * 4 < LEAST or not work:
+    if rows * channels * words * 4 < MATRIX_WORK or not work:
         return ""
 
     def microseconds(name: str) -> float:

@@ -10,12 +10,12 @@ from q8ta_wgpu.errors import DeviceError
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.engine import Engine
 
-_HEADER = ("", "adapter", "backend", "engine", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "buffers",
-           "threads", "shared", "binding", "int8")  # fmt: skip
+_HEADER = ("", "adapter", "backend", "engine", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "units",
+           "buffers", "threads", "shared", "binding", "int8")  # fmt: skip
 _LEGEND = """\
 packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read
-and written a second. buffers: storage buffers a shader may bind. threads, shared: invocations and memory of
-a workgroup. binding: largest storage binding. int8: computes the bytes that the reference computes."""
+and written a second. units: int8 matrix units that compute right, rows x channels x depth. buffers: storage
+buffers a shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest storage binding. int8: computes the bytes that the reference computes."""
 
 
 def devices(options: argparse.Namespace) -> None:
@@ -27,8 +27,9 @@ def devices(options: argparse.Namespace) -> None:
     for number, (engine, adapter) in enumerate(listed()):
         try:
             rows.append(_row(number, engine, adapter))
+            problems += _unit_faults(number)
         except DeviceError as error:
-            rows.append((str(number), *_names(engine, adapter), *["-"] * 9, "no"))
+            rows.append((str(number), *_names(engine, adapter), *["-"] * 10, "no"))
             problems.append(f"{number}: {error}")
     if len(rows) == 1:
         raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
@@ -36,6 +37,13 @@ def devices(options: argparse.Namespace) -> None:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print("", _LEGEND, *problems, sep="\n")
+
+
+def _unit_faults(number: int) -> list[str]:
+    from q8ta_wgpu.runtime.device import open_device
+
+    faults = open_device(number).unit_faults
+    return [f"{number}: matrix unit {unit.m}x{unit.n}x{unit.k} is not used: {text}" for unit, text in faults.items()]
 
 
 def _names(engine: Engine, adapter: Any) -> tuple[str, ...]:
@@ -64,6 +72,7 @@ def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
         f"{rates.emulated:.1f} GOP/s",
         f"{device.copy_rate:.1f} GB/s",
         *features,
+        " ".join(f"{unit.m}x{unit.n}x{unit.k}" for unit in target.matrix_units) or "no",
         *limits,
         "yes",
     )

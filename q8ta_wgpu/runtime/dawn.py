@@ -82,6 +82,9 @@ class Dawn(Engine):
     def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
         # An adapter of Dawn makes one device: later ones come from one that is listed anew.
         fresh = (a for a in self.package.gpu.enumerate_adapters_sync() if a.info == adapter.info)
+        if _MATRICES in features:  # their tiles take more than WebGPU's baseline
+            names = ("max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup")
+            limits = {**limits, **{name: adapter.limits[name] for name in names}}
         return self._extras.request_device_sync(
             next(fresh, adapter),
             required_features=features,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit, Target
 from q8ta_wgpu.runtime import engines, handles, probe
 from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, Engine, wgpu_errors
 from q8ta_wgpu.runtime.recording import Recorder
@@ -51,6 +51,8 @@ class Device:
         software: whether it runs on the host's own processor.
         timestamps: whether it has timestamp queries.
         target: what programs for it are scheduled for.
+        unit_faults: the matrix units that were tried and are left out, because they compute other bytes or their
+            kernels do not compile, and how.
     """
 
     def __init__(self, wgpu_device: Any) -> None:
@@ -69,6 +71,7 @@ class Device:
         self._recent: OrderedDict[str, Pipeline] = OrderedDict()
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._measured: dict[str, Any] = {}
+        self.unit_faults: dict[MatrixUnit, str] = {}
         self.target = self._target()
 
     def pipeline(self, text: str, buffers: int) -> Pipeline:
@@ -180,7 +183,20 @@ class Device:
             # SwiftShader's compiler takes gigabytes and minutes for loops that are written out.
             return replace(found, unroll="llvmpipe" in self.name)
         packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
-        return replace(found, packed_dot=emulated < 1.25 * packed, fast_dot=packed > 1.25 * emulated)
+        units = self._units(found)
+        return replace(
+            found, packed_dot=emulated < 1.25 * packed, fast_dot=packed > 1.25 * emulated, matrix_units=units
+        )
+
+    def _units(self, target: Target) -> tuple[MatrixUnit, ...]:
+        """The matrix units of the adapter that compute what the reference does; the others become `unit_faults`."""
+        right = []
+        for unit in self.engine.matrix_units(self.wgpu.adapter):
+            if fault := probe.wrong_unit(self, target, unit):
+                self.unit_faults[unit] = fault
+            else:
+                right.append(unit)
+        return tuple(right)
 
     @property
     def recorder(self) -> type[Recorder]:

@@ -15,6 +15,7 @@ from typing import Any
 import wgpu
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.runtime.recording import Recorder
 
 # Flags are WebGPU's own numbers, the same in every package.
@@ -118,6 +119,10 @@ class Engine:
     def create_module(self, device: Any, label: str, code: str) -> Any:
         """The shader module of WGSL text. Raises what `device.create_shader_module` raises for wrong code."""
         return device.create_shader_module(label=label, code=code)
+
+    def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
+        """The int8 products that an adapter says its matrix units compute: none where the engine has no way to them."""
+        return ()
 
     def timestamp_period(self, device: Any) -> float:
         """Nanoseconds of a tick of a device's timestamps: WebGPU says 1."""

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.target import LOOP_TURNS
-from q8ta_wgpu.program import link
+from q8ta_wgpu.ir.target import LOOP_TURNS, MatrixUnit, Target
+from q8ta_wgpu.program import link, trial
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
 from q8ta_wgpu.runtime.timestamps import timestamps
 
@@ -221,6 +222,25 @@ def copy_rate(device: Device, seconds: float = 0.05) -> float:
         while not times or time.perf_counter() < end:
             times.append(probe.elapsed(size // 4096, repeats))
     return 2e-9 * size * repeats / max(min(times), 1e-9)
+
+
+def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
+    """What is wrong with a matrix unit, on which every kernel made for it runs a product of known result; empty if
+    nothing is."""
+    trials = list(trial.unit_trials(unit, target))
+    for each in trials:
+        (dispatch,) = each.program.dispatches
+        given = [each.program.constants[i] if kind == "constant" else each.words for kind, i in dispatch.buffers[:-1]]
+        result = np.full(each.expected.size, 0x8F7F80FF, np.uint32)
+        first, size = dispatch.uniform
+        uniform, groups = each.program.uniforms[first : first + size], dispatch.grid[0]
+        try:
+            words = _run(device, each.program.shaders[dispatch.shader], (*given, result), uniform, groups, 1)
+        except DeviceError as error:
+            return str(error)
+        if wrong := trial.wrong_words(each, words.view(np.uint32)):
+            return f"{each.kernel} gives {wrong} of {each.expected.size} words otherwise than the reference"
+    return "" if trials else "no kernel is made for it"
 
 
 def _run(

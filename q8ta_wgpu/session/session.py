@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import INT8, INT8X4, Graph
 from q8ta_wgpu.ir.int8 import WeightedSum
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import BASELINE, MATRIX_WORK, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
@@ -27,6 +27,14 @@ from q8ta_wgpu.session.streaming import Computed, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
 _PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
+
+
+def _has_matrix_work(graph: Graph) -> bool:
+    """Whether a graph has an int8 product so large that matrix units would pay."""
+    calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
+    return any((macs := OPS[call.op].macs) is not None and macs(call) >= MATRIX_WORK for call in calls)
+
+
 """Operators that matrix units could compute."""
 
 if TYPE_CHECKING:
@@ -101,7 +109,7 @@ class Session:
 
         started = time.perf_counter()
         graph = self.model.graph
-        self.device = open_device(device, matrix_work=any(node.op in _PRODUCTS for node in graph.nodes))
+        self.device = open_device(device, matrix_work=_has_matrix_work(graph))
         if any(t.dtype in (INT8, INT8X4) for t in graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
