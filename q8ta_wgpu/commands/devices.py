@@ -15,7 +15,8 @@ _HEADER = ("", "adapter", "backend", "engine", "type", "packed dot", "emulated",
 _LEGEND = """\
 packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read
 and written a second. units: int8 matrix units that compute right, rows x channels x depth. buffers: storage
-buffers a shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest storage binding. int8: computes the bytes that the reference computes."""
+buffers a shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest
+storage binding. int8: computes the bytes that the reference computes."""
 
 
 def devices(options: argparse.Namespace) -> None:
