@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,10 @@ from torch.export.graph_signature import InputKind
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.frontend.constants import computed
+from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.nodes import integer, source_of
-from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
 
@@ -26,12 +27,12 @@ _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TEN
 def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Graph, Structure]:
     """The graph of an exported PT2E program, and the structure of its outputs.
 
-    What holds in-place or unknown operators is functionalized and decomposed first (`run_decompositions({})` keeps
-    composite operators such as linear whole).
+    What holds in-place or unknown operators is functionalized and decomposed first.
 
     Raises:
-        UnsupportedError: names every operator that cannot be imported, with module path and source line; also
-            mutated buffers, dynamic dimensions other than the batch, inputs that are not float32 tensors.
+        UnsupportedError: names every operator that cannot be imported, equal causes on one line with their number and
+            the first place, module path and source line; also mutated buffers, dynamic dimensions other than the
+            batch, inputs that are not float32 tensors.
     """
     exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
     if not isinstance(exported, ExportedProgram):
@@ -40,10 +41,13 @@ def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Gra
             "pass torch.export.export(converted_module, example_inputs)"
         )
     if not all(_is_plain(node) for node in exported.graph.nodes):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
-            exported = exported.run_decompositions({})
-    return _Importer(exported).run()
+        exported = decomposed(exported)
+    return import_decomposed(exported)
+
+
+def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
+    """`import_program` for what has no in-place operators and nothing that torch would decompose further."""
+    return _Importer(program).run()
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
@@ -76,11 +80,36 @@ _WAY_OUT = (
 )
 
 
+class Problems:
+    """Why a program cannot be imported: equal causes on one line, in the order they were met."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, reason: str, node: torch.fx.Node | None = None) -> None:
+        """Notes a problem of a call, or of the program as such."""
+        operator_name, place = ("", "") if node is None else (str(node.target), source_of(node) or node.name)
+        self.places.setdefault((operator_name, reason), []).append(place)
+
+    def __bool__(self) -> bool:
+        return bool(self.places)
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {self._line(*cause, places)}" for cause, places in self.places.items())
+
+    def _line(self, name: str, reason: str, places: list[str]) -> str:
+        if not name:
+            return reason
+        calls = f" and {len(places) - 1} more calls" if len(places) > 1 else ""
+        return f"{name} at {places[0]}{calls}: {reason}"
+
+
 class _Importer(GraphBuilder):
     def __init__(self, program: ExportedProgram) -> None:
         super().__init__()
         self.program = program
-        self.problems: list[str] = []
+        self.problems = Problems()
+        self.unknown: set[str] = set()
 
     def run(self) -> tuple[Graph, Structure]:
         """Imports every node, then reports all problems at once."""
@@ -92,15 +121,18 @@ class _Importer(GraphBuilder):
             )
         values: dict[str, Any] = {}
         specs = {spec.arg.name: spec for spec in signature.input_specs}
+        fixed = self._fixed(specs)
         for node in self.program.graph.nodes:
-            if node.op == "placeholder":
-                values[node.name] = self._placeholder(node, specs[node.name])
+            if node in fixed:
+                values[node.name] = self._constant(node, fixed)
+            elif node.op == "placeholder":
+                token = specs[node.name].kind == InputKind.TOKEN
+                values[node.name] = self._placeholder_for(node) if token else self._placeholder(node)
             elif node.op == "call_function" and (node.users or node.name in signature.user_outputs):
                 values[node.name] = self._call(node, values)
         outputs = [values.get(name) if isinstance(name, str) else name for name in signature.user_outputs]
         if self.problems:
-            listed = "\n".join(f"  {problem}" for problem in self.problems)
-            raise UnsupportedError(f"cannot import this program:\n{listed}\n{_WAY_OUT}")
+            raise UnsupportedError(f"cannot import this program:\n{self.problems}\n{_WAY_OUT}")
         unsigned = {
             n.name for n in self.program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8
         }
@@ -114,19 +146,33 @@ class _Importer(GraphBuilder):
         assert spec is not None
         return self.graph, Structure.of(torch.utils._pytree.tree_unflatten(_numbered(outputs), spec))
 
-    def _placeholder(self, node: torch.fx.Node, spec: Any) -> str:
-        if spec.kind in _CONSTANT_KINDS:
-            if node.users:
-                self.raw[node.name] = self._tensor(spec)
-            return node.name
+    def _fixed(self, specs: Mapping[str, Any]) -> dict[torch.fx.Node, Any]:
+        """Parameters and buffers, and what follows from them alone."""
+        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        known = {
+            node: self._tensor(specs[node.name]) for node in placeholders if specs[node.name].kind in _CONSTANT_KINDS
+        }
+        return computed(self.program.graph, known)
+
+    def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:
+        """A value that depends on no input: of a tensor the name of its array, if something else reads it."""
+        value = fixed[node]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not all(user in fixed for user in node.users):
+            value = value.float() if value.is_floating_point() else value
+            self.raw[node.name] = np.array(value.detach().cpu().numpy(), order="C")
+        return node.name
+
+    def _placeholder(self, node: torch.fx.Node) -> str:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.uint8):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
-            self.problems.append(f"input {node.name} must be a float32 or uint8 tensor, found {found}")
+            self.problems.add(f"input {node.name} must be a float32 or uint8 tensor, found {found}")
             return str(self._placeholder_for(node))
         dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
         if dynamic:
-            self.problems.append(
+            self.problems.add(
                 f"input {node.name}: dimensions {dynamic} are dynamic, only the batch (dimension 0) may be; "
                 "export with fixed sizes and use model.reshape for others"
             )
@@ -139,13 +185,13 @@ class _Importer(GraphBuilder):
             self.graph.types[node.name] = TensorType(shape)
         return node.name
 
-    def _tensor(self, spec: Any) -> Array:
+    def _tensor(self, spec: Any) -> torch.Tensor:
         program, target = self.program, spec.target
         tensor = program.state_dict.get(target)
         if tensor is None:
             tensor = program.constants[target]
         assert isinstance(tensor, torch.Tensor)
-        return np.asarray(tensor.detach().cpu().contiguous().numpy()).copy()
+        return tensor
 
     def _call(self, node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
         name = str(node.target)
@@ -155,8 +201,7 @@ class _Importer(GraphBuilder):
             assert isinstance(index, int)
             parts = values[source.name]
             if isinstance(parts, list) and index >= len(parts):
-                self.source, self.hint = source_of(node), node.name
-                self.problems.append(f"{source.target} at {self.source or node.name}: result {index} is not supported")
+                self.problems.add(f"result {index} is not supported", source)
                 return self._placeholder_for(node)
             return parts[index] if isinstance(parts, list) else parts
         if isinstance(node.meta.get("val"), torch.SymInt):
@@ -173,11 +218,13 @@ class _Importer(GraphBuilder):
                 raise RefusedError("this operator is not supported")
             return ATEN[name][1](self, args)
         except (RefusedError, GraphError) as problem:
-            self.problems.append(f"{name} at {self.source or node.name}: {problem}")
+            if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
+                self.problems.add(str(problem), node)
             return self._placeholder_for(node)
 
     def _placeholder_for(self, node: torch.fx.Node) -> Any:
-        """A value to go on with after a problem, so that every other problem is found too."""
+        """A value to go on with after a problem, so that every other problem is found too, but for those that only
+        follow from this one."""
         value = node.meta.get("val")
         names = []
         for part in value if isinstance(value, (list, tuple)) else [value]:
@@ -185,6 +232,7 @@ class _Importer(GraphBuilder):
             shape = tuple(max(1, integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
             self.graph.types[name] = TensorType(shape)
             names.append(name)
+        self.unknown.update(names)
         return names if isinstance(value, (list, tuple)) else names[0]
 
     def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from torch.fx import Node
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+"""Begins the names of torch's own files, and not those of torchvision."""
 
 
 def kind(node: Any) -> Int8 | None:

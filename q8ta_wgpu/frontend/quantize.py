@@ -14,6 +14,9 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.frontend.constants import fold
+from q8ta_wgpu.frontend.decompose import decomposed
+from q8ta_wgpu.frontend.importer import import_decomposed
 from q8ta_wgpu.frontend.nodes import is_transposed, is_weighted, named_arguments, normalizes
 from q8ta_wgpu.frontend.quantizer import Quantizer
 
@@ -45,8 +48,8 @@ def quantize(
     Raises:
         InputError: the module is in training mode or cannot run on the example, an argument is no sequence of tensors,
             the calibration is empty, or an item is unlike the example or holds NaN or infinities.
-        UnsupportedError: the module cannot be exported, changes its own buffers or its inputs, or torchao would fold a
-            batch norm wrongly.
+        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, changes its own
+            buffers or its inputs, or torchao would fold a batch norm wrongly.
     """
     _check_module(module)
     example = _example(example_inputs)
@@ -107,9 +110,9 @@ def _described(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def _exported(module: torch.nn.Module, example: Tensors) -> GraphModule:
-    """The module's graph without in-place operators."""
+    """The module's graph without in-place operators, with what depends on no input computed."""
     try:
-        program = torch.export.export(module, example).run_decompositions({})
+        program = decomposed(torch.export.export(module, example))
     except Exception as error:
         raise UnsupportedError(
             f"torch.export cannot trace the module: {error}. Its control flow must not depend on the data"
@@ -121,7 +124,9 @@ def _exported(module: torch.nn.Module, example: Tensors) -> GraphModule:
                 f"the module changes its {what} {', '.join(mutated.values())}: int8 inference keeps no state, so "
                 "compute new tensors instead (no inplace=True on an input)"
             )
+    import_decomposed(program)  # before any calibration, it names all that is not supported
     graph: GraphModule = program.module(check_guards=False)
+    fold(graph)
     return graph
 
 

@@ -1,0 +1,64 @@
+"""What depends on no input: torch computes it once, before anything else looks at a program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend import qdq
+
+
+def computed(graph: torch.fx.Graph, known: Mapping[Node, torch.Tensor]) -> dict[Node, Any]:
+    """`known` and the value of every node that follows from it, or from nothing at all.
+
+    Calls of quantized_decomposed stay: an int8 weight is not made real again. So do random numbers.
+    """
+    values: dict[Node, Any] = dict(known)
+    with torch.no_grad():
+        for node in graph.nodes:
+            if _is_pure(node) and all(n in values for n in node.all_input_nodes):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = node.target(*args, **kwargs)
+    return values
+
+
+def _is_pure(node: Node) -> bool:
+    target = node.target
+    if node.op != "call_function" or target is operator.getitem:
+        return node.op == "call_function"
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace == qdq.NAMESPACE or not node.users:
+        return False
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def fold(module: GraphModule) -> None:
+    """Makes an attribute of every value that follows from attributes alone, and drops what nothing reads any more."""
+    known = {
+        node: value
+        for node in module.graph.nodes
+        if node.op == "get_attr" and isinstance(value := _attribute(module, str(node.target)), torch.Tensor)
+    }
+    values = computed(module.graph, known)
+    for node, value in values.items():
+        if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
+            continue
+        name = f"_folded_{node.name}"
+        module.register_buffer(name, value.detach().clone())
+        with module.graph.inserting_before(node):
+            folded = module.graph.get_attr(name)
+        folded.meta = dict(node.meta)
+        node.replace_all_uses_with(folded)
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.recompile()
+
+
+def _attribute(module: GraphModule, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value

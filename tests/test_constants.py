@@ -1,0 +1,98 @@
+"""What depends on no input is computed before anything else looks at a program; what is left over is refused early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.nodes import source_of
+from tests.test_import_operators import flat, imported
+from tests.test_upstream_defects import conv, data
+
+
+class Standardized(nn.Conv2d):
+    """A convolution whose weight is computed from a parameter by a batch norm without statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(rows, None, None, training=True, momentum=0.0).reshape_as(self.weight)
+        return F.conv2d(x, weight, self.bias, padding=1)
+
+
+class Positions(nn.Module):
+    """Attention biases and masks as vision transformers make them, and a window mask as Swin makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[-1])
+        apart = (place[:, None] - place[None]).clamp(-4, 4) + 4
+        bias = self.table[apart.view(-1)].view(x.shape[-1], x.shape[-1], 4).permute(2, 0, 1)
+        window = x.new_zeros(x.shape[-1])
+        window[2:4] = 1
+        window = window.index_fill(0, torch.tensor([0]), 2.0)
+        mask = (window[:, None] - window[None]).masked_fill(window[:, None] != window[None], -3.0)
+        return x * (bias + mask).mean((0, 1)) + torch.where(place >= 2, 0.5, place * 0.25)
+
+
+@pytest.mark.parametrize("device", ["reference", "llvmpipe"])
+def test_what_depends_on_no_input_is_computed_by_torch(device: str) -> None:
+    x = data(1, 4, 3, 6)
+    module = Positions()
+    model = imported(module, x)
+    assert [node.op for node in model.graph.nodes] == ["mul", "add"]
+    with q8.Session(model, device) as session:
+        np.testing.assert_allclose(session(x), flat(module(x))[0], rtol=1e-5, atol=1e-6)
+
+
+def test_computed_weights_are_quantized() -> None:
+    """Before annotation, so that the convolution's weight is a weight and everything is int8."""
+    module = nn.Sequential(Standardized(3, 8, 3), nn.ReLU(), Positions(), conv(8, 4)).eval()
+    x = data(1, 3, 6, 6)
+    report = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False)).report()
+    assert report.float32 == {}
+    assert report.exact
+
+
+def test_calibration_waits_for_an_answer() -> None:
+    """What compile would refuse is refused before the first item is asked for; a cause is one line."""
+
+    class Sorted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = x.sort(-1).values + x.sort(-2).values
+            return y.sort(-1).values
+
+    def items() -> Iterator[Tensor]:
+        raise AssertionError("calibrated")
+        yield
+
+    with pytest.raises(q8.UnsupportedError) as caught:
+        q8.quantize(nn.Sequential(conv(3, 4), Sorted()).eval(), (data(1, 3, 6, 6),), calibration=items())
+    (line,) = [line for line in str(caught.value).splitlines() if "aten." in line]
+    assert "aten.sort.default at 1 (test_constants.py:" in line
+    assert "and 2 more calls: this operator is not supported" in line
+
+
+def test_a_problem_that_follows_from_another_is_not_listed() -> None:
+    """A softplus of what cannot be imported is no second problem; an operator nobody knows is."""
+    with pytest.raises(q8.UnsupportedError) as caught:
+        imported(lambda x: F.dropout(x.sort(-1).values, 0.5, True).sort(-2).values, data(1, 3, 6, 6))
+    assert "aten.sort.default" in str(caught.value)
+    assert "dropout" not in str(caught.value)
+
+
+def test_a_line_of_a_package_whose_name_begins_with_torch() -> None:
+    node = torch.fx.Graph().placeholder("x")
+    place = Path(torch.__file__).parent
+    frames = [place.with_name("torchvision") / "resnet.py", place / "nn" / "module.py"]
+    node.meta["stack_trace"] = "".join(f'  File "{name}", line {i}, in forward\n' for i, name in enumerate(frames, 7))
+    assert source_of(node) == "resnet.py:7"
