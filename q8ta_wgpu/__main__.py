@@ -61,8 +61,10 @@ def parser() -> argparse.ArgumentParser:
 
     command(devices, "list adapters with what matters here")
 
-    shown = command(show, "print a model's graph, layouts and program")
+    shown = command(show, "print or draw a model's graph, layouts and program")
     shown.add_argument("file", metavar="FILE")
+    shown.add_argument("--draw", metavar="OUT.html", help="draw it instead, as an HTML page or as OUT.svg")
+    shown.add_argument("--time", action="store_true", help="with times of every dispatch in the drawing")
     shown.add_argument("--device", help="schedule for this adapter (default: WebGPU's baseline limits)")
 
     ran = command(run, "run a model on .npy files")
@@ -75,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
     timed.add_argument("file", metavar="FILE")
     timed.add_argument("--input", action="append", default=[], metavar="[NAME=]X.npy", help="default: random numbers")
     timed.add_argument("--repeats", type=int, default=20)
+    timed.add_argument("--json", metavar="OUT.json", help="write what was measured")
+    timed.add_argument("--trace", metavar="OUT.json", help="write a trace for Perfetto or chrome://tracing")
+    timed.add_argument("--plot", metavar="OUT.svg", help="draw the longest dispatches and a roofline (or OUT.png)")
     timed.add_argument("--device", help=device_help)
 
     tuned = command(tune, "choose kernels by timing them, and keep what was measured")

@@ -44,7 +44,8 @@ ROOMS: dict[str, set[str]] = {
     "program": GRAPH | {"kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program"},
     "tune": TABLE | {"passes.layout_sync", "program", "runtime"},
-    "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session"},
+    "view": GRAPH | {"passes.layout_sync", "program", "session"},
+    "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session", "view"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""
@@ -53,6 +54,7 @@ OUTSIDE: dict[str, set[str]] = {
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
     "frontend": {"torch", "torchao", "rich"},
+    "view": {"fast_sugiyama", "matplotlib"},
 }
 """Packages beyond the standard library and numpy."""
 
@@ -150,7 +152,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    late = {"torch", "torchao", "wgpu", "wgpudawn", "rich"}
+    late = {"torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama", "matplotlib"}
     code = f"import sys, q8ta_wgpu.__main__; print(sorted({late} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
@@ -167,5 +169,6 @@ def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
     extras = config["project"]["optional-dependencies"]
     assert {text.split(">")[0] for text in extras["compile"]} == {"torch", "torchao", "rich"}
     assert {text.split(">")[0] for text in extras["dawn"]} == {"wgpudawn"}
+    assert {text.split(">")[0] for text in extras["show"]} == {"fast-sugiyama", "matplotlib", "rich"}
     for link, target in (("kernels", "../kernels"), ("passes", "../passes")):
         assert (ROOT / "q8ta_wgpu" / link).readlink() == Path(target)

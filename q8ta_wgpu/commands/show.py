@@ -1,23 +1,63 @@
-"""Prints what is in a model file, and what becomes of it on a device."""
+"""Prints or draws what is in a model file, and what becomes of it on a device."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from q8ta_wgpu.commands.given import target_of
-from q8ta_wgpu.ir.target import BASELINE
-from q8ta_wgpu.model.model import load
+from q8ta_wgpu.commands import output
+from q8ta_wgpu.commands.given import device, random_inputs, target_of
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.layout_sync.report import layout_report
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
+from q8ta_wgpu.session.session import Session
+from q8ta_wgpu.session.timing import Timing
+from q8ta_wgpu.view.cards import picture
+from q8ta_wgpu.view.page import page
+from q8ta_wgpu.view.svg import svg
 
 
 def show(options: argparse.Namespace) -> None:
     """`show FILE`: the graph, the report, layouts and program for WebGPU's baseline or for an adapter."""
+    if options.time and not options.draw:
+        raise InputError("--time is for a drawing: add --draw OUT.html. `time FILE` prints times")
+    drawn = output.target(options.draw, "--draw", (".html", ".svg")) if options.draw else None
     model = load(options.file)
+    if drawn:
+        _draw(model, options, drawn)
+        return
     target = target_of(options.device) or BASELINE
     graph = lower(model.graph, target)
     layouts = layout_report(graph, target)
     program = build(graph, target, layouts.optimal)
     parts = model.graph, model.report(), f"layouts\n{layouts}", f"program for {target.name}: {program}"
     print(*parts, sep="\n\n")
+
+
+def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
+    """`show FILE --draw OUT.html`: the program as a graph, with times where `--time` asks for them."""
+    timing = None
+    if options.time:
+        target, timing = _timed(model, options)
+    else:
+        target = target_of(options.device) or BASELINE
+    graph = lower(model.graph, target)
+    plan = sync_layouts(graph, target)
+    program = build(graph, target, plan)
+    title = f"{Path(options.file).name} on {target.name}: {len(program.dispatches)} dispatches"
+    if timing is not None:
+        title += f", {timing.run_ms:.3f} ms a run"
+    made = picture(title, graph, plan, program, model.report(), None if timing is None else timing.medians.tolist())
+    output.write(file, page(made) if file.suffix == ".html" else svg(made))
+    print(f"{file}: {title}, {len(plan.transitions)} transitions, {len(plan.aliases)} free views")
+
+
+def _timed(model: Model, options: argparse.Namespace) -> tuple[Target, Timing]:
+    with Session(model, device(options.device)) as session:
+        timing = session.time(*random_inputs(model).values())
+        assert session.device is not None  # the reference has no times
+        return session.device.target, timing

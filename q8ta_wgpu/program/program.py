@@ -83,8 +83,13 @@ class Program:
             f"{len(self.dispatches)} dispatches, {len(self.shaders)} shaders, {len(self.slots)} slots of "
             f"{self.activation_bytes / 2**20:.2f} MiB, constants {constants / 2**20:.2f} MiB"
         ]
-        for d in self.dispatches:
-            grid = "x".join(map(str, d.grid))
-            layouts = f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}"
-            lines.append(f"{d.kernel:<26} {layouts:<30} grid {grid:<14} {d.described}")
+        rows = [
+            (d.kernel, f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}", f"grid {'x'.join(map(str, d.grid))}")
+            for d in self.dispatches
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row, d in zip(rows, self.dispatches, strict=True):
+            lines.append(
+                " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + f" {d.described}"
+            )
         return "\n".join(lines)

@@ -1,0 +1,28 @@
+"""Files that a command writes beside what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from q8ta_wgpu.errors import InputError
+
+
+def target(text: str, option: str, endings: tuple[str, ...]) -> Path:
+    """The file an option names. Raises InputError where it has none of the endings, or cannot be a file, before
+    anything long is done."""
+    path = Path(text)
+    if path.suffix not in endings:
+        raise InputError(f"{option} must end in {' or '.join(endings)}, found {text}")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder")
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a text file. Raises InputError where that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,95 @@
+"""Where the cards of a picture lie: layers from top to bottom with few crossings, by fast_sugiyama."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from q8ta_wgpu.errors import UnsupportedError
+
+Point = tuple[float, float]
+
+WIDTH, HEIGHT, GAP, STEP = 250.0, 96.0, 34.0, 136.0
+"""Of a card; between neighbours; from layer to layer."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Middles of the cards, the points that each edge passes, from its writer to its reader, and the whole's size."""
+
+    places: tuple[Point, ...]
+    routes: dict[tuple[int, int], tuple[Point, ...]]
+    width: float
+    height: float
+
+
+def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
+    """Lays out so many cards, joined by edges between their numbers.
+
+    Raises UnsupportedError where fast_sugiyama is not installed.
+    """
+    try:
+        from fast_sugiyama import from_edges
+    except ModuleNotFoundError as error:
+        raise UnsupportedError('drawing a graph needs fast_sugiyama: pip install "q8ta-wgpu[show]"') from error
+    points: dict[int, Point] = {}
+    routes: dict[tuple[int, int], tuple[Point, ...]] = {}
+    left = 0.0
+    for part in _connected(edges):
+        # Cards are negative: what is not is a bend. One part at a time, as bends are numbered anew in each.
+        ((middles, _, _, hops),) = from_edges([(~a, ~b) for a, b in part])
+        placed = _placed({int(number): place for number, place in middles}, left)
+        routes |= _routes(placed, hops or ())
+        points |= {~number: place for number, place in placed.items() if number < 0}
+        left = max(x for x, _ in placed.values()) + WIDTH / 2 + GAP
+    for number in range(count):
+        if number not in points:  # nothing reads it, and it reads nothing
+            points[number] = left + WIDTH / 2, HEIGHT / 2
+            left += WIDTH + GAP
+    height = max((y for _, y in points.values()), default=0.0) + HEIGHT / 2
+    return Arrangement(tuple(points[i] for i in range(count)), routes, max(left - GAP, 0.0), height)
+
+
+def _connected(edges: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The edges in groups that share no card."""
+    groups: list[list[tuple[int, int]]] = []
+    for edge in edges:
+        touched = [group for group in groups if any(set(edge) & set(other) for other in group)]
+        groups = [group for group in groups if group not in touched]
+        groups.append([*(other for group in touched for other in group), edge])
+    return groups
+
+
+def _placed(middles: dict[int, Point], left: float) -> dict[int, Point]:
+    """Cards (negative) and bends of one part in their layers, top to bottom, stretched sideways until neighbours in a
+    layer are apart, with the leftmost card's edge at `left`."""
+    layers: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    for number, (x, y) in middles.items():
+        layers[y].append((x, WIDTH / 2 if number < 0 else 0.0))
+    needs = [
+        (a_half + b_half + GAP) / (b - a)
+        for layer in layers.values()
+        for (a, a_half), (b, b_half) in pairwise(sorted(layer))
+    ]
+    first, scale = min(x for x, _ in middles.values()), max(needs, default=1.0)
+    rows = {y: row for row, y in enumerate(sorted(layers, reverse=True))}
+    return {
+        number: (left + (x - first) * scale + WIDTH / 2, rows[y] * STEP + HEIGHT / 2)
+        for number, (x, y) in middles.items()
+    }
+
+
+def _routes(placed: dict[int, Point], hops: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[Point, ...]]:
+    """Each edge with the bends between its ends: a bend has one way on."""
+    hops = list(hops)
+    onwards = {a: b for a, b in hops if a >= 0}
+    routes = {}
+    for start, second in hops:
+        if start < 0:
+            path = [start, second]
+            while path[-1] >= 0:
+                path.append(onwards[path[-1]])
+            routes[~start, ~path[-1]] = tuple(placed[number] for number in path)
+    return routes

@@ -1,0 +1,80 @@
+"""Measured times as a figure: the longest dispatches, and how near each comes to what the adapter reaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.program.program import Dispatch
+from q8ta_wgpu.session.timing import Timing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LONGEST = 24
+"""Dispatches in the bars."""
+
+
+def plot(timing: Timing, path: Path) -> None:
+    """Draws a figure into a file that matplotlib knows the ending of (.svg, .png, .pdf).
+
+    Left the longest dispatches. Right a roofline (Williams, Waterman and Patterson 2009): the rate of those that
+    multiply, over operations a byte, below what the adapter's measured copy bandwidth and dot products allow; and the
+    bandwidth of those that only move bytes, over the bytes, below that of a copy. What stays in caches passes both.
+
+    Raises UnsupportedError without matplotlib, InputError where the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
+    figure = Figure(figsize=(14, 8), layout="constrained")
+    parts = figure.subplot_mosaic([["bars", "roof"], ["bars", "moves"]], width_ratios=[1.1, 1])
+    figure.suptitle(f"{timing.device}: {timing.run_ms:.3f} ms a run, {len(timing.program.dispatches)} dispatches")
+    timed = list(zip(timing.program.dispatches, np.maximum(timing.medians, 1e-3).tolist(), strict=True))
+    _bars(parts["bars"], timed)
+    _roofline(parts["roof"], [(d, us) for d, us in timed if d.macs], timing)
+    _moves(parts["moves"], [(d, us) for d, us in timed if not d.macs], timing)
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _bars(axes: Axes, timed: list[tuple[Dispatch, float]]) -> None:
+    longest = sorted(timed, key=lambda pair: -pair[1])[:_LONGEST][::-1]
+    axes.barh(range(len(longest)), [us for _, us in longest], color="#0072b2")
+    axes.set_yticks(range(len(longest)), [f"{d.kernel}  {d.value}" for d, _ in longest], fontsize=7)
+    rest = sum(us for _, us in timed) - sum(us for _, us in longest)
+    axes.set_title(f"the {len(longest)} longest dispatches" + (f" ({rest:.0f} us in others)" if rest > 0 else ""))
+    axes.set_xlabel("microseconds (median)")
+
+
+def _roofline(axes: Axes, timed: list[tuple[Dispatch, float]], timing: Timing) -> None:
+    intensity = [2 * d.macs / d.moved for d, _ in timed]
+    if timed:
+        axes.scatter(intensity, [2e-3 * d.macs / us for d, us in timed], s=14, color="#0072b2", zorder=3)
+        axes.set(xscale="log", yscale="log")
+    if timed and timing.dot_rate and timing.copy_rate:
+        ridge = timing.dot_rate / timing.copy_rate
+        ends = min([ridge / 8, *intensity]), max([ridge * 8, *intensity])
+        x = np.geomspace(*ends, 200)
+        axes.plot(x, np.minimum(x * timing.copy_rate, timing.dot_rate), color="#d55e00")
+        axes.text(ends[1], timing.dot_rate, f"packed dot {timing.dot_rate:.0f} GOP/s", ha="right", va="bottom")
+        axes.text(ends[0], ends[0] * timing.copy_rate, f"  copy {timing.copy_rate:.1f} GB/s", ha="left", va="top")
+    axes.set(title="products: rate over operations a byte")
+    axes.set(xlabel="operations a byte moved", ylabel="10^9 operations a second")
+    axes.grid(alpha=0.3)
+
+
+def _moves(axes: Axes, timed: list[tuple[Dispatch, float]], timing: Timing) -> None:
+    if timed:
+        axes.scatter([d.moved for d, _ in timed], [1e-3 * d.moved / us for d, us in timed], s=14, color="#009e73")
+        axes.set(xscale="log", yscale="log")
+    if timing.copy_rate:
+        axes.axhline(timing.copy_rate, color="#d55e00")
+    axes.set(title="the others: bandwidth over bytes", xlabel="bytes read and written", ylabel="10^9 bytes a second")
+    axes.grid(alpha=0.3)
