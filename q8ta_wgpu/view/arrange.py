@@ -41,7 +41,7 @@ def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
         # Cards are negative: what is not is a bend. One part at a time, as bends are numbered anew in each.
         ((middles, _, _, hops),) = from_edges([(~a, ~b) for a, b in part])
         placed = _placed({int(number): place for number, place in middles}, left)
-        routes |= _routes(placed, hops or ())
+        routes |= _routes(placed, [(int(a), int(b)) for a, b in hops or ()])
         points |= {~number: place for number, place in placed.items() if number < 0}
         left = max(x for x, _ in placed.values()) + WIDTH / 2 + GAP
     for number in range(count):
@@ -81,9 +81,8 @@ def _placed(middles: dict[int, Point], left: float) -> dict[int, Point]:
     }
 
 
-def _routes(placed: dict[int, Point], hops: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[Point, ...]]:
+def _routes(placed: dict[int, Point], hops: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[Point, ...]]:
     """Each edge with the bends between its ends: a bend has one way on."""
-    hops = list(hops)
     onwards = {a: b for a, b in hops if a >= 0}
     routes = {}
     for start, second in hops:
