@@ -21,6 +21,7 @@ GRAPH = TABLE | {"model"}
 
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "progress": set(),
     "ir": {"errors"},
     # operators: no room sees another operator's family, except those that share their kernels
     "kernels.lib": IR,
@@ -39,11 +40,11 @@ ROOMS: dict[str, set[str]] = {
     "model": TABLE | {"kernels.epilogue"},
     "passes": GRAPH | {"kernels.epilogue", "kernels.move"},
     "passes.layout_sync": TABLE,
-    "frontend": GRAPH | {"passes"},
+    "frontend": GRAPH | {"passes", "progress"},
     # plan to program to device
     "program": GRAPH | {"kernels.epilogue", "passes.layout_sync"},
-    "runtime": IR | {"program"},
-    "tune": TABLE | {"passes.layout_sync", "program", "runtime"},
+    "runtime": IR | {"program", "progress"},
+    "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session"},
     "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session", "view"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
@@ -53,7 +54,8 @@ ROOMS: dict[str, set[str]] = {
 OUTSIDE: dict[str, set[str]] = {
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
-    "frontend": {"torch", "torchao", "rich"},
+    "frontend": {"torch", "torchao"},
+    "progress": {"rich"},
     "view": {"fast_sugiyama", "matplotlib"},
 }
 """Packages beyond the standard library and numpy."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import random
@@ -429,19 +428,6 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     assert calls[-1][0] == calls[-1][1] > 10 and calls[-1][2] == ""
     assert all(done < total for done, total, _ in calls[:-1])
     assert calls == sorted(calls, key=lambda call: call[:2])
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    tune._line(3, 10, "q8ta_add")
-    tune._line(10, 10, "")
-    assert stream.getvalue().startswith("\rtuning: 3 of 10 candidates timed, q8ta_add ")
-    assert stream.getvalue().endswith("\r" + 79 * " " + "\r")
-    monkeypatch.setattr(sys, "stderr", silent := io.StringIO())
-    tune._line(3, 10, "q8ta_add")
-    assert silent.getvalue() == ""
 
 
 # --- the cache ---

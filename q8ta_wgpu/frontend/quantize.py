@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
@@ -19,6 +17,7 @@ from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import import_decomposed
 from q8ta_wgpu.frontend.nodes import is_transposed, is_weighted, named_arguments, normalizes
 from q8ta_wgpu.frontend.quantizer import Quantizer
+from q8ta_wgpu.progress import bar
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torchao's own, on import
@@ -67,13 +66,11 @@ def quantize(
         _check_grouped_norms(float_graph)
         prepared = prepare_pt2e(float_graph, quantizer or Quantizer())
         _check_folding(expected, prepared, example)
-        hidden = not (progress and sys.stderr.isatty())
-        console = Console(stderr=True)
-        index = -1
-        for index, item in enumerate(
-            track(calibration, "calibrating", disable=hidden, console=console, transient=True)
-        ):
-            prepared(*_calibration_item(item, index, example))
+        index, total = -1, operator.length_hint(calibration, 0)
+        with bar("calibrating", shown=progress) as update:
+            for index, item in enumerate(calibration):
+                update(index, total, "")
+                prepared(*_calibration_item(item, index, example))
         if index < 0:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         _hide_norms(prepared)

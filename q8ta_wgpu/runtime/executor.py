@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
+from q8ta_wgpu.progress import bar
 from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
@@ -65,7 +66,11 @@ class Executor:
                 self._slots = [self._buffer(size, STORAGE) for size in program.slots]
                 self._constants = [self._upload(c, STORAGE) for c in program.constants]
                 self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
-                self._steps = [self._bind(d) for d in program.dispatches]
+                self._steps: list[Step] = []
+                with bar("compiling") as update:
+                    for i, dispatch in enumerate(program.dispatches):
+                        update(i, len(program.dispatches), dispatch.kernel)
+                        self._steps.append(self._bind(dispatch))
                 copies = [
                     (self.buffer(port.buffer), _aligned(port.size), offset)
                     for port, offset in zip(program.outputs, self._offsets, strict=True)

@@ -14,9 +14,8 @@ Every kernel gives the same bytes, so tuning changes how long a network takes an
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +30,7 @@ from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.limits import fitting
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
 from q8ta_wgpu.program import link
+from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune.cache import Cache
 from q8ta_wgpu.tune.report import Tuning
@@ -39,11 +39,8 @@ from q8ta_wgpu.tune.timing import Timer
 MARGIN = 0.03
 """By how much the plan by estimates must be slower to be given up: less is noise, and more shaders to compile."""
 
-Progress = Callable[[int, int, str], None]
-"""Called with (candidates timed, candidates to time as far as known, operator); at the end with equal numbers."""
 
-
-def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progress | None = None) -> Tuning:
+def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Update | None = None) -> Tuning:
     """Times the variants of each node of `graph` on `device`, and plans with what was found.
 
     Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
@@ -52,7 +49,8 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progr
         graph: a graph lowered for the device.
         device: what to time on.
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
-        progress: called before each call that is timed; by default a line on stderr, where that is a terminal.
+        progress: called before each call that is timed with the candidates timed, those to time as far as known, and
+            the operator, and at the end with equal numbers; by default a bar on stderr, where that is a terminal.
 
     Raises DeviceError if the device has no timestamp queries or fails, UnsupportedError as `sync_layouts` does.
     """
@@ -61,7 +59,8 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Progr
             f"{device.name} has no timestamp queries, so kernels cannot be timed: leave tune out, take an adapter that "
             "has them, or request a device of your own with required_features=['timestamp-query']"
         )
-    return _Tuner(graph, device, layouts, progress or _line).run()
+    with bar("tuning", shown=progress is None) as update:
+        return _Tuner(graph, device, layouts, progress or update).run()
 
 
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
@@ -121,7 +120,7 @@ class _Tuner:
     graph: Graph
     device: Device
     policy: str
-    progress: Progress
+    progress: Update
 
     def __post_init__(self) -> None:
         self.target = self.device.target
@@ -221,10 +220,3 @@ class _Tuner:
             if variants
         }
         return sync_layouts(self.graph, self.target, self.policy, calls)
-
-
-def _line(done: int, total: int, what: str) -> None:
-    """Progress as one line on stderr, where that is a terminal; it is wiped at the end."""
-    if sys.stderr.isatty():
-        text = f"tuning: {done} of {total} candidates timed, {what}" if done < total else ""
-        print(f"\r{text:<79.79}", end="" if text else "\r", file=sys.stderr, flush=True)

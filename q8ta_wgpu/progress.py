@@ -1,0 +1,56 @@
+"""Progress of long work: a bar on stderr where that is a terminal and rich is installed, nothing anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Update = Callable[[int, int, str], None]
+"""Called with what is done, what there is to do as far as it is known (0: unknown), and what comes next."""
+
+PATIENCE = 0.5
+"""Seconds of work without a bar: what is over sooner needs none."""
+
+_showing = threading.Lock()
+"""Held by the one bar that is shown: work within work, and other threads, stay silent."""
+
+
+@contextmanager
+def bar(doing: str, shown: bool = True) -> Iterator[Update]:
+    """Shows how far some work is, from PATIENCE on, by the function it gives; the bar is wiped at the end.
+
+    Args:
+        doing: the work, in a word.
+        shown: whether to show it at all.
+    """
+    drawn = _bar() if shown and sys.stderr.isatty() else None
+    if drawn is None or not _showing.acquire(blocking=False):
+        yield lambda done, total, what: None
+        return
+    started, task = time.perf_counter(), drawn.add_task(doing, total=None, what="")
+
+    def update(done: int, total: int, what: str) -> None:
+        drawn.update(task, completed=done, total=total or None, what=what)
+        if not drawn.live.is_started and time.perf_counter() - started > PATIENCE:
+            drawn.start()
+
+    try:
+        yield update
+    finally:
+        drawn.stop()
+        _showing.release()
+
+
+def _bar() -> Any:
+    """rich's bar, not yet started; None where rich is not installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:
+        return None
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, TextColumn("{task.fields[what]}"), console=Console(stderr=True), transient=True)

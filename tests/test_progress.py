@@ -1,0 +1,75 @@
+"""Bars of long work: on a terminal alone, one at a time, and wiped at the end, whatever happens."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+
+import pytest
+
+from q8ta_wgpu import progress
+
+WIPED = "\x1b[2K"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Bars need no patience, and every one is ended."""
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setenv("TERM", "xterm")
+    yield
+    assert progress._showing.acquire(blocking=False), "a bar is still shown"
+    progress._showing.release()
+
+
+def shown(stream: io.StringIO) -> str:
+    """What a bar writes on a stream."""
+    with redirect_stderr(stream), progress.bar("tuning") as update:
+        update(3, 10, "q8ta_add")
+    return stream.getvalue()
+
+
+def test_a_terminal_sees_how_far_the_work_is() -> None:
+    text = shown(Terminal())
+    assert "tuning" in text and "3/10" in text and "q8ta_add" in text
+    assert text.endswith(WIPED)
+
+
+def test_everything_else_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(io.StringIO()) == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(progress, "PATIENCE", 60.0)
+        assert shown(Terminal()) == ""
+    with redirect_stderr(Terminal()) as stream, progress.bar("tuning", shown=False) as update:
+        update(0, 3, "")
+    assert stream.getvalue() == ""
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    assert shown(Terminal()) == ""
+
+
+def test_work_within_work_stays_silent() -> None:
+    with redirect_stderr(Terminal()) as stream, progress.bar("tuning") as update:
+        update(0, 1, "outer")
+        with progress.bar("compiling") as inner:
+            inner(0, 1, "inner")
+    assert "outer" in stream.getvalue() and "compiling" not in stream.getvalue()
+
+
+def test_an_error_ends_the_bar() -> None:
+    def fail() -> None:
+        with progress.bar("tuning") as update:
+            update(0, 1, "part")
+            raise KeyboardInterrupt
+
+    with redirect_stderr(Terminal()) as stream, pytest.raises(KeyboardInterrupt):
+        fail()
+    assert "part" in stream.getvalue() and stream.getvalue().endswith(WIPED)
