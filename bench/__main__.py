@@ -35,6 +35,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-gemv": ("upstream", "part_gemv", "matrix-vector kernels against tiles"),
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
+    "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
 }
@@ -54,8 +55,9 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, default=Path("out/networks.json"), help="times of whole networks")
     parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
     parser.add_argument("--names", nargs="*", default=[], help="networks or cases (default: all)")
+    parser.add_argument("--count", type=int, default=10_000, help="how often what lasts or breaks is tried")
     args = parser.parse_args()
-    options = Options(args.device, args.models, args.batch, args.names, args.figures)
+    options = Options(args.device, args.models, args.batch, args.names, args.figures, args.count)
     results = Results()
     for name in args.parts:
         module, function, _ = PARTS[name]

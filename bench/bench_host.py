@@ -107,7 +107,7 @@ def test_recording(benchmark: BenchmarkFixture, session: q8.Session, public: boo
     made = executor(session)._recorder
     recorder = (Recorder if public else type(made))(made.device, made.steps, made.copies, made.spins)
     staging = recorder.staging(16384)
-    benchmark(lambda: recorder.record(recorder.encoder(), staging))
+    benchmark(lambda: recorder.record(staging))
 
 
 @pytest.mark.benchmark(group="parts")

@@ -19,6 +19,7 @@ class Options:
         models: folder of .q8ta files, written by `python -m bench save`.
         batches: batch sizes; empty for each part's own.
         names: networks or cases; empty for all of a part's.
+        count: how often what lasts or breaks is tried.
         figures: JSON file that whole networks' times are written to, or drawn from.
     """
 
@@ -27,6 +28,7 @@ class Options:
     batches: Sequence[int] = ()
     names: Sequence[str] = ()
     figures: Path = Path("out/networks.json")
+    count: int = 10_000
 
     @functools.cached_property
     def device(self) -> Device:

@@ -410,6 +410,19 @@ def test_a_lost_device() -> None:
     opened.close()
 
 
+def test_a_lost_device_under_a_model_without_inputs() -> None:
+    """Nothing is uploaded that would fail; wgpu-native would end the process at the submission."""
+    graph = Graph([], ["y"], types={"y": TensorType((3,))})
+    graph.nodes = [Node("relu", (graph.add_constant("c", np.ones(3, np.float32)),), "y")]
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
+    with Session(Model(graph, Structure(0)), adapter.request_device_sync()) as opened:
+        assert opened().sum() == 3
+        assert opened.device is not None
+        opened.device.wgpu.destroy()
+        with pytest.raises(DeviceError, match="was lost"):
+            opened()
+
+
 def test_a_lost_device_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_open", {})
     first = open_device("vulkan")

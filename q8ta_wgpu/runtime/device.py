@@ -112,7 +112,7 @@ class Device:
         recorder = self.recorder(self.wgpu, (), [(buffer, size, 0)], spins=not self.software)
         staging = recorder.staging(size)
         try:
-            data = recorder.read(staging, recorder.submit(recorder.record(recorder.encoder(), staging)))
+            data = recorder.read(staging, recorder.submit(recorder.record(staging)))
             found = bytes(data)
             recorder.unmap(staging)
         finally:

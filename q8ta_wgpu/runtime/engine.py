@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import wgpu
@@ -119,6 +119,10 @@ class Engine:
     def create_module(self, device: Any, label: str, code: str) -> Any:
         """The shader module of WGSL text. Raises what `device.create_shader_module` raises for wrong code."""
         return device.create_shader_module(label=label, code=code)
+
+    def discard(self, device: Any, commands: Sequence[Any]) -> None:
+        """Gives up command buffers that nobody will submit, of a device that works, before the buffers they use
+        are destroyed."""
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
         """The int8 products that an adapter says its matrix units compute: none where the engine has no way to them."""

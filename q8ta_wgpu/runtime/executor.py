@@ -58,6 +58,8 @@ class Executor:
         self._made: list[Any] = []
         self._pipelines: list[Pipeline] = []
         self._free: list[Staging] = []
+        self._ahead: list[tuple[Staging, Any]] = []
+        self._ran = False
         self._staged = self._most_staged = 0
         self._offsets, total = _offsets([port.size for port in program.outputs])
         self._staging_size = max(total, 16)
@@ -95,11 +97,19 @@ class Executor:
         self._most_staged = max(self._staged, self._most_staged)
         return staging
 
+    def _recorded(self) -> tuple[Staging, Any]:
+        """An idle staging buffer, and the commands of a run that ends in it."""
+        staging = self._free.pop() if self._free else self._new_staging()
+        try:
+            return staging, self._recorder.record(staging)
+        except BaseException:
+            self._drop(staging)
+            raise
+
     def _drop(self, staging: Staging) -> None:
         """Frees a staging buffer in whatever state it is."""
         with self.device.lock:
             self._staged -= 1
-            staging.commands = None
             staging.buffer.destroy()
 
     def _bind(self, dispatch: Dispatch) -> Step:
@@ -142,22 +152,23 @@ class Executor:
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self._check_open()
             self.upload(inputs)
-            staging = self._free.pop() if self._free else self._new_staging()
+            staging, commands = self._ahead.pop() if self._ahead else self._recorded()
             try:
-                commands = staging.commands or recorder.record(recorder.encoder(), staging)
-                # Of a lost device this is an error; submitting to one would end the process.
-                encoder = recorder.encoder()
-                staging.commands = None
                 submitted = recorder.submit(commands)
-                # While the device works on this run.
-                staging.commands = recorder.record(encoder, staging)
+                # While the device works on this run. Many programs run once, and what is recorded has to be submitted.
+                if self._ran:
+                    self._ahead.append(self._recorded())
+                self._ran = True
             except BaseException:
                 self._drop(staging)
                 raise
         return Run(self, staging, submitted)
 
     def upload(self, inputs: Sequence[Words]) -> None:
-        """Writes input words to the buffers of the input ports."""
+        """Writes input words to the buffers of the input ports. Raises for a lost device, also where there are none:
+        submitting to one would end the process."""
+        if not inputs and not self.device.alive:
+            raise DeviceError(f"{self.device.name} was lost")
         for port, words in zip(self.program.inputs, inputs, strict=True):
             self.device.wgpu.queue.write_buffer(self.buffer(port.buffer), 0, words)
 
@@ -223,11 +234,15 @@ class Executor:
     def close(self) -> None:
         """Frees the buffers, once no run uses them; runs in flight still give their results, later ones DeviceError."""
         with self.device.lock:
+            if self._made and self.device.alive:
+                self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
+            for staging, _ in self._ahead:
+                self._drop(staging)
             for buffer in self._made:
                 buffer.destroy()
             for staging in self._free:
                 self._drop(staging)
-            self._made, self._free, self._steps, self._pipelines = [], [], [], []
+            self._made, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], []
 
     def _check_open(self) -> None:
         # wgpu-native ends the whole process when destroyed buffers are submitted.

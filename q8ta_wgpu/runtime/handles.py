@@ -126,7 +126,7 @@ def works(recorder: type[Recorder], device: Any) -> bool:
     try:
         trial = recorder(device, (), (), spins=False)
         staging = trial.staging(16)
-        trial.read(staging, trial.submit(trial.record(trial.encoder(), staging)))
+        trial.read(staging, trial.submit(trial.record(staging)))
         trial.unmap(staging)
         staging.buffer.destroy()
     except Exception:  # a lost device as well: the public form then says what is wrong

@@ -124,6 +124,12 @@ class WgpuNative(Engine):
             return super().create_module(device, label, code)
         return api.GPUShaderModule(label, create(internal, descriptor, checks), device)
 
+    def discard(self, device: Any, commands: Sequence[Any]) -> None:
+        """Submits them, or nothing. wgpu-native keeps a finished command buffer that was never submitted for as long as
+        the device lives (100 KiB of six dispatches on lavapipe), and what is written but not used until the next
+        submission."""
+        device.queue.submit(list(commands))
+
     def timestamp_period(self, device: Any) -> float:
         """Nanoseconds of a tick, which is the driver's own: 10 on many AMD GPUs, up to 83 on Intel's."""
         try:

@@ -35,12 +35,11 @@ def dispatch_steps(compute: Any, steps: Sequence[Step]) -> None:
 
 
 class Staging:
-    """A buffer that outputs are copied to and read from, with the commands of the next run that ends in it."""
+    """A buffer that outputs are copied to and read from."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
         self.size: int = buffer.size
-        self.commands: Any = None
 
 
 class Recorder:
@@ -61,12 +60,9 @@ class Recorder:
         """A new staging buffer of `size` bytes."""
         return Staging(self.device.create_buffer(size=size, usage=STAGING))
 
-    def encoder(self) -> Any:
-        """A new command encoder: an error where the device was lost."""
-        return self.device.create_command_encoder()
-
-    def record(self, encoder: Any, staging: Staging) -> Any:
-        """The command buffer of one run whose outputs end in `staging`."""
+    def record(self, staging: Staging) -> Any:
+        """The command buffer of one run whose outputs end in `staging`. Submit it, or give it to `Engine.discard`."""
+        encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         self._dispatch(compute)
         compute.end()

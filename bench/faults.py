@@ -1,0 +1,49 @@
+"""What was tried to break, how often, and what happened: rows in docs/faults.json, and the table of docs/faults.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FIGURES = Path(__file__).parents[1] / "docs" / "faults.json"
+PAGE = FIGURES.with_suffix(".md")
+HEAD = ("| tried | on | times | what happened |", "|---|---|---|---|")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One row.
+
+    Attributes:
+        what: what was tried.
+        where: on which adapter or engine, or 'host'.
+        count: how often.
+        happened: what came of it.
+    """
+
+    what: str
+    where: str
+    count: int
+    happened: str
+
+
+def read(path: Path = FIGURES) -> list[Tried]:
+    """The rows of a file; none where there is none yet."""
+    return [Tried(**row) for row in json.loads(path.read_text())] if path.exists() else []
+
+
+def table(rows: Iterable[Tried]) -> str:
+    """The rows as Markdown."""
+    return "\n".join([*HEAD, *(f"| {r.what} | {r.where} | {r.count:,} | {r.happened} |" for r in rows)])
+
+
+def record(found: Sequence[Tried]) -> None:
+    """Prints rows, puts them in the place of older ones that tried the same, and writes both files."""
+    print(table(found), flush=True)
+    rows: Mapping[tuple[str, str], Tried] = {(r.what, r.where): r for r in [*read(), *found]}
+    FIGURES.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1) + "\n")
+    head = "\n".join(HEAD)
+    PAGE.write_text(re.sub(rf"{re.escape(head)}(\n\|.*)*", lambda _: table(rows.values()), PAGE.read_text()))

@@ -1,0 +1,171 @@
+"""What lasts: memory, objects and bytes over many sessions, runs and threads, by `python -m bench soak`.
+
+`--count` is how many runs a soak has (10,000); a tenth of it is how many rounds open, run and close a session, and how
+often each of eight threads runs. Memory is what Linux counts as resident.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.faults import Tried, record
+from bench.options import Options
+from q8ta_wgpu import Session
+from q8ta_wgpu.runtime.device import Device
+from tests.small import small_input, small_model
+
+MODEL = small_model()
+INPUTS = [small_input(seed) for seed in range(5)]
+EXPECTED = [Session(MODEL, "reference")(x) for x in INPUTS]
+THREADS = 8
+AWAITED = 16
+WARM = 20
+"""Calls after which nothing is made for the first time any more."""
+
+Work = Callable[[Device, int], int]
+"""Does something so many times on a device, and returns how many results were wrong."""
+
+
+@dataclass(frozen=True)
+class Lasted:
+    """Bytes of resident memory and objects of the engine that work left behind, and how many results were wrong."""
+
+    memory: int
+    objects: int
+    wrong: int
+
+    def __str__(self) -> str:
+        wrong = f"{self.wrong} wrong results" if self.wrong else "every byte right"
+        return f"{wrong}; memory {self.memory / 2**20:+.1f} MiB, objects {self.objects:+d}"
+
+
+def lasting(work: Work, device: Device, count: int) -> Lasted:
+    """Work done `count` times, measured after WARM more times before it."""
+    wrong = work(device, WARM)
+    before = _held(device)
+    wrong += work(device, count)
+    after = _held(device)
+    return Lasted(after[0] - before[0], after[1] - before[1], wrong)
+
+
+def _held(device: Device) -> tuple[int, int]:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    objects = sum(issubclass(type(o), device.engine.package.GPUObjectBase) for o in gc.get_objects())
+    return pages * os.sysconf("SC_PAGESIZE"), objects
+
+
+def _wrong(session: Callable[[Any], Any], turn: int) -> int:
+    return _differs(session(INPUTS[turn % len(INPUTS)]), turn)
+
+
+def _differs(found: Any, turn: int) -> int:
+    expected = EXPECTED[turn % len(EXPECTED)]
+    same = np.array_equal(found["y"], expected["y"]) and np.array_equal(found["parts"][0], expected["parts"][0])
+    return int(not same)
+
+
+def rounds(device: Device, count: int) -> int:
+    """A session is opened, run twice and closed."""
+    wrong = 0
+    for turn in range(count):
+        with Session(MODEL, device) as session:
+            wrong += _wrong(session, turn) + _wrong(session, turn + 1)
+    return wrong
+
+
+def unused(device: Device, count: int) -> int:
+    """A session is opened and closed."""
+    for _ in range(count):
+        Session(MODEL, device).close()
+    return 0
+
+
+def runs(device: Device, count: int) -> int:
+    """A session is called."""
+    with Session(MODEL, device) as session:
+        return sum(_wrong(session, turn) for turn in range(count))
+
+
+def streamed(device: Device, count: int) -> int:
+    """A session is given a stream."""
+    with Session(MODEL, device) as session:
+        outputs = session.run_many(INPUTS[turn % len(INPUTS)] for turn in range(count))
+        return sum(_differs(found, turn) for turn, found in enumerate(outputs))
+
+
+def awaited(device: Device, count: int) -> int:
+    """Sixteen calls at a time are awaited."""
+
+    async def all_of_them(session: Session) -> int:
+        free = asyncio.Semaphore(AWAITED)
+
+        async def one(turn: int) -> int:
+            async with free:
+                return _differs(await session.run_async(INPUTS[turn % len(INPUTS)]), turn)
+
+        return sum(await asyncio.gather(*map(one, range(count))))
+
+    with Session(MODEL, device) as session:
+        return asyncio.run(all_of_them(session))
+
+
+def threads_on_one(device: Device, count: int) -> int:
+    """Eight threads call one session."""
+    with Session(MODEL, device) as session:
+        return _in_threads(count, lambda turn: _wrong(session, turn))
+
+
+def threads_on_several(device: Device, count: int) -> int:
+    """Eight threads call a session each."""
+    sessions = [Session(MODEL, device) for _ in range(THREADS)]
+    try:
+        return _in_threads(count, lambda turn: _wrong(sessions[turn % THREADS], turn))
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def _in_threads(count: int, call: Callable[[int], int]) -> int:
+    """`call` of every turn in so many turns of each of THREADS threads."""
+
+    def work(thread: int) -> int:
+        return sum(call(turn * THREADS + thread) for turn in range(count))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sum(pool.map(work, range(THREADS)))
+
+
+SOAKS: dict[Work, int] = {
+    rounds: 10,
+    unused: 10,
+    runs: 1,
+    streamed: 1,
+    awaited: 1,
+    threads_on_one: 10,
+    threads_on_several: 10,
+}
+"""What is done, and the part of `--count` that it is done."""
+
+
+def _found(options: Options) -> Iterator[Tried]:
+    device = options.device
+    for work, part in SOAKS.items():
+        count = options.count // part
+        times = count * (THREADS if work in (threads_on_one, threads_on_several) else 1)
+        what = str(work.__doc__).rstrip(".").lower()
+        yield Tried(what, device.name, times, str(lasting(work, device, count)))
+
+
+def part_soak(options: Options) -> None:
+    """Every soak on one adapter."""
+    record(list(_found(options)))

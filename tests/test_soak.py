@@ -1,0 +1,64 @@
+"""A short soak: what is opened, run and closed leaves nothing behind, and threads get the right bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench import soak
+from q8ta_wgpu import Session
+from q8ta_wgpu.runtime.device import Device
+from tests.small import small_input, small_model
+
+COUNTS: dict[soak.Work, int] = {
+    soak.runs: 300,
+    soak.streamed: 100,
+    soak.threads_on_one: 10,
+    soak.threads_on_several: 10,
+}
+MEMORY = 3 << 20
+"""Bytes that may stay of 60 rounds: libraries keep some; a command buffer a round were 6 MiB."""
+
+
+@pytest.mark.parametrize("work", soak.SOAKS, ids=lambda work: work.__name__)
+def test_nothing_stays(work: soak.Work, device: Device) -> None:
+    found = soak.lasting(work, device, COUNTS.get(work, 60))
+    assert found.wrong == 0
+    assert found.objects <= 0
+    assert found.memory < MEMORY
+
+
+def test_every_recorded_command_buffer_is_submitted(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wgpu-native keeps those that are not for as long as the device lives."""
+    recorded, submitted = 0, 0
+    recorder, queue = vulkan.recorder, type(vulkan.wgpu.queue)
+
+    def counting(owner: type, name: str, count: Callable[..., None]) -> None:
+        original = getattr(owner, name)
+
+        def called(self: Any, *args: Any) -> Any:
+            count(*args)
+            return original(self, *args)
+
+        monkeypatch.setattr(owner, name, called)
+
+    def record(*_: Any) -> None:
+        nonlocal recorded
+        recorded += 1
+
+    def submit(commands: Any) -> None:
+        nonlocal submitted
+        submitted += len(commands) if isinstance(commands, list) else 1
+
+    counting(recorder, "record", record)
+    counting(recorder, "submit", submit)
+    counting(queue, "submit", submit)
+    for calls in range(4):
+        with Session(small_model(), vulkan) as session:
+            for _ in range(calls):
+                session(small_input())
+            list(session.run_many([small_input()] * calls))
+            assert recorded == submitted + (calls > 0), "one is recorded ahead"
+        assert recorded == submitted
