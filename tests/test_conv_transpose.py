@@ -100,14 +100,6 @@ def test_residual_and_activation_join_the_epilogue(vulkan: Device) -> None:
     assert ("q8ta_conv_transpose2d", "residual requantize") in [(n.op, stages_of(n)) for n in model.graph.nodes]
 
 
-def test_grouped_batch_norm_is_refused_by_name() -> None:
-    """torchao folds a batch norm into a transposed convolution as if it had one group."""
-    module = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=2), nn.BatchNorm2d(6))
-    x = data(1, 4, 5, 5)
-    with pytest.raises(q8.UnsupportedError, match=r"transposed convolution.*2 groups.*batch norm"):
-        q8.quantize(module.eval(), (x,), [x], progress=False)
-
-
 def test_a_file_with_other_corrections_is_refused() -> None:
     """What a kernel starts its sums with must follow from the weights, phase by phase."""
     x = data(1, 4, 5, 5)

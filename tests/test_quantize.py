@@ -143,28 +143,6 @@ def test_what_is_no_module() -> None:
         q8.quantize(lambda x: x, (data(1, 3),), calibration=[data(1, 3)])  # type: ignore[arg-type]
 
 
-def test_batch_norm_of_a_convolution_with_another_reader() -> None:
-    """torchao folds the batch norm into the convolution, and the other reader sees it: silently wrong."""
-    norm = nn.BatchNorm2d(4)
-    nn.init.normal_(norm.weight, 1, 0.3)
-    norm.running_mean = torch.full((4,), 0.7)
-
-    def forward(s: Any, x: Tensor) -> Any:
-        y = s.a(x)
-        return s.bn(y) + y
-
-    with pytest.raises(q8.UnsupportedError, match="batch norm"):
-        quantize(Plain(forward, a=conv(3, 4), bn=norm), data(1, 3, 5, 5))
-
-
-def test_one_convolution_with_two_batch_norms() -> None:
-    one, two = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
-    one.running_mean, two.running_mean = torch.full((4,), 0.7), torch.full((4,), -0.9)
-    module = Plain(lambda s, x: s.two(s.a(torch.relu(s.one(s.a(x))))), a=conv(4, 4), one=one, two=two)
-    with pytest.raises(q8.UnsupportedError, match="batch norm"):
-        quantize(module, data(1, 4, 5, 5))
-
-
 def test_a_module_that_changes_its_buffers() -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:

@@ -40,7 +40,7 @@ def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Gra
             f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
             "pass torch.export.export(converted_module, example_inputs)"
         )
-    if not all(_is_plain(node) for node in exported.graph.nodes):
+    if not all(is_plain(node) for node in exported.graph.nodes):
         exported = decomposed(exported)
     return import_decomposed(exported)
 
@@ -50,7 +50,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     return _Importer(program).run()
 
 
-def _is_plain(node: torch.fx.Node) -> bool:
+def is_plain(node: torch.fx.Node) -> bool:
     """Whether a node is imported as it is: decomposing a program traces it anew, as long as exporting it takes."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):

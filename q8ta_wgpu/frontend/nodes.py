@@ -26,10 +26,13 @@ def kind(node: Any) -> Int8 | None:
 
 
 def normalizes(node: Node) -> bool:
-    """Whether a node is a batch norm, or the result taken from one."""
-    if node.target is operator.getitem:
-        return normalizes(node.all_input_nodes[0])
+    """Whether a node is a batch norm."""
     return isinstance(kind(node), Normalization)
+
+
+def takes_result(node: Node) -> bool:
+    """Whether a node takes the result from a batch norm that gives statistics as well."""
+    return node.target is operator.getitem and normalizes(node.all_input_nodes[0])
 
 
 def clamps(node: Node) -> bool:
@@ -41,6 +44,17 @@ def clamps(node: Node) -> bool:
 def is_weighted(node: Any) -> bool:
     """Whether a node is a convolution or linear, whose batch norm torchao folds itself."""
     return isinstance(kind(node), WeightedSum)
+
+
+def folds_into(norm: Node, weighted: Any) -> bool:
+    """Whether a batch norm is a factor and a term for each output of the weighted sum before it, which feeds it alone.
+
+    A linear's outputs are its last dimension, a batch norm's channels dimension 1.
+    """
+    if not isinstance(weighted, Node) or not is_weighted(weighted) or set(weighted.users) != {norm}:
+        return False
+    names = {argument.name for argument in weighted.target._schema.arguments}  # type: ignore[union-attr]
+    return "groups" in names or weighted.meta["val"].dim() == 2
 
 
 def named_arguments(node: Node) -> dict[str, Any]:

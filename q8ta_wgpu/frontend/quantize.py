@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend.constants import fold
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.importer import import_decomposed
-from q8ta_wgpu.frontend.nodes import is_transposed, is_weighted, named_arguments, normalizes
+from q8ta_wgpu.frontend.importer import import_decomposed, is_plain
+from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.progress import bar
 
@@ -47,8 +47,8 @@ def quantize(
     Raises:
         InputError: the module is in training mode or cannot run on the example, an argument is no sequence of tensors,
             the calibration is empty, or an item is unlike the example or holds NaN or infinities.
-        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, changes its own
-            buffers or its inputs, or torchao would fold a batch norm wrongly.
+        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, or changes its own
+            buffers or its inputs.
     """
     _check_module(module)
     example = _example(example_inputs)
@@ -59,13 +59,13 @@ def quantize(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            expected = module(*(x.clone() for x in example))
+            module(*(x.clone() for x in example))
         except Exception as error:
             raise InputError(f"the module does not run on example_inputs, {_described(example)}: {error}") from error
         float_graph = _exported(module, example)
-        _check_grouped_norms(float_graph)
-        prepared = prepare_pt2e(float_graph, quantizer or Quantizer())
-        _check_folding(expected, prepared, example)
+        fold_norms(float_graph)
+        hide_norms(float_graph)
+        prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
         index, total = -1, operator.length_hint(calibration, 0)
         with bar("calibrating", shown=progress) as update:
             for index, item in enumerate(calibration):
@@ -73,7 +73,7 @@ def quantize(
                 prepared(*_calibration_item(item, index, example))
         if index < 0:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
-        _hide_norms(prepared)
+        hide_norms(prepared)
         return torch.export.export(convert_pt2e(prepared), example)
 
 
@@ -109,7 +109,9 @@ def _described(tensors: Iterable[torch.Tensor]) -> str:
 def _exported(module: torch.nn.Module, example: Tensors) -> GraphModule:
     """The module's graph without in-place operators, with what depends on no input computed."""
     try:
-        program = decomposed(torch.export.export(module, example))
+        program = torch.export.export(module, example)
+        if not all(is_plain(node) for node in program.graph.nodes):
+            program = decomposed(program)
     except Exception as error:
         raise UnsupportedError(
             f"torch.export cannot trace the module: {error}. Its control flow must not depend on the data"
@@ -144,62 +146,3 @@ def _calibration_item(item: Any, index: int, example: Tensors) -> Tensors:
         if not torch.isfinite(argument).all():
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
     return arguments
-
-
-def _check_grouped_norms(model: GraphModule) -> None:
-    """torchao folds a batch norm into a transposed convolution as if it had one group: it fails, or gets it wrong."""
-    for node in model.graph.nodes:
-        if node.op != "call_function" or not is_weighted(node) or not is_transposed(node):
-            continue
-        groups = named_arguments(node).get("groups", 1)
-        if groups > 1 and any(normalizes(user) for user in node.users):
-            raise UnsupportedError(
-                f"{node.name} is a transposed convolution of {groups} groups before a batch norm, which torchao cannot "
-                "fold: multiply its weight and bias by the batch norm's factors before quantizing"
-            )
-
-
-def _hide_norms(prepared: GraphModule) -> None:
-    """Names the batch norms that stay by their overload packets, which compute the same and export to the same.
-
-    Where torchao finds one, it searches the graph for 48 patterns of quantization-aware training, each traced anew.
-    That takes half a minute, and there can be none here.
-    """
-    for node in prepared.graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and normalizes(node):
-            node.target = node.target.overloadpacket
-    prepared.recompile()
-
-
-def _check_folding(expected: Any, prepared: GraphModule, example: Tensors) -> None:
-    """Before calibration the prepared module computes in float, so it must agree with what the module itself gives.
-
-    torchao folds a batch norm into its convolution in place: wrong where the convolution's output also feeds
-    something else, or where one convolution is followed by two batch norms.
-    """
-    for e, f in zip(_tensors(expected), _tensors(_without_observation(prepared, example)), strict=True):
-        if not e.numel():
-            continue
-        error, size = (e.double() - f.double()).abs().max().item(), e.abs().max().item()
-        if error > 1e-3 * max(size, 1e-6):
-            raise UnsupportedError(
-                f"torchao's preparation changes the module (largest difference {error:.3g} of {size:.3g}): it folds "
-                "batch norms wrongly where a convolution's output feeds more than its batch norm, or one convolution "
-                "is applied twice. Give each use its own convolution, or fold the batch norms before quantizing"
-            )
-
-
-def _without_observation(prepared: GraphModule, example: Tensors) -> Any:
-    """Runs the prepared graph with its observers passed through, so that the example does not calibrate it."""
-    observers = {n for n, m in prepared.named_modules() if hasattr(m, "calculate_qparams")}
-
-    class Skip(torch.fx.Interpreter):
-        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-            return args[0] if target in observers else super().call_module(target, args, kwargs)
-
-    flat, _ = torch.utils._pytree.tree_flatten((example, {}))
-    return Skip(prepared).run(*flat)
-
-
-def _tensors(outputs: Any) -> list[torch.Tensor]:
-    return [t for t in torch.utils._pytree.tree_flatten(outputs)[0] if isinstance(t, torch.Tensor)]

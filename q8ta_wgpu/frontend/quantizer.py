@@ -17,7 +17,6 @@ with warnings.catch_warnings():
     from torchao.quantization.pt2e import (
         FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
-        HistogramObserver,
         MovingAverageMinMaxObserver,
         MovingAveragePerChannelMinMaxObserver,
         PerChannelMinMaxObserver,
@@ -31,15 +30,17 @@ with warnings.catch_warnings():
 
 from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     clamps,
+    folds_into,
     is_constant,
     is_depthwise,
     is_float,
     is_transposed,
-    is_weighted,
     kind,
     named_arguments,
     normalizes,
+    takes_result,
 )
+from q8ta_wgpu.frontend.observer import RangeObserver  # noqa: E402
 from q8ta_wgpu.ir.int8 import (  # noqa: E402
     Arithmetic,
     Elementwise,
@@ -62,7 +63,7 @@ def _activation(qat: bool) -> QuantizationSpec:
             observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS
         )
     else:
-        observer = HistogramObserver.with_args(eps=_EPS)
+        observer = RangeObserver.with_args(eps=_EPS)
     return QuantizationSpec(
         dtype=torch.int8,
         quant_min=-128,
@@ -120,7 +121,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     self._put(node, {n: self._activation for n in node.all_input_nodes if is_float(n)})
                 case Moves() | Monotonic():
                     self._shared(node)
-                case Normalization() if not is_weighted(node.args[0]):
+                case Normalization() if not folds_into(node, node.args[0]):
                     self._put(node, {node.all_input_nodes[0]: self._activation})
         return model
 
@@ -157,10 +158,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Inputs on the node, the output's spec on the end of its chain of batch norm and clamps."""
         end = node
         between: list[Node] = []
-        norms = is_weighted(node) or normalizes(node)
         while len(end.users) == 1:
             user = next(iter(end.users))
-            if not (clamps(user) or (norms and normalizes(user))):
+            if not (clamps(user) or takes_result(user) or (normalizes(user) and folds_into(user, end))):
                 break
             end = user
             between.append(end)

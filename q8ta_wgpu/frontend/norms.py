@@ -1,0 +1,128 @@
+"""Batch norms of a float program: folded where that is right, before PT2E looks at it, and kept as they are elsewhere.
+
+torchao folds every batch norm behind a convolution, in place: wrong where the convolution's result also feeds something
+else, where one convolution is applied twice, and for transposed convolutions with groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from q8ta_wgpu.frontend.nodes import folds_into, is_constant, is_transposed, named_arguments, normalizes
+
+
+def fold_norms(model: GraphModule) -> None:
+    """Multiplies each batch norm that alone reads a convolution or linear of its channels into weight and bias.
+
+    Every call gets a weight and bias of its own, so that a module applied twice may have a batch norm behind each.
+    """
+    for norm in list(model.graph.nodes):
+        if norm.op != "call_function" or "running_mean" not in _parameters(norm):
+            continue
+        weighted = norm.args[0]
+        if folds_into(norm, weighted) and _is_known(norm) and _is_known(weighted):
+            _fold(model, norm, weighted)
+    model.recompile()
+
+
+def _parameters(node: Node) -> dict[str, Any]:
+    """The parameters and statistics that a convolution, linear or batch norm is called with, by name."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    arguments = named_arguments(node)
+    return {
+        name: arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var") if name in arguments
+    }
+
+
+def _is_known(node: Node) -> bool:
+    """Whether what is needed is there and all of it constant."""
+    given = _parameters(node)
+    required = ("running_mean", "running_var") if normalizes(node) else ("weight",)
+    constant = all(value is None or (isinstance(value, Node) and is_constant(value)) for value in given.values())
+    return constant and not named_arguments(node).get("training") and all(given.get(name) for name in required)
+
+
+def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
+    own = {name: _tensor(model, node) for name, node in _parameters(weighted).items() if node}
+    affine = {name: _tensor(model, node) for name, node in _parameters(norm).items() if node}
+    weight, eps = own["weight"], named_arguments(norm)["eps"]
+    factor = affine.get("weight", 1.0) / torch.sqrt(affine["running_var"] + eps)
+    bias = affine.get("bias", 0.0) + (own.get("bias", 0.0) - affine["running_mean"]) * factor
+    trailing = (1,) * (weight.dim() - 2)
+    if is_transposed(weighted):  # (inputs, outputs / groups, ...): the inputs of a group meet the group's outputs
+        groups = named_arguments(weighted).get("groups", 1)
+        by_group = weight.reshape(groups, -1, *weight.shape[1:])
+        scaled = (by_group * factor.reshape(groups, 1, -1, *trailing)).reshape(weight.shape)
+    else:
+        scaled = weight * factor.reshape(-1, 1, *trailing)
+    with model.graph.inserting_before(weighted):
+        folded = [_constant(model, weighted, name, value) for name, value in (("weight", scaled), ("bias", bias))]
+    weighted.args = (weighted.args[0], *folded, *weighted.args[3:])
+    weighted.kwargs = {name: value for name, value in weighted.kwargs.items() if name not in ("weight", "bias")}
+    results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
+    for node in (*results, norm):  # of a batch norm with several results only the first has readers
+        node.replace_all_uses_with(weighted)
+        model.graph.erase_node(node)
+
+
+def _tensor(model: GraphModule, node: Node) -> Tensor:
+    path, _, name = str(node.target).rpartition(".")
+    tensor: Tensor = getattr(model.get_submodule(path), name)
+    return tensor.detach().double()
+
+
+def _constant(model: GraphModule, node: Node, name: str, value: Tensor) -> Node:
+    """A parameter of the model's own that a call reads as `name`."""
+    target = f"{node.name}_folded_{name}"
+    parameter = torch.nn.Parameter(value.float(), requires_grad=False)
+    model.register_parameter(target, parameter)
+    constant = model.graph.get_attr(target)
+    constant.meta["val"] = node.meta["val"].fake_mode.from_tensor(parameter, static_shapes=True)
+    return constant
+
+
+def hide_norms(model: GraphModule) -> None:
+    """Names batch norms by their overload packets, which compute the same and export to the same.
+
+    `prepare_pt2e` then folds none, and `convert_pt2e` does not search for 48 patterns of quantization-aware training,
+    each traced anew, which takes half a minute.
+    """
+    for node in model.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and normalizes(node):
+            node.target = node.target.overloadpacket
+    model.recompile()
+
+
+class Shown(Quantizer):  # type: ignore[misc]
+    """A quantizer to which hidden batch norms are shown again."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        super().__init__()
+        self._quantizer = quantizer
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Shows them, then does what the quantizer does."""
+        for node in model.graph.nodes:
+            if isinstance(node.target, torch._ops.OpOverloadPacket):
+                node.target = node.target.default
+        transformed: GraphModule = self._quantizer.transform_for_annotation(model)
+        return transformed
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """As the quantizer does."""
+        annotated: GraphModule = self._quantizer.annotate(model)
+        return annotated
+
+    def validate(self, model: GraphModule) -> None:
+        """As the quantizer does."""
+        self._quantizer.validate(model)
+
+    def prepare_obs_or_fq_callback(self, model: GraphModule, observers: Any) -> None:
+        """As the quantizer does."""
+        self._quantizer.prepare_obs_or_fq_callback(model, observers)

@@ -1,0 +1,86 @@
+"""Batch norms in every place a network puts them: folded or kept, int8 computes what the module does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.norms import fold_norms
+from tests import simulation
+from tests.test_upstream_defects import Plain, conv, data
+
+
+def norm(channels: int, seed: int = 0, of: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
+    """A batch norm far from identity, with factors of both signs."""
+    torch.manual_seed(seed)
+    made = of(channels)
+    for name, tensor in made.state_dict().items():
+        if tensor.dtype == torch.float32:
+            tensor.copy_(torch.rand(channels) * 0.8 + 0.4 if name == "running_var" else torch.randn(channels))
+    return made
+
+
+def compiled(module: nn.Module, x: Tensor) -> list[str]:
+    """Operators of the int8 model, whose reference is checked against the float module and torch's simulation."""
+    module.eval()
+    program = q8.quantize(module, (x,), [x, x * 0.8], progress=False)
+    model = q8.compile(program)
+    assert model.report().islands == ()
+    with torch.no_grad():
+        expected = module(x).numpy()
+    found = q8.Session(model, "reference")(x.numpy())
+    assert ((found - expected) ** 2).mean() < 1e-3 * (expected**2).mean()
+    for comparison in simulation.compare(program, model, {model.graph.inputs[0]: x.numpy()}):
+        assert comparison.largest <= 1, comparison
+    return [node.op for node in model.graph.nodes]
+
+
+def test_a_convolution_that_feeds_more_than_its_batch_norm() -> None:
+    module = Plain(lambda s, x: s.bn(y := s.a(x)) + torch.relu(y), a=conv(3, 5), bn=norm(5))
+    assert "q8ta_batch_norm" in compiled(module, data(2, 3, 7, 5))
+
+
+def test_one_convolution_applied_twice() -> None:
+    """Each application has a folded weight of its own, whether its batch norm is the same or another."""
+    twice = {"a": conv(4, 4), "one": norm(4), "two": norm(4, seed=1)}
+    for second in ("one", "two"):
+        module = Plain(lambda s, x, second=second: getattr(s, second)(s.a(torch.relu(s.one(s.a(x))))), **twice)
+        assert "q8ta_batch_norm" not in compiled(module, data(2, 4, 5, 5))
+    module = Plain(lambda s, x: s.one(s.a(s.a(x))), **twice)
+    assert "q8ta_batch_norm" not in compiled(module, data(2, 4, 5, 5))
+
+
+def test_two_batch_norms_of_one_convolution() -> None:
+    module = Plain(lambda s, x: s.one(y := s.a(x)) - s.two(y), a=conv(4, 4), one=norm(4), two=norm(4, seed=1))
+    assert compiled(module, data(2, 4, 5, 5)).count("q8ta_batch_norm") == 2
+
+
+def test_behind_a_linear() -> None:
+    """Of a matrix its channels are the linear's outputs; of more dimensions they are others."""
+    folded = nn.Sequential(nn.Linear(7, 6, bias=False), norm(6, of=nn.BatchNorm1d), nn.ReLU())
+    assert "q8ta_batch_norm" not in compiled(folded, data(9, 7))
+    kept = nn.Sequential(nn.Linear(7, 5), norm(6, of=nn.BatchNorm1d), nn.ReLU())
+    assert "q8ta_batch_norm" in compiled(kept, data(4, 6, 7))
+
+
+def test_behind_a_transposed_convolution_with_groups() -> None:
+    for groups in (1, 2):
+        module = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=groups), norm(6), nn.ReLU(inplace=True))
+        assert "q8ta_batch_norm" not in compiled(module, data(2, 4, 5, 5))
+
+
+def test_behind_a_batch_norm_and_by_itself() -> None:
+    module = nn.Sequential(conv(3, 5), norm(5), norm(5, seed=1), nn.MaxPool2d(2), norm(5, seed=2), nn.ReLU())
+    assert compiled(module, data(2, 3, 8, 8)).count("q8ta_batch_norm") == 1
+
+
+def test_folding_is_exact_to_float32() -> None:
+    """The float program computes the same before and after."""
+    module = nn.Sequential(conv(4, 6), norm(6), nn.ConvTranspose2d(6, 4, 3, 2, groups=2, bias=False), norm(4)).eval()
+    x = data(2, 4, 5, 5)
+    graph = torch.export.export(module, (x,)).run_decompositions({}).module(check_guards=False)
+    fold_norms(graph)
+    assert not any("batch_norm" in str(node.target) for node in graph.graph.nodes)
+    with torch.no_grad():
+        torch.testing.assert_close(graph(x), module(x), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,63 @@
+"""The range that an activation gets: at least as good as torchao's own histogram search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchao.quantization.pt2e import HistogramObserver
+
+from q8ta_wgpu.frontend.observer import RangeObserver
+
+
+def heavy_tails(generator: torch.Generator) -> Tensor:
+    return torch.randn(20000, generator=generator) / torch.rand(20000, generator=generator).sqrt()
+
+
+VALUES: dict[str, Callable[[torch.Generator], Tensor]] = {
+    "normal": lambda g: torch.randn(20000, generator=g),
+    "relu": lambda g: torch.randn(20000, generator=g).relu(),
+    "mostly zeros": lambda g: (torch.randn(20000, generator=g) - 2).relu(),
+    "hardswish": lambda g: torch.nn.functional.hardswish(2 * torch.randn(20000, generator=g)),
+    "outliers": lambda g: torch.cat([torch.randn(20000, generator=g), torch.tensor([40.0, -3.0])]),
+    "heavy tails": heavy_tails,
+    "far from zero": lambda g: 5 + torch.randn(20000, generator=g) / 10,
+    "tiny": lambda g: torch.randn(20000, generator=g) / 1000,
+    "few": lambda g: torch.randn(30, generator=g),
+}
+
+
+def qparams(observer: Any) -> tuple[Tensor, Tensor]:
+    scale, zero = observer.calculate_qparams()
+    return scale, zero
+
+
+def error(observer: HistogramObserver, x: Tensor) -> float:
+    """The squared error of fake quantization after calibration with two batches."""
+    observer(x)
+    observer(x * 0.8)
+    scale, zero = qparams(observer)
+    y = torch.fake_quantize_per_tensor_affine(x, scale.float().reshape(()), zero.int().reshape(()), -128, 127)
+    return float(((x - y) ** 2).mean())
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_range(name: str) -> None:
+    x = VALUES[name](torch.Generator().manual_seed(0))
+    options = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "eps": 2.0**-20}
+    ours, theirs = (
+        error(observer(qscheme=torch.per_tensor_affine, **options), x)
+        for observer in (RangeObserver, HistogramObserver)
+    )
+    assert ours <= 1.03 * theirs
+
+
+def test_zeros_alone() -> None:
+    observer = RangeObserver(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine)
+    observer(torch.zeros(7))
+    scale, zero = qparams(observer)
+    assert float(scale) > 0
+    assert -128 <= int(zero) <= 127
