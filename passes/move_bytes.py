@@ -36,19 +36,27 @@ def _hoists(node: Node, quantize: Node, q: QParams | None) -> bool:
     return bool(np.array_equal(bounded, arithmetic.quantize(fill, q)))
 
 
+def _moving(node: Node) -> tuple[str, ...]:
+    """The values whose elements are moved: all but the places where they lie."""
+    operands = (OPS[node.op].operand(i, node.attrs) for i in range(len(node.inputs)))
+    return tuple(name for name, operand in zip(node.inputs, operands, strict=True) if not operand.constant)
+
+
 def sink_dequantize(graph: Graph) -> None:
     """move(dequantize(x), ...) becomes dequantize(move(x, ...)) where all inputs have one scale and zero point."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         if not OPS[node.op].keeps_int8:
             continue
-        sources = [rewriter.producer(name) for name in node.inputs]
+        moving = _moving(node)
+        sources = [rewriter.producer(name) for name in moving]
         int8 = tuple(source.inputs[0] for source in sources if source is not None and source.op == "dequantize")
         quantizations = {graph.types[name].q for name in int8}
-        if len(int8) != len(node.inputs) or len(quantizations) != 1 or not _sinks(node, q := quantizations.pop()):
+        if len(int8) != len(moving) or len(quantizations) != 1 or not _sinks(node, q := quantizations.pop()):
             continue
         to = TensorType(graph.types[node.output].shape, INT8X4, q)
-        moved = rewriter.insert(node, node.op, int8, node.attrs, to, f"{node.output}.int8")
+        inputs = (*int8, *node.inputs[len(moving) :])
+        moved = rewriter.insert(node, node.op, inputs, node.attrs, to, f"{node.output}.int8")
         rewriter.replace(node, Node("dequantize", (moved,), node.output, {}, node.source))
     rewriter.commit()
 
@@ -99,7 +107,7 @@ def hoist_quantize(graph: Graph) -> None:
                 TensorType(graph.types[name].shape, INT8X4, q),
                 f"{name}.int8",
             )
-            for name in dict.fromkeys(node.inputs)
+            for name in dict.fromkeys(_moving(node))
         }
-        rewriter.replace(quantize, replace(node, inputs=tuple(int8[name] for name in node.inputs)))
+        rewriter.replace(quantize, replace(node, inputs=tuple(int8.get(name, name) for name in node.inputs)))
     rewriter.commit()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
@@ -101,9 +101,7 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     for position, array in enumerate(float_inputs(op, case)):
         if op.operand(position, case.attrs).constant:
             dtype = op.operand(position, case.attrs).dtypes[0]
-            names.append(
-                graph.add_constant(f"c{position}", array if dtype == FLOAT32 else _integers(op, case, position))
-            )
+            names.append(graph.add_constant(f"c{position}", array if dtype == FLOAT32 else places(op, case)))
             continue
         name = f"x{position}"
         graph.inputs.append(name)
@@ -118,10 +116,9 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     return graph, inputs
 
 
-def _integers(op: Op, case: Case, position: int) -> Array:
-    raise AssertionError(
-        f"{op.name}: cases with integer constants (operand {position} of {case}) build their own graph"
-    )
+def places(op: Op, case: Case) -> Array:
+    """The operand of integers: places along a dimension."""
+    return rng(op.name, case).integers(0, case.attrs["extent"], case.shapes[1]).astype(np.int32)
 
 
 def int8_only_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
@@ -272,6 +269,9 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
     inputs: dict[str, Array] = {}
     names: list[str] = []
     for position, shape in enumerate(case.shapes):
+        if op.operand(position, case.attrs).dtypes[0] == INT32:
+            names.append(graph.add_constant(f"c{position}", places(op, case)))
+            continue
         if op.operand(position, case.attrs).constant:
             names.append(_constant(graph, generator, position, shape, setting))
             if op.operand(position, case.attrs).name == "variance":

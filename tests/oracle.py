@@ -164,6 +164,7 @@ TORCH: Mapping[str, Function] = {
     "repeat": lambda a, x: x.repeat(a["repeats"]),
     "flip": lambda a, x: x.flip(a["dims"]),
     "pad": _pad,
+    "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
     "permute": lambda a, x: x.permute(a["dims"]),
     "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),
     "pixel_unshuffle": lambda a, x: F.pixel_unshuffle(x, a["downscale_factor"]),

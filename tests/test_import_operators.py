@@ -174,6 +174,13 @@ MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "repeat": (lambda x: x.repeat(2, 1, 3, 2), (2, 5, 3, 7)),
     "repeat_new": (lambda x: x.repeat(2, 3, 1), (5, 3)),
     "patches": (Patches(), (2, 6, 3, 5)),
+    "roll": (lambda x: x.roll((1, -2, 10), (0, 2, -1)), (2, 5, 6, 7)),
+    "roll_flat": (lambda x: x.roll(3), (2, 5, 3)),
+    "index_select": (lambda x: x.index_select(-1, torch.tensor([4, 0, 0, 6])), (2, 5, 3, 7)),
+    "index_channels": (lambda x: x[:, torch.tensor([4, -1, 0])], (2, 5, 3, 7)),
+    "index_mesh": (lambda x: x[:, :, torch.arange(2)[:, None], torch.tensor([6, 0, -3])], (2, 5, 3, 7)),
+    "index_apart": (lambda x: x[torch.tensor([1, 0, 1]), :, torch.tensor([2, 0, 1])], (2, 5, 3, 7)),
+    "gather": (lambda x: x.gather(1, torch.tensor([[[0, 2, 1]], [[4, 0, 3]]])), (2, 5, 3)),
     "reshape_to_scalar": (lambda x: x[0, 0] + x[1, 1], (2, 3)),
 }
 
@@ -370,6 +377,7 @@ def test_reshape_refuses_what_the_network_fixes() -> None:
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),
+        (lambda x: x.roll(1, 1) + x[:, x.argmax(1)[0, 0, :5]].sum(), "aten.argmax"),
     ],
 )
 def test_refusals(function: Function, message: str) -> None:

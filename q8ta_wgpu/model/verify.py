@@ -80,7 +80,8 @@ def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str,
         raise GraphError(f"{what}: {error}") from None
     if (found.shape, found.dtype) != (shape, dtype):
         raise GraphError(f"{what} gives {_type_text(shape, dtype)}, its type says {found}")
-    if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in inputs):
+    moving = [t for i, t in enumerate(inputs) if not op.operand(i, node.attrs).constant]
+    if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in moving):
         raise GraphError(f"{what} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
     if runnable:
         _verify_runnable(graph, node, op, what)

@@ -1,0 +1,176 @@
+"""index_select: the elements at constant places of one dimension; roll, gather and indexing are imported as it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params, four_words
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape
+from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.move.runs import axis_of
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, index, dim = types[0].shape, types[1].shape, attrs["dim"]
+    if dim >= len(x) or len(index) != 1:
+        raise GraphError(f"index_select of {x} along dimension {dim} needs that dimension and a list, found {index}")
+    if x[dim] != attrs["extent"]:
+        raise GraphError(
+            f"index_select: its places were chosen among {attrs['extent']} along dimension {dim}, found {x}"
+        )
+    return (*x[:dim], index[0], *x[dim + 1 :]), types[0].dtype
+
+
+def _valid_index(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[1] is not None
+    count = call.attrs["extent"]
+    bad = arrays[1][(arrays[1] < 0) | (arrays[1] >= count)]
+    return f"must be in [0, {count - 1}], found {bad[0]}" if bad.size else ""
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    return np.take(arrays[0], arrays[1], call.attrs["dim"])
+
+
+def _params(call: Call) -> Params:
+    shape, dim = call.output.shape, call.attrs["dim"]
+    tail = len(shape) - 3
+    return {
+        "axis": np.uint32(max(dim - tail + 1, 0)),
+        "inner": np.uint32(math.prod(shape[dim + 1 : tail]) if dim < tail else 1),
+        "places": np.uint32(shape[dim]),
+        "extent": np.uint32(call.attrs["extent"]),
+    }
+
+
+def _words(axis: int, layouts: LayoutSet) -> Kernel:
+    """Whole words of layouts packed along canonical `axis`."""
+
+    def supports(call: Call, target: Target) -> bool:
+        return call.output.dtype == INT8X4 and axis_of(call.output.shape, call.attrs["dim"]) != axis
+
+    return Kernel(
+        f"index_select.words_{'NCHW'[axis]}",
+        ("index_select", "words"),
+        (layouts,),
+        layouts,
+        supports=supports,
+        params=_params,
+        threads=four_words,
+    )
+
+
+def _places(b: Builder, value: Any) -> Array:
+    """The array of a constant index."""
+    array = b.array(value)
+    if array is None:
+        raise b.refuse("its index is computed from the input: only constant indices are supported")
+    return array
+
+
+def select(b: Builder, x: str, dim: int, places: Array) -> str:
+    """The elements of `x` at `places` of a dimension; negative ones count from its end."""
+    count = b.type(x).shape[dim]
+    index = b.constant(np.where(places < 0, places + count, places).astype(np.int32), "index")
+    return b.emit("index_select", (x, index), {"dim": dim, "extent": count})
+
+
+def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
+    x, places = args["self"], _places(b, args["index"])
+    rank = len(b.type(x).shape)
+    return select(b, x, args["dim"] % rank, places.reshape(-1)) if rank else str(x)
+
+
+def _import_roll(b: Builder, args: Mapping[str, Any]) -> str:
+    x, dims = args["self"], args["dims"]
+    shape = b.type(x).shape
+    if not dims:
+        flat = b.emit("view", (x,), {"shape": (-1,)})
+        return b.emit("view", (_rolled(b, flat, 0, args["shifts"][0]),), {"shape": shape})
+    for shift, dim in zip(args["shifts"], dims, strict=True):
+        x = _rolled(b, x, dim % len(shape), shift)
+    return str(x)
+
+
+def _rolled(b: Builder, x: str, dim: int, shift: int) -> str:
+    places = np.roll(np.arange(b.type(x).shape[dim]), shift)
+    return select(b, x, dim, places) if places[0] else x
+
+
+def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
+    """Any constant gather: places in the flattened tensor."""
+    x, places = args["self"], _places(b, args["index"])
+    shape = b.type(x).shape
+    where = list(np.indices(places.shape))
+    where[args["dim"] % len(shape)] = places
+    flat = b.emit("view", (x,), {"shape": (-1,)})
+    chosen = select(b, flat, 0, np.ravel_multi_index(where, shape).reshape(-1))
+    return b.emit("view", (chosen,), {"shape": places.shape})
+
+
+def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
+    """numpy's rules: the indexed dimensions become the indices' own, in front unless they were side by side."""
+    x, places = args["self"], [None if i is None else _places(b, i) for i in args["indices"]]
+    dims = [d for d, found in enumerate(places) if found is not None]
+    chosen = np.broadcast_arrays(*(found for found in places if found is not None))
+    first, count = dims[0], len(dims)
+    if dims != list(range(first, first + count)):
+        rank = len(b.type(x).shape)
+        x = b.emit("permute", (x,), {"dims": (*dims, *(d for d in range(rank) if d not in dims))})
+        first = 0
+    shape = b.type(x).shape
+    extents, tail = shape[first : first + count], len(shape) - first - count
+    # A view keeps dimensions counted from the left as 0, from the right as -2.
+    if count > 1:
+        x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * tail)})
+    positive = [np.where(c < 0, c + extent, c) for c, extent in zip(chosen, extents, strict=True)]
+    y = select(b, x, first, np.ravel_multi_index(positive, extents).reshape(-1))
+    if chosen[0].ndim == 1:
+        return y
+    return b.emit("view", (y,), {"shape": (*[0] * first, *chosen[0].shape, *[-2] * tail)})
+
+
+OPS = (
+    Op(
+        name="index_select",
+        operands=(
+            Operand("x", dtypes=EITHER),
+            Operand("index", constant=True, dtypes=(INT32,), valid=_valid_index),
+        ),
+        infer=_infer,
+        reference=_reference,
+        schema={"dim": Attr("int", low=0, high=63), "extent": extent()},
+        kernels=(
+            _words(1, CHANNELS_PACKED_INT8),
+            _words(3, WIDTH_PACKED_INT8),
+            Kernel("index_select", ("index_select", "map"), (ANY,), ANY, params=_params),
+        ),
+        aten={
+            "aten.index_select.default": _import_select,
+            "aten.roll.default": _import_roll,
+            "aten.gather.default": _import_gather,
+            "aten.index.Tensor": _import_index,
+            "aten._unsafe_index.Tensor": _import_index,
+        },
+        int8=Moves(),
+        reads=lambda call, axis, first, last: (
+            None if axis_of(call.output.shape, call.attrs["dim"]) == axis else reads_same_place(call, axis, first, last)
+        ),
+        cases=(
+            Case(((2, 11, 3, 7), (5,)), {"dim": 1, "extent": 11}),
+            Case(((2, 5, 6, 7), (9,)), {"dim": 2, "extent": 6}),
+            Case(((2, 5, 3, 7), (13,)), {"dim": 3, "extent": 7}),
+            Case(((3, 5, 3, 4), (5,)), {"dim": 0, "extent": 3}),
+            Case(((13,), (7,)), {"dim": 0, "extent": 13}),
+            Case(((2, 5, 3, 2, 6), (7,)), {"dim": 1, "extent": 5}),
+        ),
+    ),
+)
