@@ -37,7 +37,7 @@ atomicCompareExchangeWeak pack4x8snorm pack4x8unorm pack4xI8 pack4xU8 pack4xI8Cl
 pack2x16unorm pack2x16float unpack4x8snorm unpack4x8unorm unpack4xI8 unpack4xU8 unpack2x16snorm unpack2x16unorm
 unpack2x16float storageBarrier workgroupBarrier workgroupUniformLoad
 subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major col_major subgroupMatrixLoad
-subgroupMatrixStore subgroupMatrixMultiplyAccumulate
+subgroupMatrixStore subgroupMatrixMultiplyAccumulate texture_2d textureLoad
 """
 _LANGUAGE = frozenset(_WORDS.split())
 """Words that WGSL itself gives a meaning: keywords, types, address spaces and functions."""

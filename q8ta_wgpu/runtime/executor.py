@@ -164,6 +164,14 @@ class Executor:
                 raise
         return Run(self, staging, submitted)
 
+    def record(self, encoder: Any, before: Sequence[Step], after: Sequence[Step]) -> None:
+        """Records a run between steps of the caller's, in one compute pass of the caller's encoder. The caller holds
+        `device.lock`."""
+        self._check_open()
+        compute = encoder.begin_compute_pass()
+        dispatch_steps(compute, [*before, *self._steps, *after])
+        compute.end()
+
     def upload(self, inputs: Sequence[Words]) -> None:
         """Writes input words to the buffers of the input ports. Raises for a lost device, also where there are none:
         submitting to one would end the process."""

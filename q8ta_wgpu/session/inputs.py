@@ -24,6 +24,11 @@ def arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
     """An array for every input of a graph, of its exact shape and dtype. Raises InputError naming what is wrong."""
+    return {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
+
+
+def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given for every input of a graph, in order. Raises InputError where one is missing or too many."""
     names = graph.inputs
     takes = f"the model takes {len(names)} inputs ({', '.join(names)})"
     if len(args) > len(names):
@@ -37,7 +42,7 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
         given[name] = value
     if missing := [name for name in names if name not in given]:
         raise InputError(f"{takes}; missing: {', '.join(missing)}")
-    return {name: _checked(graph, name, given[name]) for name in names}
+    return {name: given[name] for name in names}
 
 
 def _checked(graph: Graph, name: str, value: Any) -> Array:

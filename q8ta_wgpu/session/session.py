@@ -39,6 +39,7 @@ def _has_matrix_work(graph: Graph) -> bool:
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
+    from q8ta_wgpu.runtime.binding import Binding
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
     from q8ta_wgpu.tune.report import Tuning
@@ -204,6 +205,36 @@ class Session:
         if self._executor is not None:
             found = inputs.from_words(self.program.outputs, found)
         return self.model.structure.unflatten(list(found))
+
+    def bind(self, *args: Any, outputs: Sequence[Any] | None = None, **kwargs: Any) -> Binding:
+        """Joins the model to buffers and textures of `session.device.wgpu`, so that nothing passes through the host.
+
+        Args:
+            args, kwargs: an input each, by position or by name: a buffer that holds what the program takes
+                (`session.program.inputs`: float32 rows, or int8 words in a layout), with the usage COPY_SRC; or for an
+                input of shape (1, 1 or 3 or 4, h, w) a texture of w x h with the usage TEXTURE_BINDING. A float32 input
+                becomes what a shader reads in the texture, a uint8 input 255 times that.
+            outputs: a resource for each output in order, as for inputs, with the usages COPY_DST and STORAGE_BINDING;
+                None for a buffer made here. An image of one channel is written grey.
+
+        Returns a binding: `binding.record(encoder)` adds a run to your own commands, `binding.run()` submits one;
+        `binding.outputs` are the resources written. Use an own device to share it with a window or a renderer:
+        `Session(model, device=...)`.
+
+        Raises InputError where a resource does not fit or is of another device, or the session is the reference;
+        DeviceError if the device refuses.
+        """
+        from q8ta_wgpu.runtime.binding import Binding
+
+        given = inputs.named(self.model.graph, args, kwargs)
+        with self._lock:
+            self._check_open()
+            if self._executor is None:
+                raise InputError("the reference has no device: buffers and textures need a session on an adapter")
+            wanted = len(self.program.outputs)
+            if outputs is not None and len(outputs) != wanted:
+                raise InputError(f"the model has {wanted} outputs, found {len(outputs)} to write them to")
+            return Binding(self._executor, list(given.values()), list(outputs) if outputs else [None] * wanted)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
