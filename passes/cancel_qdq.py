@@ -1,16 +1,17 @@
-"""Removes what is left of dequantize -> quantize: nothing if the scales agree, a 256-entry table otherwise."""
+"""Removes what is left of dequantize -> quantize: nothing if the scales agree, a requantization otherwise."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.graph import INT16X4, Graph, Node
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def cancel_qdq(graph: Graph) -> None:
-    """quantize(dequantize(x)) becomes x, or a requantizing table where scale, zero point or range differ."""
+    """quantize(dequantize(x)) becomes x, or a requantization where scale, zero point, dtype or range differ: of int8 to
+    int8 a table."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         dequantize = rewriter.producer(node.inputs[0]) if node.op == "quantize" else None
@@ -20,6 +21,13 @@ def cancel_qdq(graph: Graph) -> None:
         before, after = graph.types[int8].q, graph.types[node.output].q
         assert before is not None and after is not None
         lo, hi = node.attrs["lo"], node.attrs["hi"]
+        if INT16X4 in (before.dtype, after.dtype):
+            if before == after and (lo, hi) == after.range:
+                rewriter.alias(node.output, int8)
+            elif (factor := arithmetic.ratio(before, after)) is not None:
+                attrs = {"multiplier": factor, "lo": lo, "hi": hi}
+                rewriter.replace(node, Node("q8ta_requantize", (int8,), node.output, attrs, node.source))
+            continue
         table = arithmetic.table(arithmetic.levels(before), after, lo, hi)
         if before == after:
             table = np.clip(np.arange(-128, 128), lo, hi).astype(np.int8)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import (
     RESIDUAL,
     Arithmetic,
@@ -107,17 +108,37 @@ def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> 
     if isinstance(form, str):
         return form
     old = quantize or node
-    inputs: list[str] = []
-    for operand in form.operands:
-        if isinstance(operand, np.ndarray):
-            name = OPS[form.op].operand(len(inputs), form.attrs).name
-            inputs.append(rewriter.graph.add_constant(f"{old.output}.{name}", operand))
-        else:
-            int8 = tail.residual if operand == RESIDUAL else _int8_behind(rewriter, node.inputs[operand])
-            assert int8 is not None
-            inputs.append(int8)
+    sources = [_int8_source(rewriter, node, tail, operand) for operand in form.operands]
+    if reason := _misfit(rewriter.graph, form, sources, old.output):
+        return reason
+    inputs = [
+        source
+        if isinstance(source, str)
+        else rewriter.graph.add_constant(f"{old.output}.{OPS[form.op].operand(i, form.attrs).name}", source)
+        for i, source in enumerate(sources)
+    ]
     rewriter.replace(old, Node(form.op, tuple(inputs), old.output, form.attrs, node.source))
     return ""
+
+
+def _int8_source(rewriter: Rewriter, node: Node, tail: Tail, operand: int | Array) -> str | Array:
+    """What an operand of an int8 form is: the value behind a dequantize, or a new constant."""
+    if isinstance(operand, np.ndarray):
+        return operand
+    int8 = tail.residual if operand == RESIDUAL else _int8_behind(rewriter, node.inputs[operand])
+    assert int8 is not None
+    return int8
+
+
+def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result: str) -> str:
+    """Which dtype an int8 form does not take or give, as few have int16; empty where it fits."""
+    op, found = OPS[form.op], graph.types[result].dtype
+    types = (graph.types[s] if isinstance(s, str) else TensorType(s.shape, str(s.dtype)) for s in sources)
+    try:
+        _, dtype = op.check(tuple(types), form.attrs)
+    except GraphError as error:
+        return str(error)
+    return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
 def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> QuantizedCall | str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Elementwise, Moves
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -19,18 +19,23 @@ def _fill(node: Node) -> Array | None:
     return np.array([fills(node.attrs)], np.float32) if fills else None
 
 
-def _sinks(node: Node, q: QParams | None) -> bool:
+def _moves(node: Node, q: QParams) -> bool:
+    """Whether the operator moves values of a dtype."""
+    return q.dtype in OPS[node.op].operands[0].dtypes
+
+
+def _sinks(node: Node, q: QParams) -> bool:
     """Whether the value a pad writes is one that int8 at `q` holds exactly: if not, moving it there would change it."""
     fill = _fill(node)
-    if fill is None or q is None:
+    if fill is None:
         return True
     return bool(np.array_equal(arithmetic.dequantize(arithmetic.quantize(fill, q), q), fill))
 
 
-def _hoists(node: Node, quantize: Node, q: QParams | None) -> bool:
+def _hoists(node: Node, quantize: Node, q: QParams) -> bool:
     """Whether the value a pad writes is within the quantize's own range, which the pad does not know."""
     fill = _fill(node)
-    if fill is None or q is None:
+    if fill is None:
         return True
     bounded = arithmetic.quantize(fill, q, quantize.attrs["lo"], quantize.attrs["hi"])
     return bool(np.array_equal(bounded, arithmetic.quantize(fill, q)))
@@ -52,9 +57,12 @@ def sink_dequantize(graph: Graph) -> None:
         sources = [rewriter.producer(name) for name in moving]
         int8 = tuple(source.inputs[0] for source in sources if source is not None and source.op == "dequantize")
         quantizations = {graph.types[name].q for name in int8}
-        if len(int8) != len(moving) or len(quantizations) != 1 or not _sinks(node, q := quantizations.pop()):
+        if len(int8) != len(moving) or len(quantizations) != 1:
             continue
-        to = TensorType(graph.types[node.output].shape, INT8X4, q)
+        q = quantizations.pop()
+        if q is None or not _moves(node, q) or not _sinks(node, q):
+            continue
+        to = TensorType(graph.types[node.output].shape, q.dtype, q)
         inputs = (*int8, *node.inputs[len(moving) :])
         moved = rewriter.insert(node, node.op, inputs, node.attrs, to, f"{node.output}.int8")
         rewriter.replace(node, Node("dequantize", (moved,), node.output, {}, node.source))
@@ -96,7 +104,7 @@ def hoist_quantize(graph: Graph) -> None:
         if quantize is None or quantize.op != "quantize":
             continue
         q = graph.types[quantize.output].q
-        if not _hoists(node, quantize, q):
+        if q is None or not _moves(node, q) or not _hoists(node, quantize, q):
             continue
         int8 = {
             name: rewriter.insert(
@@ -104,7 +112,7 @@ def hoist_quantize(graph: Graph) -> None:
                 "quantize",
                 (name,),
                 quantize.attrs,
-                TensorType(graph.types[name].shape, INT8X4, q),
+                TensorType(graph.types[name].shape, q.dtype, q),
                 f"{name}.int8",
             )
             for name in dict.fromkeys(_moving(node))

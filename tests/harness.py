@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
@@ -44,10 +44,16 @@ class Setting:
 
     mode: 'random' spans the output range; 'saturate' passes it both ways; 'overflow' passes 2^31 in 2^-14 steps;
     'ties' uses power-of-two scales so that many results are exactly half-way.
+    dtypes: of the first operand, of the others and what joins an epilogue, of the result.
     """
 
     zeros: tuple[int, int, int]
     mode: str = "random"
+    dtypes: tuple[str, str, str] = (INT8X4, INT8X4, INT8X4)
+
+    def q(self, position: int, scale: float) -> QParams:
+        """Of the first operand (0), another one (1) or the result (2)."""
+        return QParams(scale, self.zeros[position], self.dtypes[position])
 
 
 SETTINGS = (
@@ -58,6 +64,64 @@ SETTINGS = (
     Setting((-128, 3, 11), "saturate"),
     Setting((11, -128, 0), "overflow"),
 )
+
+
+WIDE_SUMS = (
+    Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
+    Setting((-32768, 32767, 127), "random", (INT16X4, INT16X4, INT8X4)),
+    Setting((-128, 32767, -32768), "saturate", (INT8X4, INT16X4, INT16X4)),
+    Setting((0, 0, 0), "ties", (INT16X4, INT16X4, INT16X4)),
+)
+"""Of an add with int16."""
+
+WIDE_RESIDUALS = (
+    Setting((3, 300, -5000), "random", (INT8X4, INT16X4, INT16X4)),
+    Setting((-128, 127, 32767), "saturate", (INT8X4, INT8X4, INT16X4)),
+    Setting((127, -32768, -128), "random", (INT8X4, INT16X4, INT8X4)),
+)
+"""Of a weighted sum with a residual, where it or the result is int16."""
+
+WIDE_MOVES = Setting((-700, -700, -700), "random", (INT16X4, INT16X4, INT16X4))
+
+
+def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
+    """Int16 wherever it can be: a name, the setting, the graph before the passes and its inputs."""
+    for index, setting in enumerate(WIDE_SUMS):
+        yield f"add {index}", setting, *unfused_graph(OPS["add"], OPS["add"].cases[index], setting)
+    for name, settings in (
+        ("linear", WIDE_RESIDUALS),
+        ("conv2d", WIDE_RESIDUALS[:1]),
+        ("conv_transpose2d", WIDE_RESIDUALS[:1]),
+    ):
+        for index, setting in enumerate(settings):
+            op = OPS[name]
+            yield f"{name} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, "residual requantize")
+    yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
+    for name, case in (("view", 0), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8)):
+        yield f"{name} {case}", WIDE_MOVES, *unfused_graph(OPS[name], OPS[name].cases[case], WIDE_MOVES)
+    for index, (setting, shape) in enumerate(
+        zip(WIDE_SUMS, ((2, 5, 3, 7), (3, 13), (2, 8, 4, 4), (257,)), strict=True)
+    ):
+        yield f"requantize {index}", setting, *_converted(setting, shape, "dequantize", "quantize")
+        yield f"dequantize {index}", setting, *_converted(setting, shape, "dequantize")
+        yield f"quantize {index}", setting, *_converted(setting, shape, "quantize")
+
+
+def _converted(setting: Setting, shape: tuple[int, ...], *steps: str) -> tuple[Graph, dict[str, Array]]:
+    """A graph of a quantize, a dequantize or both, from the first operand's type of a setting to the result's."""
+    generator = rng(setting, shape, steps)
+    graph, first, last = Graph(["x"], ["y"]), setting.q(0, 2.0**-9), setting.q(2, 2.0**-8 * 1.3)
+    stored = steps[0] == "dequantize"
+    graph.types["x"] = TensorType(shape, first.dtype, first) if stored else TensorType(shape)
+    inputs = {"x": extremes(generator, shape, first.dtype) if stored else generator.normal(0, 50, shape)}
+    graph.types["y"] = TensorType(shape, last.dtype, last) if steps[-1] == "quantize" else TensorType(shape)
+    graph.types["real"] = TensorType(shape)
+    low, high = last.range
+    attrs = {"quantize": {"lo": low + 1, "hi": high}, "dequantize": {}}
+    names = ("x", "real", "y") if len(steps) == 2 else ("x", "y")
+    graph.nodes = [Node(op, (x,), y, attrs[op]) for op, (x, y) in zip(steps, itertools.pairwise(names), strict=True)]
+    graph.prune()
+    return graph, {"x": inputs["x"].astype(np.float32) if not stored else inputs["x"]}
 
 
 def settings_for(op: Op, index: int) -> list[Setting]:
@@ -140,8 +204,9 @@ def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, A
 def unfused_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
     """`int8_graph` as it is before the passes."""
     graph, inputs, out = _unfused(op, case, setting)
-    graph.types["y"] = TensorType(graph.types["real"].shape, INT8X4, out)
-    graph.nodes.append(Node("quantize", ("real",), "y", {"lo": -128, "hi": 127}))
+    low, high = out.range
+    graph.types["y"] = TensorType(graph.types["real"].shape, out.dtype, out)
+    graph.nodes.append(Node("quantize", ("real",), "y", {"lo": low, "hi": high}))
     graph.outputs = ["y"]
     return graph, inputs
 
@@ -195,12 +260,15 @@ def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[
 
     def other(name: str) -> str:
         graph.inputs.append(name)
-        graph.types[name] = TensorType(shape, INT8X4, QParams(out.scale * 1.7, setting.zeros[1]))
-        inputs[name] = extremes(rng(op.name, case, after, name), shape)
+        narrower = 256 if (setting.dtypes[1], out.dtype) == (INT8X4, INT16X4) else 1
+        wider = 256 if (setting.dtypes[1], out.dtype) == (INT16X4, INT8X4) else 1
+        q = setting.q(1, out.scale * 1.7 * narrower / wider)
+        graph.types[name] = TensorType(shape, q.dtype, q)
+        inputs[name] = extremes(rng(op.name, case, after, name), shape, q.dtype)
         return emit("dequantize", (name,), TensorType(shape))
 
     def rounded(value: str, q: QParams, lo: int, hi: int) -> str:
-        return emit("quantize", (value,), TensorType(shape, INT8X4, q), lo=lo, hi=hi)
+        return emit("quantize", (value,), TensorType(shape, q.dtype, q), lo=lo, hi=hi)
 
     for stage in after.split():
         match stage:
@@ -209,7 +277,7 @@ def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[
             case "curve":
                 last = emit("silu", (last,), TensorType(shape))
             case "requantize":
-                last = rounded(last, out, -120, 127)
+                last = rounded(last, out, out.range[0] + 8, out.range[1])
             case "add" | "table":
                 real = emit("dequantize", (last,), TensorType(shape))
                 joined = (real, other("addend")) if stage == "add" else (real,)
@@ -236,6 +304,8 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
             if isinstance(op.int8, WeightedSum):
                 for after in epilogues_of(index):
                     yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, EPILOGUES.index(after) + 1
+    for index, (_, _, graph, _) in enumerate(wide_graphs()):
+        yield run_passes(graph), index, 0
 
 
 def stages_of(node: Node) -> str:
@@ -279,14 +349,15 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
             continue
         name, real = f"x{position}", f"r{position}"
         scale = 2.0**-4 if setting.mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
-        q = QParams(scale, setting.zeros[min(position, 1)])
+        first = min(position, 1)
+        q = setting.q(first, scale if setting.dtypes[first] == INT8X4 else scale / 256)
         if op.keeps_int8 and position:
             q = graph.types["x0"].q or q
         graph.inputs.append(name)
-        graph.types[name] = TensorType(shape, INT8X4, q)
+        graph.types[name] = TensorType(shape, q.dtype, q)
         graph.types[real] = TensorType(shape)
         graph.nodes.append(Node("dequantize", (name,), real))
-        inputs[name] = extremes(generator, shape)
+        inputs[name] = extremes(generator, shape, q.dtype)
         names.append(real)
     shape, _ = op.check(tuple(graph.types[n] for n in names), case.attrs)
     graph.types["real"] = TensorType(shape)
@@ -296,12 +367,13 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
     return graph, inputs, shared or _output(graph, inputs, setting)
 
 
-def extremes(generator: np.random.Generator, shape: Sequence[int]) -> Array:
-    """Random int8 with a good share of -128 and 127."""
-    values = generator.integers(-128, 128, shape, dtype=np.int16)
-    values[generator.random(shape) < 0.15] = -128
-    values[generator.random(shape) < 0.15] = 127
-    return values.astype(np.int8)
+def extremes(generator: np.random.Generator, shape: Sequence[int], dtype: str = INT8X4) -> Array:
+    """Random integers of a dtype with a good share of the smallest and the largest."""
+    low, high = RANGES[dtype]
+    values = generator.integers(low, high + 1, shape, dtype=np.int16 if dtype == INT8X4 else np.int32)
+    values[generator.random(shape) < 0.15] = low
+    values[generator.random(shape) < 0.15] = high
+    return values.astype(DTYPES[dtype])
 
 
 def _constant(graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting) -> str:
@@ -326,13 +398,14 @@ def _output(graph: Graph, inputs: dict[str, Array], setting: Setting) -> QParams
     real = reference.run(graph, inputs)["real"].astype(np.float64)
     real = real[np.isfinite(real)] if np.isfinite(real).any() else np.ones(1)  # int8 inputs leave log's domain
     span = max(float(np.ptp(real)), float(np.abs(real).max()), 1e-3)
+    steps = RANGES[setting.dtypes[2]][1] * 2 + 1
     scale = {
-        "random": span / 255,
-        "saturate": span / 900,
+        "random": span / steps,
+        "saturate": span * 0.28 / steps,
         "overflow": span * 1e-9,
-        "ties": 2.0 ** np.ceil(np.log2(span / 255)),
+        "ties": 2.0 ** np.ceil(np.log2(span / steps)),
     }[setting.mode]
-    return QParams(float(scale), setting.zeros[2])
+    return setting.q(2, float(scale))
 
 
 UNITS = replace(BASELINE, name="matrix units", workgroup_memory=49152, matrix_units=(NVIDIA,))
@@ -406,10 +479,10 @@ def assert_close(op: Op, found: Array, expected: Array, what: str) -> None:
 
 def words_of(array: Array, port: Port) -> Array:
     """An input as its port wants it, with garbage in the padding lanes."""
-    if port.dtype != INT8X4:
+    if port.dtype not in RANGES:
         return array
     layout = next(layout for layout in Layout if layout.short == port.layout)
-    used = pack(np.full(array.shape, -1, np.int8), layout)
+    used = pack(np.full(array.shape, -1, DTYPES[port.dtype]), layout)
     return pack(array, layout) | (~used & np.uint32(POISON))
 
 
@@ -431,8 +504,8 @@ def run_poisoned(
         words = [words_of(inputs[port.name], port) for port in executor.program.inputs]
         found = executor.run(words)
         return [
-            unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout))
-            if port.dtype == INT8X4
+            unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout), DTYPES[port.dtype])
+            if port.dtype in RANGES
             else w.reshape(port.shape)
             for w, port in zip(found, executor.program.outputs, strict=True)
         ]

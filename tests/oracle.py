@@ -22,6 +22,9 @@ rounded to float32 or to integers, its sums are exact)."""
 JOINED = 2.0**-7
 """The same for what joins a sum before rounding: an addend's multiplier has 14 fraction bits, a curve has chords."""
 
+WIDE = 2.0**-6
+"""The same for sums with int16: a float32 product of 2^16 steps has 8 fraction bits."""
+
 
 def _image(x: Tensor) -> Tensor:
     """A batch of images: torch's pools and unfold take no other ranks with every option."""

@@ -67,6 +67,16 @@ def test_epilogues(op: Op, epilogue: str) -> None:
                 _compare(graph, inputs, setting, tie)
 
 
+def test_int16() -> None:
+    """Where an operand or the result is int16, and on the way between int16, int8 and float32."""
+    for name, setting, graph, inputs in harness.wide_graphs():
+        if name.startswith("dequantize"):
+            exact = oracle.run(graph, inputs)[0]["y"].numpy()
+            np.testing.assert_allclose(reference.run(graph, inputs)["y"], exact, rtol=ULP)
+        else:
+            _compare(graph, inputs, setting, oracle.WIDE)
+
+
 def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: float = oracle.TIE) -> None:
     """Equal wherever no rounding was within `tie` steps of a tie, at most a step for each rounding apart elsewhere;
     where scales are powers of two and nothing joins the sum, halves are even for both.
@@ -129,6 +139,6 @@ def test_dequantize() -> None:
 def test_every_operator_meets_torch() -> None:
     """A new operator has a row in `oracle.TORCH`, is what a float operator with a row becomes, or is in `WITHOUT`."""
     made = {node.op for graph, _, _ in harness.graphs() for node in graph.nodes}
-    compared = {op.name for op in ONE_BY_ONE} | {name for name in made if name.startswith("q8ta_")}
+    compared = {op.name for op in ONE_BY_ONE} | {name for name in made if name.startswith(("q8ta_", "q16ta_"))}
     assert set(OPS) - compared - set(oracle.BORDER) - set(WITHOUT) == set()
     assert (set(oracle.TORCH) | set(oracle.BORDER) | set(WITHOUT)) <= set(OPS), "rows of operators that are gone"

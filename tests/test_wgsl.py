@@ -133,7 +133,7 @@ def test_what_main_does_not_reach_is_left_out() -> None:
 
 def test_each_definition_tells_where_it_stands() -> None:
     lines = linked().splitlines()
-    for stem, name in (("words", "fn main"), ("binary_int8x4", "fn q8ta_mul"), ("arithmetic", "fn round_within")):
+    for stem, name in (("words", "fn main"), ("binary_packed", "fn q8ta_mul"), ("arithmetic", "fn round_within")):
         at = next(
             i
             for i, line in enumerate(lines)
@@ -144,15 +144,15 @@ def test_each_definition_tells_where_it_stands() -> None:
 
 
 def test_names_without_a_definition_are_told() -> None:
-    with pytest.raises(LinkError, match=r"kernel q8ta_mul: binary_int8x4.wgsl:\d+ uses apply, which no file defines"):
-        linked(source=("binary_int8x4", "words"))
+    with pytest.raises(LinkError, match=r"kernel q8ta_mul: binary_packed.wgsl:\d+ uses apply, which no file defines"):
+        linked(source=("binary_packed", "words"))
     with pytest.raises(LinkError, match=r"kernel q8ta_mul: .* reads params\.\w+, which its `params` does not give"):
         linked(params=lambda call: {})
 
 
 def test_names_with_several_definitions_are_told() -> None:
     places = r"clone.wgsl:\d+, .*move.wgsl:\d+"
-    with pytest.raises(LinkError, match=rf"kernel q8ta_mul: map_int8x4.wgsl:\d+ uses compute, which .*{places}"):
+    with pytest.raises(LinkError, match=rf"kernel q8ta_mul: map_packed.wgsl:\d+ uses compute, which .*{places}"):
         linked(source=("clone", "move", "map"))
 
 

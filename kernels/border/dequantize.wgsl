@@ -18,10 +18,10 @@ fn write_block(n: u32, channel: u32, pixel: u32, unit: u32, words: vec4<u32>) {
 // Rows of floats that are whole words: a word of x is the same place's four floats.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
-alias Loaded = u32;
+alias Loaded = x_Word;
 
 fn load(at: u32) -> Loaded { return x[at]; }
-fn result(v: Loaded) -> vec4<f32> { return vec4<f32>(unpack4xI8(v) - params.x_zero) * params.scale; }
+fn result(v: Loaded) -> vec4<f32> { return vec4<f32>(x_lanes(v) - params.x_zero) * params.scale; }
 
 // Rows of floats of any length: four neighbours may begin in one row and end in another. The result is written past its
 // last element up to a whole vector.

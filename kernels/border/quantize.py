@@ -8,10 +8,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, ONLY_4W, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Case, Op, Operand, dims, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channel_tile
 
@@ -46,8 +46,12 @@ def _dequantize_params(call: Call) -> Params:
     return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
 
 
+def _is_int8(call: Call, target: Target) -> bool:
+    return INT8X4 in (call.inputs[0].dtype, call.output.dtype)
+
+
 def _one_channel(call: Call, target: Target) -> bool:
-    return dims(call.output)[1] == 1
+    return _is_int8(call, target) and dims(call.output)[1] == 1
 
 
 def _row_words(call: Call) -> np.uint32:
@@ -88,9 +92,10 @@ OPS = (
         name="quantize",
         operands=(Operand("x"),),
         infer=_infer_quantize,
+        results=(INT16X4,),
         reference=_quantize,
         reads=reads_same_place,
-        schema=RANGE,
+        schema=WIDE_RANGE,
         kernels=(
             Kernel(
                 "quantize.rows",
@@ -125,6 +130,7 @@ OPS = (
                 ("quantize", "to_4C", "channel_tile"),
                 (FLOAT,),
                 ONLY_4C,
+                supports=_is_int8,
                 preferred=lambda call, target: target.shares_memory or dims(call.output)[1] > 4,
                 params=lambda call: {**_quantize_params(call), **channel_tile.params(call, words=False)},
                 threads=lambda call, layout: channel_tile.threads(call, words=False),
@@ -141,7 +147,7 @@ OPS = (
     ),
     Op(
         name="dequantize",
-        operands=(Operand("x", dtypes=(INT8X4,)),),
+        operands=(Operand("x", dtypes=INTEGERS),),
         infer=_infer_float,
         reference=_dequantize,
         reads=reads_same_place,
@@ -161,7 +167,7 @@ OPS = (
                 ("dequantize", "words", "Loaded=vec4<i32>", "load=load_ragged", "result=result_ragged"),
                 (ONLY_4W,),
                 FLOAT,
-                supports=lambda call, target: not _whole_rows(call, target),
+                supports=lambda call, target: _is_int8(call, target) and not _whole_rows(call, target),
                 wide=("y",),
                 params=_dequantize_rows_params,
                 threads=_dequantize_rows_threads,
@@ -180,6 +186,7 @@ OPS = (
                 ("dequantize", "from_4C", "channel_tile"),
                 (ONLY_4C,),
                 FLOAT,
+                supports=_is_int8,
                 params=lambda call: {**_dequantize_params(call), **channel_tile.params(call, words=False)},
                 threads=lambda call, layout: channel_tile.threads(call, words=False),
                 workgroup=channel_tile.WORKGROUP,

@@ -29,7 +29,7 @@ const ITEMS = 4u;
 alias Loaded = vec4<f32>;
 
 fn load(at: u32) -> Loaded { return x[at]; }
-fn result(v: Loaded) -> u32 { return quantized(v); }
+fn result(v: Loaded) -> Word { return packed(int8_of(v)); }
 
 // Rows of floats of any length: the last word of a row has lanes past its end, whose value does not matter.
 fn load_ragged(at: u32) -> Loaded {

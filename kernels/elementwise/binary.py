@@ -1,4 +1,8 @@
-"""add and mul with broadcasting, and their int8 forms; a subtraction adds -alpha times its second operand."""
+"""add and mul with broadcasting, and their int8 forms; a subtraction adds -alpha times its second operand.
+
+A sum with an int16 operand or result is q16ta_add: int32 has no room for 2^16 steps times integer multipliers that are
+as fine, so each operand is multiplied in float32 and rounded to a fraction of the result's step before they are added.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, RANGE, WIDE_RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
 
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
@@ -57,6 +61,8 @@ def _lower_sum(call: QuantizedCall) -> Int8Form | str:
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
+    if INT16X4 in (a.dtype, b.dtype, call.out.dtype):
+        return _lower_int16_sum(a, b, call.out, call)
     found = add_multipliers(a.scale, call.attrs["alpha"] * b.scale, call.out.scale)
     if found is None:
         return f"its scales {a.scale:.3g}, {b.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
@@ -68,6 +74,15 @@ def _lower_sum(call: QuantizedCall) -> Int8Form | str:
         "hi": call.hi,
     }
     return Int8Form("q8ta_add", (0, 1), attrs)
+
+
+def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) -> Int8Form | str:
+    unit = 2.0 ** arithmetic.fraction(y.dtype) / y.scale
+    factors = float(np.float32(a.scale * unit)), float(np.float32(call.attrs["alpha"] * b.scale * unit))
+    if not (arithmetic.term_fits(a, factors[0]) and arithmetic.term_fits(b, factors[1])):
+        return f"its operands' scales {a.scale:.3g} and {b.scale:.3g} are too large for the result's, {y.scale:.3g}"
+    attrs = {"a_multiplier": factors[0], "b_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
+    return Int8Form("q16ta_add", (0, 1), attrs)
 
 
 def _lower_mul(call: QuantizedCall) -> Int8Form | str:
@@ -86,6 +101,18 @@ def _add_int8(call: Call, arrays: Sequence[Array]) -> Array:
     assert call.output.q is not None
     steps = arithmetic.rte(v, call.attrs["shift"])
     return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def _add_int16(call: Call, arrays: Sequence[Array]) -> Array:
+    factors = call.attrs["a_multiplier"], call.attrs["b_multiplier"]
+    a, b = (
+        arithmetic.scaled_term(x.astype(np.int64) - zero, factor)
+        for x, zero, factor in zip(arrays, call.zeros, factors, strict=True)
+    )
+    q = call.output.q
+    assert q is not None
+    steps = arithmetic.rte(a + b, arithmetic.fraction(q.dtype))
+    return arithmetic.saturate(steps, q.zero, call.attrs["lo"], call.attrs["hi"], q.dtype)
 
 
 def _mul_int8(call: Call, arrays: Sequence[Array]) -> Array:
@@ -116,6 +143,21 @@ def _int8_params(call: Call) -> Params:
         fields["b_zero"] = np.int32(b_zero)
         fields["multiplier"] = np.float32(attrs["multiplier"])
     return fields
+
+
+def _int16_params(call: Call) -> Params:
+    q, attrs, zeros = call.output.q, call.attrs, call.zeros
+    assert q is not None
+    return {
+        "zero": np.int32(q.zero),
+        "lo": np.int32(attrs["lo"]),
+        "hi": np.int32(attrs["hi"]),
+        "a_zero": np.int32(zeros[0]),
+        "b_zero": np.int32(zeros[1]),
+        "a_multiplier": np.float32(attrs["a_multiplier"]),
+        "b_multiplier": np.float32(attrs["b_multiplier"]),
+        "shift": np.uint32(arithmetic.fraction(q.dtype)),
+    }
 
 
 def number_of(b: Builder, operand: Any, other: str) -> float | None:
@@ -196,21 +238,21 @@ add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _
 mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
 
 
-def _kernels(name: str) -> tuple[Kernel, ...]:
+def _kernels(name: str, params: Callable[[Call], Params] = _int8_params) -> tuple[Kernel, ...]:
     """By whole words where all shapes are the same, else by elements."""
     apply = f"apply={name}"
     return (
         Kernel(
             name,
-            ("binary_int8x4", "words", apply),
+            ("binary_packed", "words", apply),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
             threads=eight_words,
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
-            params=_int8_params,
+            params=params,
         ),
-        Kernel(f"{name}.broadcast", ("binary_int8x4", "map", apply), (ANY_INT8,), ANY_INT8, params=_int8_params),
+        Kernel(f"{name}.broadcast", ("binary_packed", "map", apply), (ANY_INT8,), ANY_INT8, params=params),
     )
 
 
@@ -227,6 +269,19 @@ q8ta_add = Op(
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
     kernels=_kernels("q8ta_add"),
+)
+
+_FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
+
+q16ta_add = Op(
+    name="q16ta_add",
+    operands=(Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS)),
+    infer=lambda types, attrs: (_infer(types, attrs)[0], INT16X4),
+    results=(INT8X4,),
+    reference=_add_int16,
+    reads=reads_same_place,
+    schema={**WIDE_RANGE, "a_multiplier": _FACTOR, "b_multiplier": _FACTOR},
+    kernels=_kernels("q16ta_add", _int16_params),
 )
 
 q8ta_mul = Op(

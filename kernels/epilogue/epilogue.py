@@ -32,7 +32,10 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     from_plain,
 )
 
-ORDER = re.compile(r"(residual |curve )?requantize( add| table)?(( pixel_shuffle)? dequantize)?|scale")
+ORDER = re.compile(
+    r"(residual |scaled_residual |curve )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
+    r"|(scaled_residual )?requantize_int16|scale"
+)
 """The stages an epilogue may have, by name. Those that read an operand fill the eight buffers every device binds."""
 
 MOST_STAGES = 8

@@ -16,16 +16,29 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import (
+    FLOAT32,
+    INT8,
+    INT8X4,
+    INT16X4,
+    INT32,
+    RANGES,
+    SMALLEST_SCALE,
+    Array,
+    Call,
+    QParams,
+    TensorType,
+)
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Operand
+from q8ta_wgpu.ir.op import INT8_RANGE, INT16_RANGE, INTEGERS, Attr, Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
 
 LARGEST_RESIDUAL = (
     int(arithmetic.INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
 )
 Int8 = Annotated[int, INT8_RANGE]
+Int16 = Annotated[int, INT16_RANGE]
 Multiplier = Annotated[int, Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)]
 
 
@@ -79,7 +92,7 @@ class Stage:
 
     def check(self, operand: TensorType, sums: Shape) -> None:
         """Raises GraphError where its operand does not fit sums of a shape."""
-        if operand.dtype == INT8X4 and operand.shape != sums:
+        if operand.dtype in RANGES and operand.shape != sums:
             raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
@@ -119,8 +132,8 @@ class _Rounds(Stage):
         return replace(self, lo=int(np.clip(self.lo, lo, hi)), hi=int(np.clip(self.hi, lo, hi)))
 
     def rounded(self, v: Array, shift: int, around: Around) -> Array:
-        """2^-shift steps as int8."""
-        return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi)
+        """2^-shift steps as integers."""
+        return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,23 @@ class Residual(Stage):
 
     def fields(self, around: Around) -> Params:
         return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.int32(self.multiplier)}
+
+
+@dataclass(frozen=True)
+class ScaledResidual(Stage):
+    """A residual joins before rounding, where it or the result is int16: multiplied in float32 (q16ta_add says why)."""
+
+    multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
+
+    name = "scaled_residual"
+    operand = Operand("residual", dtypes=INTEGERS, at_result=True)
+    hooks = ("unrounded=plus_scaled_residual",)
+
+    def apply(self, value: Array, around: Around) -> Array:
+        return value + arithmetic.scaled_term(around.values.astype(np.int64) - around.operand_zero, self.multiplier)
+
+    def fields(self, around: Around) -> Params:
+        return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.float32(self.multiplier)}
 
 
 def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -171,6 +201,24 @@ class Requantize(_Rounds):
 
     def apply(self, value: Array, around: Around) -> Array:
         return self.rounded(value, arithmetic.FRACTION, around)
+
+    def fields(self, around: Around) -> Params:
+        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
+
+
+@dataclass(frozen=True)
+class RequantizeInt16(_Rounds):
+    """The sum as int16."""
+
+    lo: Int16
+    hi: Int16
+
+    name = "requantize_int16"
+    dtype = INT16X4
+    hooks = ("quad_value=requantized_int16",)
+
+    def apply(self, value: Array, around: Around) -> Array:
+        return self.rounded(value, arithmetic.INT16_FRACTION, around)
 
     def fields(self, around: Around) -> Params:
         return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
@@ -293,7 +341,19 @@ class Scale(Stage):
 
 
 ALL: Mapping[str, type[Stage]] = {
-    stage.name: stage for stage in (Residual, Curve, Requantize, Add, Table, PixelShuffle, Dequantize, Scale)
+    stage.name: stage
+    for stage in (
+        Residual,
+        ScaledResidual,
+        Curve,
+        Requantize,
+        RequantizeInt16,
+        Add,
+        Table,
+        PixelShuffle,
+        Dequantize,
+        Scale,
+    )
 }
 """Every stage by its name."""
 

@@ -25,6 +25,11 @@ fn requantized(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32>
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
+fn requantized_int16(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
+  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, m, quad);
+  return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
+}
+
 // The bits of floats that are never rounded: (f32(acc) + f32(offset)) * multiplier.
 fn scaled(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
   return bitcast<vec4<i32>>((vec4<f32>(acc) + vec4<f32>(channel.offset)) * channel.multiplier);
@@ -35,7 +40,12 @@ fn scaled(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
 fn unrounded(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
 
 fn plus_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  return v + (unpack4xI8(residual_quad(m, quad)) - params.residual_zero) * params.residual_multiplier;
+  return v + (residual_quad(m, quad) - params.residual_zero) * params.residual_multiplier;
+}
+
+fn plus_scaled_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+  let product = vec4<f32>(residual_quad(m, quad) - params.residual_zero) * params.residual_multiplier;
+  return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
 fn on_curve(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
@@ -52,7 +62,7 @@ fn on_curve(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
 fn joined(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
 
 fn plus_addend(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  let other = (unpack4xI8(addend_quad(m, quad)) - params.addend_zero) * params.addend_multiplier;
+  let other = (addend_quad(m, quad) - params.addend_zero) * params.addend_multiplier;
   let sum = (v - params.zero) * params.inner_multiplier + other;
   return int8_quad(sum, params.shift, params.sum_zero, params.sum_lo, params.sum_hi);
 }
@@ -65,7 +75,7 @@ fn looked_up(v: i32) -> i32 { return lane(table[u32(v + 128) / 4u], u32(v + 128)
 
 // --- store_joined: where and as what the result is written ---
 
-fn store_joined(v: vec4<i32>, m: u32, quad: u32) { y[y_quad(m, quad)] = pack4xI8(v); }
+fn store_joined(v: vec4<i32>, m: u32, quad: u32) { y[y_quad(m, quad)] = packed(v); }
 
 fn store_dequantized(v: vec4<i32>, m: u32, quad: u32) {
   store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad);

@@ -1,7 +1,9 @@
 // The integer arithmetic of the contract (q8ta_wgpu/ir/arithmetic.py defines it in numpy).
 
 const FRACTION = 14u;
+const INT16_FRACTION = 10u;
 const T_LIMIT = 1073741824.0;
+const TERM_LIMIT = 536854528.0;
 
 // v / 2^k rounded half to even, k >= 1.
 fn rte(v: i32, k: u32) -> i32 {
@@ -18,6 +20,11 @@ fn scaled_accumulator(acc: i32, multiplier: f32) -> i32 {
   return round_within(f32(acc) * multiplier, T_LIMIT);
 }
 
+// An operand of a sum, in the fraction bits of its multiplier.
+fn scaled_term(steps: i32, multiplier: f32) -> i32 {
+  return round_within(f32(steps) * multiplier, TERM_LIMIT);
+}
+
 fn is_nan(v: f32) -> bool {
   return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
 }
@@ -29,6 +36,22 @@ fn splat(v: i32) -> u32 {
 
 fn lane(word: u32, index: u32) -> i32 {
   return extractBits(bitcast<i32>(word), index * 8u, 8u);
+}
+
+// Four int16 in two words, the lower half of each first.
+fn unpack4xI16(word: vec2<u32>) -> vec4<i32> {
+  let low = bitcast<vec2<i32>>(word << vec2<u32>(16u)) >> vec2<u32>(16u);
+  let high = bitcast<vec2<i32>>(word) >> vec2<u32>(16u);
+  return vec4<i32>(low.x, high.x, low.y, high.y);
+}
+
+fn pack4xI16(v: vec4<i32>) -> vec2<u32> {
+  let bits = bitcast<vec4<u32>>(v);
+  return (bits.xz & vec2<u32>(0xffffu)) | (bits.yw << vec2<u32>(16u));
+}
+
+fn lane_int16(word: vec2<u32>, index: u32) -> i32 {
+  return extractBits(bitcast<i32>(select(word.x, word.y, index > 1u)), index % 2u * 16u, 16u);
 }
 
 // Words, or blocks of four, that an extent takes.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from q8ta_wgpu.ir.graph import INT8X4, Call
+from q8ta_wgpu.ir.graph import RANGES, Call
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
@@ -52,7 +52,7 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel,
 
     def teams(call: Call) -> int:
         """Results that a workgroup computes, and elements that a thread computes one after another otherwise."""
-        return 4 if call.output.dtype == INT8X4 and kernel.by_element else 1
+        return 4 if call.output.dtype in RANGES and kernel.by_element else 1
 
     def constants(call: Call, lanes: int) -> dict[str, int]:
         steps = (*(1,) * 4, *_steps(extents(call), lanes))[-4:]

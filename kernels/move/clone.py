@@ -1,4 +1,5 @@
-"""q8ta_clone: the transition of an int8 value from one layout to another. Layout sync inserts it; no graph holds it."""
+"""q8ta_clone: the transition of an int8 or int16 value from one layout to another. Layout sync inserts it; no graph has
+one."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from q8ta_wgpu.ir.graph import INT8X4
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ONLY_4C, ONLY_4W, Kernel, LayoutSet, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8
-from q8ta_wgpu.ir.op import Case, Op, Operand, same_as_first
+from q8ta_wgpu.ir.op import INTEGERS, Case, Op, Operand, same_as_first
 from q8ta_wgpu.kernels.lib import channel_tile
 
 
@@ -18,6 +19,7 @@ def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:
         ("clone", source, "channel_tile"),
         (x,),
         y,
+        supports=lambda call, target: call.output.dtype == INT8X4,
         params=functools.partial(channel_tile.params, words=True),
         threads=lambda call, layout: channel_tile.threads(call, words=True),
         workgroup=channel_tile.WORKGROUP,
@@ -28,7 +30,7 @@ def _tiled(name: str, source: str, x: LayoutSet, y: LayoutSet) -> Kernel:
 OPS = (
     Op(
         name="q8ta_clone",
-        operands=(Operand("x", dtypes=(INT8X4,)),),
+        operands=(Operand("x", dtypes=INTEGERS),),
         infer=same_as_first,
         reference=lambda call, arrays: arrays[0],
         kernels=(

@@ -3,10 +3,10 @@ fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 // A move that keeps words whole: its first lane tells where a word comes from.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
-alias Loaded = u32;
+alias Loaded = Word;
 
 fn load(at: u32) -> Loaded { return x_word(source_of(y_coord(at))); }
-fn result(v: Loaded) -> u32 { return v; }
+fn result(v: Loaded) -> Word { return v; }
 
 // Every strided move: the linear index of a result element, written in mixed radix (fastest digit first), gives the
 // linear index of the element it copies: offset + the sum of digit * stride, modulo 2^32, so that strides may be negative.

@@ -11,11 +11,12 @@ import numpy as np
 from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packing_of, word_count, word_grid
+from q8ta_wgpu.ir.op import INTEGERS
 from q8ta_wgpu.ir.target import Target
 
 LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
 
-WORDS = {1: "u32", 4: "vec4<u32>"}
+WORDS = {1: "Word", 4: "vec4<u32>"}
 """WGSL types of so many words."""
 
 Runs = Callable[[Call, Layout], "Sequence[int] | None"]
@@ -55,10 +56,11 @@ def kernels(
 
     def size_of(call: Call, layout: Layout) -> int:
         """Words of an item."""
-        return 4 if not any(n % 4 for n in runs(call, layout) or (1,)) else 1
+        whole = call.output.dtype == INT8X4 and not any(n % 4 for n in runs(call, layout) or (1,))
+        return 4 if whole else 1
 
     def supports(call: Call, target: Target, layout: Layout) -> bool:
-        return call.output.dtype == INT8X4 and runs(call, layout) is not None
+        return call.output.dtype in INTEGERS and runs(call, layout) is not None
 
     def fields(call: Call, layout: Layout) -> Params:
         found, size = runs(call, layout), size_of(call, layout)

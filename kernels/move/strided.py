@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
-from q8ta_wgpu.ir.op import EITHER, Attr, Case, Import, Op, Operand, Reads
+from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Case, Import, Op, Operand, Reads
 from q8ta_wgpu.ir.target import Target
 
 Digit = tuple[int, int]
@@ -107,7 +107,7 @@ def _keeps(digits: Digits, axis: int) -> Callable[[Call, Target], bool]:
     def keeps(call: Call, target: Target) -> bool:
         x, y = call.inputs[0], call.output
         walk, offset = digits(x.shape, y.shape, call.attrs)
-        return y.dtype == INT8X4 and keeps_words(merged(walk), offset, canonical(x.shape), canonical(y.shape), axis)
+        return y.dtype in INTEGERS and keeps_words(merged(walk), offset, canonical(x.shape), canonical(y.shape), axis)
 
     return keeps
 
@@ -144,17 +144,17 @@ def _item_kernel(name: str, digits: Digits) -> Kernel:
 
     def word(call: Call) -> int:
         """Elements of a word."""
-        return 4 if call.output.dtype == INT8X4 else 1
+        return 4 if call.output.dtype in INTEGERS else 1
 
     def vectors(call: Call) -> bool:
-        return walk_of(call, 4 * word(call)) is not None
+        return call.output.dtype != INT16X4 and walk_of(call, 4 * word(call)) is not None
 
     def item_of(call: Call) -> int:
         return word(call) * (4 if vectors(call) else 1)
 
     def supports(call: Call, target: Target) -> bool:
         ends = (canonical(t.shape)[3] for t in (call.inputs[0], call.output))
-        in_order = call.output.dtype != INT8X4 or all(end % 4 == 0 for end in ends)
+        in_order = call.output.dtype not in INTEGERS or all(end % 4 == 0 for end in ends)
         return in_order and walk_of(call, word(call)) is not None
 
     def params(call: Call) -> Params:
@@ -216,7 +216,7 @@ def move(
     kernels: Sequence[Kernel] = (),
     keeps_words: bool = True,
 ) -> Op:
-    """The operator of a strided move on float32 or int8x4.
+    """The operator of a strided move on float32, int8x4 or int16x4.
 
     Args:
         name: of the operator.
@@ -237,7 +237,7 @@ def move(
 
     return Op(
         name=name,
-        operands=(Operand("x", dtypes=EITHER),),
+        operands=(Operand("x", dtypes=ANY_DTYPE),),
         infer=infer,
         reference=lambda call, arrays: np.array(reference(arrays[0], call.output.shape, call.attrs), order="C"),
         schema=schema,

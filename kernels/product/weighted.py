@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams
 from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
@@ -17,7 +17,16 @@ from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import LARGEST_RESIDUAL, Curve, Requantize, Residual, Scale, Stage
+from q8ta_wgpu.kernels.epilogue.stages import (
+    LARGEST_RESIDUAL,
+    Curve,
+    Requantize,
+    RequantizeInt16,
+    Residual,
+    Scale,
+    ScaledResidual,
+    Stage,
+)
 
 FLOAT_OFFSET_LIMIT = 2**30
 
@@ -127,10 +136,12 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         )
         operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
+    if call.activation and INT16X4 in (call.out.dtype, call.residual.dtype if call.residual else ""):
+        return "an activation before rounding has no int16 form"
     curve = curves.fit(call.activation, call.out, call.lo, call.hi) if call.activation else None
     if call.activation and (curve is None or call.residual):
         return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
-    unit = 2.0**arithmetic.FRACTION / (curve.step if curve else call.out.scale)
+    unit = 2.0 ** arithmetic.fraction(call.out.dtype) / (curve.step if curve else call.out.scale)
     multiplier = (scale * unit).astype(np.float32)
     if not np.isfinite(multiplier).all():
         return "the ratio of its scales is not a finite float32"
@@ -138,16 +149,26 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     shifted = bias.astype(np.float64) - (curve.low if curve else 0.0)
     offset = np.clip(np.rint(shifted * unit), -limit, limit).astype(np.int32)
     operands = (0, weight.values, multiplier, offset, correction)
-    stages: tuple[Stage, ...] = (Requantize(call.lo, call.hi),)
+    rounds = RequantizeInt16 if call.out.dtype == INT16X4 else Requantize
+    stages: tuple[Stage, ...] = (rounds(call.lo, call.hi),)
     if curve:
         operands, stages = (*operands, curve.knots), (Curve(), *stages)
     elif call.residual is not None:
-        factor = round(call.residual.scale * unit)
-        if factor > LARGEST_RESIDUAL:
+        joins = _residual(call.residual, call.out, unit)
+        if joins is None:
             ratio = call.residual.scale / call.out.scale
             return f"its residual's scale is {ratio:.3g} times the output's, past int32"
-        operands, stages = (*operands, RESIDUAL), (Residual(factor), *stages)
+        operands, stages = (*operands, RESIDUAL), (joins, *stages)
     return Int8Form(op, operands, {**attrs, "epilogue": Epilogue(stages)})
+
+
+def _residual(residual: QParams, out: QParams, unit: float) -> Stage | None:
+    """The stage in which an addend joins a sum in fractions of a step, `unit` of them for 1.0; None if it cannot."""
+    if INT16X4 in (residual.dtype, out.dtype):
+        factor = float(np.float32(residual.scale * unit))
+        return ScaledResidual(factor) if arithmetic.term_fits(residual, factor) else None
+    whole = round(residual.scale * unit)
+    return Residual(whole) if whole <= LARGEST_RESIDUAL else None
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

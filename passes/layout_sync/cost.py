@@ -23,9 +23,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from q8ta_wgpu.ir.graph import INT8, INT8X4, Call, TensorType
+import numpy as np
+
+from q8ta_wgpu.ir.graph import DTYPES, INT8, Call, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
-from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape, packed_axis, word_count
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, packed_axis
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.tensor_repr import LAYOUT_ORDER
 
@@ -38,7 +40,7 @@ DISPATCH = float(1 << 20)
 GPU of 50 GB/s (5 microseconds); this is for one of 300 GB/s."""
 
 MIXED, ELEMENT, GATHER = 3.0, 8.0, 20.0
-"""Times an int8 operand's bytes; float32 ones count a quarter of the last two.
+"""Times an int8 operand's bytes; int16 ones count half of the last two, float32 ones a quarter.
 
 Measured on an H200 with kernels of 150 to 300 MB, against the 3.9 TB/s of a kernel that walks whole words in one
 layout: such kernels between two layouts 1.8 to 2.9, q8ta_clone element by element within a layout 0.84, within a
@@ -52,13 +54,9 @@ _RANK = {layout: rank for rank, layout in enumerate(LAYOUT_ORDER)}
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _bytes(shape: Shape, layout: Layout) -> int:
-    return 4 * word_count(shape, layout)
-
-
 def size(t: TensorType, layout: Layout) -> int:
     """Bytes an activation takes in a layout, padding included."""
-    return _bytes(t.shape, layout)
+    return t.stored_bytes(layout)
 
 
 def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout) -> float:
@@ -67,7 +65,7 @@ def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout) -> flo
     if not kernel.by_element:
         return moved * (MIXED if kernel.synced and layout != out else 1.0)
     factor = GATHER if not same else ELEMENT * (1.0 if layout == out else 2.0)
-    return moved * (factor if t.dtype == INT8X4 else max(factor / 4, 1.0))
+    return moved * max(factor / np.dtype(DTYPES[t.dtype]).itemsize, 1.0)
 
 
 def write_cost(t: TensorType, layout: Layout) -> float:

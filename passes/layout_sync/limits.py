@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, UnsupportedError
-from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Call, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, RANGES, Call, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, LayoutSet
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout
 from q8ta_wgpu.ir.target import Target
@@ -32,7 +32,7 @@ class Fit:
 
 def allowed(layouts: LayoutSet, dtype: str) -> tuple[Layout, ...]:
     """The members of a kernel's layout set that fit a dtype, in a fixed order."""
-    order = INT8_LAYOUTS if dtype == INT8X4 else (ROW_MAJOR,)
+    order = INT8_LAYOUTS if dtype in RANGES else (ROW_MAJOR,)
     return tuple(layout for layout in order if layout in layouts)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Call, Graph, Node, TensorType
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
@@ -114,7 +114,7 @@ def transitions(t: TensorType, target: Target, measured: cost.Measurements = cos
 @functools.lru_cache(maxsize=1 << 12)
 def _estimated_transitions(t: TensorType, target: Target) -> Transitions:
     found: dict[tuple[Layout, Layout], tuple[float, Kernel]] = {}
-    if t.dtype != INT8X4:
+    if t.dtype not in RANGES:
         return found
     call = clone_call(t)
     for fit in preferred(call, target):

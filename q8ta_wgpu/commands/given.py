@@ -31,7 +31,7 @@ def random_inputs(model: Model) -> dict[str, Array]:
     """Random arrays for every input, of the dtype it is given as."""
     generator, arrays = np.random.default_rng(0), {}
     for name, t in model.inputs.items():
-        drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 256, t.shape)
+        drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 1 << 16, t.shape)
         arrays[name] = drawn.astype(model.graph.given(name))
     return arrays
 

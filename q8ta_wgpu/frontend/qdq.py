@@ -10,7 +10,7 @@ import torch
 
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType
 
 NAMESPACE = "quantized_decomposed"
 
@@ -25,15 +25,17 @@ def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
 def _qparams(args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:
     """(scale and zero point, lo, hi, shift) with uint8 moved to int8 by 128, exactly."""
     dtype = args["dtype"]
-    if dtype not in (torch.int8, torch.uint8):
-        raise RefusedError(f"activations must be int8 or uint8, found {dtype}")
+    if dtype not in (torch.int8, torch.uint8, torch.int16):
+        raise RefusedError(f"activations must be int8, uint8 or int16, found {dtype}")
     shift = 128 if dtype == torch.uint8 else 0
     lo, hi = args["quant_min"] - shift, args["quant_max"] - shift
-    if not -128 <= lo <= hi <= 127:
+    stored = INT16X4 if dtype == torch.int16 else INT8X4
+    low, high = RANGES[stored]
+    if not low <= lo <= hi <= high:
         raise RefusedError(
             f"quant_min {args['quant_min']} and quant_max {args['quant_max']} are not a range of {dtype}"
         )
-    return QParams(float(args["scale"]), int(args["zero_point"]) - shift), lo, hi, shift
+    return QParams(float(args["scale"]), int(args["zero_point"]) - shift, stored), lo, hi, shift
 
 
 def _quantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
@@ -42,7 +44,7 @@ def _quantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     name = b.graph.fresh(b.hint)
     if shift:
         b.shifted.add(name)
-    b.graph.types[name] = TensorType(b.graph.types[x].shape, INT8X4, q)
+    b.graph.types[name] = TensorType(b.graph.types[x].shape, q.dtype, q)
     b.append(Node("quantize", (x,), name, {"lo": lo, "hi": hi}, b.source))
     return name
 
@@ -51,10 +53,10 @@ def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     q, _, _, shift = _qparams(args)
     x = args["input"]
     if x in b.raw:
-        values = (b.raw[x].astype(np.int64) - shift).astype(np.int8)
+        values = (b.raw[x].astype(np.int64) - shift).astype(DTYPES[q.dtype])
         if values.size == 1:
             return b.constant(arithmetic.dequantize(values, q), b.hint)
-        x = b.graph.add_constant(x, values, INT8X4, q)
+        x = b.graph.add_constant(x, values, q.dtype, q)
     elif b.graph.types[x].q != q:
         raise RefusedError(f"it reads {b.graph.types[x]} with scale {q.scale} and zero point {q.zero}")
     return b.emit("dequantize", (x,))

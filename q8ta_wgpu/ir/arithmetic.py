@@ -9,10 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.graph import Array, QParams
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, Array, QParams
 
 FRACTION = 14
 """Fraction bits of a convolution's result at the output's scale."""
+
+INT16_FRACTION = 10
+"""The same for an int16 result: 2^16 steps must fit as well, and a float32 product has no more bits there."""
+
+TERM_LIMIT = 2.0**29 - 2.0**14
+"""Bound of a scaled operand: two of them, or one beside T_LIMIT and OFFSET_LIMIT, and the rounding stay in int32."""
 
 INT32_MAX = 2**31 - 1
 T_LIMIT = 2.0**30
@@ -29,13 +35,13 @@ def rte(v: Int64, k: int) -> Int64:
     return rounded
 
 
-def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:
-    """float32 -> int8: rint(x * f32(1/scale)) + zero, clamped to [lo, hi]; NaN gives zero, infinities saturate."""
-    inverse = np.float32(1.0 / q.scale)
+def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> Array:
+    """float32 -> q's dtype: rint(x * f32(1/scale)) + zero, clamped to [lo, hi]; NaN gives zero, infinities saturate."""
+    inverse, limit = np.float32(1.0 / q.scale), np.float32(2**18)
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.clip(np.rint(np.asarray(x, np.float32) * inverse), np.float32(-1024), np.float32(1024))
+        scaled = np.clip(np.rint(np.asarray(x, np.float32) * inverse), -limit, limit)
     steps = np.where(np.isnan(scaled), np.float32(0), scaled).astype(np.int64)
-    return np.clip(steps + q.zero, lo, hi).astype(np.int8)
+    return saturate(steps, q.zero, lo, hi, q.dtype)
 
 
 def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.int32]:
@@ -49,7 +55,7 @@ def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.i
 
 
 def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
-    """int8 -> float32: (v - zero) * scale, one float32 multiplication."""
+    """int8 or int16 -> float32: (v - zero) * scale, one float32 multiplication."""
     real: NDArray[np.float32] = (v.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
     return real
 
@@ -61,9 +67,32 @@ def scaled_accumulator(acc: Int64, multiplier: NDArray[np.float32]) -> Int64:
     return np.clip(product, np.float32(-T_LIMIT), np.float32(T_LIMIT)).astype(np.int64)
 
 
-def saturate(v: Int64, zero: int, lo: int, hi: int) -> NDArray[np.int8]:
-    """clamp(v + zero, lo, hi) as int8."""
-    return np.clip(v + zero, lo, hi).astype(np.int8)
+def fraction(dtype: str) -> int:
+    """Fraction bits of a sum before it is rounded to a dtype."""
+    return INT16_FRACTION if dtype == INT16X4 else FRACTION
+
+
+def scaled_term(steps: Int64, multiplier: float) -> Int64:
+    """i32(clamp(rint(f32(steps) * multiplier), -TERM_LIMIT, TERM_LIMIT)): an operand of a sum, in its fraction bits."""
+    with np.errstate(over="ignore"):
+        product: NDArray[np.float32] = np.rint(steps.astype(np.float32) * np.float32(multiplier))
+    return np.clip(product, np.float32(-TERM_LIMIT), np.float32(TERM_LIMIT)).astype(np.int64)
+
+
+def ratio(x: QParams, y: QParams) -> float | None:
+    """The float32 ratio of two scales, None where it is not finite."""
+    found = float(np.float32(x.scale / y.scale))
+    return found if np.isfinite(found) else None
+
+
+def term_fits(operand: QParams, multiplier: float) -> bool:
+    """Whether no value of an operand, times its multiplier, reaches TERM_LIMIT."""
+    return operand.span * abs(multiplier) <= TERM_LIMIT
+
+
+def saturate(v: Int64, zero: int, lo: int, hi: int, dtype: str = INT8X4) -> Array:
+    """clamp(v + zero, lo, hi) in a dtype of activations."""
+    return np.clip(v + zero, lo, hi).astype(DTYPES[dtype])
 
 
 def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:

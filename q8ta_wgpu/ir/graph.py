@@ -15,31 +15,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 
 Attrs = Mapping[str, Any]
 Array = NDArray[Any]
 
 FLOAT32 = "float32"
 INT8X4 = "int8x4"  # activations: packed int8 with scale and zero point
+INT16X4 = "int16x4"  # the same in int16: two words hold what one does in int8
 INT8 = "int8"  # weights and tables
 INT32 = "int32"
 SMALLEST_SCALE = 2.0**-126
-DTYPES: dict[str, type[np.generic]] = {FLOAT32: np.float32, INT8X4: np.int8, INT8: np.int8, INT32: np.int32}
+DTYPES: dict[str, type[np.generic]] = {
+    FLOAT32: np.float32,
+    INT8X4: np.int8,
+    INT16X4: np.int16,
+    INT8: np.int8,
+    INT32: np.int32,
+}
+RANGES = {INT8X4: (-128, 127), INT16X4: (-(2**15), 2**15 - 1)}
+"""Smallest and largest value of each dtype of quantized activations."""
 
 
 @dataclass(frozen=True)
 class QParams:
-    """Per-tensor affine quantization: real = scale * (q - zero), q an int8."""
+    """Per-tensor affine quantization: real = scale * (q - zero), q of an integer dtype."""
 
     scale: float
     zero: int
+    dtype: str = INT8X4
 
     def __post_init__(self) -> None:
         if not SMALLEST_SCALE <= self.scale <= 1 / SMALLEST_SCALE:
             raise GraphError(f"a scale must be > 0, and it and its inverse normal float32 numbers, found {self.scale}")
-        if not -128 <= self.zero <= 127:
-            raise GraphError(f"a zero point must be an int8 (-128..127), found {self.zero}")
+        if self.dtype not in RANGES:
+            raise GraphError(f"scale and zero point belong to {' and '.join(RANGES)}, found {self.dtype!r}")
+        low, high = self.range
+        if not low <= self.zero <= high:
+            raise GraphError(f"a zero point must be an {self.dtype[:-2]} ({low}..{high}), found {self.zero}")
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest q."""
+        return RANGES[self.dtype]
+
+    @property
+    def span(self) -> int:
+        """The largest |q - zero| there is."""
+        low, high = self.range
+        return max(high - self.zero, self.zero - low)
 
 
 UINT8 = QParams(1.0, -128)
@@ -48,7 +72,7 @@ UINT8 = QParams(1.0, -128)
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape and dtype of a value; `q` is present exactly for int8x4."""
+    """Shape and dtype of a value; `q` is present exactly for int8x4 and int16x4, and of that dtype."""
 
     shape: Shape
     dtype: str = FLOAT32
@@ -57,8 +81,8 @@ class TensorType:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise GraphError(f"dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
-        if (self.q is not None) != (self.dtype == INT8X4):
-            raise GraphError(f"scale and zero point belong to int8x4 alone, found {self.q} on {self.dtype}")
+        if (self.q.dtype if self.q else None) != (self.dtype if self.dtype in RANGES else None):
+            raise GraphError(f"scale and zero point belong to {' and '.join(RANGES)}, found {self.q} on {self.dtype}")
         if any(d < 1 for d in self.shape):
             raise GraphError(f"every dimension must be at least 1, found shape {self.shape}")
 
@@ -67,9 +91,13 @@ class TensorType:
         """Number of elements."""
         return math.prod(self.shape)
 
+    def stored_bytes(self, layout: Layout) -> int:
+        """Bytes an activation takes in a layout, padding included."""
+        return word_count(self.shape, layout) * (8 if self.dtype == INT16X4 else 4)
+
     def unscaled(self) -> TensorType:
         """The type at scale 1 and zero point 0, if it has them."""
-        return self if self.q is None else replace(self, q=QParams(1.0, 0))
+        return self if self.q is None else replace(self, q=QParams(1.0, 0, self.dtype))
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -171,7 +199,7 @@ class Graph:
         return name
 
     def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
-        """Adds a constant and returns its name; the dtype is the array's unless an int8x4 is asked for."""
+        """Adds a constant and returns its name; the dtype is the array's unless an activation's is asked for."""
         name = self.fresh(hint)
         array = np.asarray(array, order="C")
         self.types[name] = TensorType(tuple(array.shape), dtype or str(array.dtype), q)

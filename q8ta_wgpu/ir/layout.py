@@ -3,6 +3,7 @@
 Every tensor is seen as four dimensions (N, C, H, W): shapes of lower rank are padded with ones on the left, leading
 dimensions beyond four are folded into N. An int8 tensor is a buffer of u32 words of four int8 each (dtype Int8x4), the
 lowest byte being the lowest index along the packed dimension. Names and addresses follow ExecuTorch's Vulkan backend.
+An int16 tensor has the same layouts with a vec2<u32> for each word: four elements too, so words count and lie alike.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +128,7 @@ def word_count(shape: Shape, layout: Layout) -> int:
     return math.prod(word_grid(shape, layout)) if layout.is_int8 else math.prod(shape)
 
 
-def _split(array: NDArray[np.int8], packing: Packing) -> NDArray[np.int8]:
+def _split(array: NDArray[Any], packing: Packing) -> NDArray[Any]:
     """Pads to whole blocks and splits every axis into (block index, place in block): rank 8."""
     blocks = [packing.block(axis) for axis in range(4)]
     padding = [(0, -d % b) for d, b in zip(array.shape, blocks, strict=True)]
@@ -142,20 +144,20 @@ def _permutation(packing: Packing) -> list[int]:
     return rest + order + [packing.packed * 2 + 1]
 
 
-def pack(array: NDArray[np.int8], layout: Layout) -> NDArray[np.uint32]:
-    """Packs a logical int8 array into words of `layout` (1-D uint32); padding lanes are 0."""
+def pack(array: NDArray[Any], layout: Layout) -> NDArray[np.uint32]:
+    """Packs a logical int8 or int16 array into words of `layout` (1-D uint32, two for each of int16); padding is 0."""
     packing = packing_of(layout)
-    split = _split(np.ascontiguousarray(array, np.int8).reshape(canonical(array.shape)), packing)
+    split = _split(np.ascontiguousarray(array).reshape(canonical(array.shape)), packing)
     return np.ascontiguousarray(split.transpose(_permutation(packing))).reshape(-1).view("<u4")
 
 
-def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout) -> NDArray[np.int8]:
-    """The logical int8 array of `shape` held by `words` in `layout`: the inverse of `pack`, padding dropped."""
+def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout, dtype: type[np.generic] = np.int8) -> NDArray[Any]:
+    """The logical array of `shape` held by `words` in `layout`: the inverse of `pack`, padding dropped."""
     packing = packing_of(layout)
     n, c, h, w = canonical(shape)
     blocks = [packing.block(axis) for axis in range(4)]
     split = [s for d, b in zip((n, c, h, w), blocks, strict=True) for s in (-(-d // b), b)]
     order = _permutation(packing)
-    data = np.ascontiguousarray(words, "<u4").view(np.int8).reshape([split[axis] for axis in order])
+    data = np.ascontiguousarray(words, "<u4").view(dtype).reshape([split[axis] for axis in order])
     whole = data.transpose(np.argsort(order)).reshape([split[2 * a] * split[2 * a + 1] for a in range(4)])
     return np.ascontiguousarray(whole[:n, :c, :h, :w]).reshape(shape)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8, Monotonic, Moves
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
@@ -100,6 +100,10 @@ INT8_RANGE = Attr("int", low=-128, high=127)
 RANGE: Mapping[str, Attr] = {"lo": INT8_RANGE, "hi": INT8_RANGE}
 """What an int8 result is clamped to."""
 
+INT16_RANGE = Attr("int", low=RANGES[INT16X4][0], high=RANGES[INT16X4][1])
+WIDE_RANGE: Mapping[str, Attr] = {"lo": INT16_RANGE, "hi": INT16_RANGE}
+"""What an int8 or int16 result is clamped to; `verify` holds it to the range of the result's own dtype."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -179,6 +183,7 @@ class Op:
         name: the name in graphs, reports and WGSL file names.
         operands: its inputs; the last one repeats if `variadic`, and what an attribute `epilogue` reads comes behind.
         infer: (input types, attrs) -> (shape, dtype) of the result; raises GraphError on a wrong call.
+        results: dtypes that the result may have instead: which one its type says, as it says scale and zero point.
         reference: (call, arrays) -> result, the definition in numpy.
         schema: attributes and their allowed values.
         variadic: whether the last operand repeats.
@@ -199,6 +204,7 @@ class Op:
     reference: Callable[[Call, Sequence[Array]], Array]
     schema: Mapping[str, Attr] = field(default_factory=dict)
     variadic: bool = False
+    results: tuple[str, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     aten: Mapping[str, Import] = field(default_factory=dict)
     int8: Int8 | None = None
@@ -236,7 +242,7 @@ class Op:
         for name, attr in self.schema.items():
             if text := attr.check(attrs[name]):
                 raise GraphError(f"{self.name}: attribute {name} {text}, found {reprlib.repr(attrs[name])}")
-        if self.schema.get("lo") is INT8_RANGE and attrs["lo"] > attrs["hi"]:
+        if {"lo", "hi"} <= set(attrs) and attrs["lo"] > attrs["hi"]:
             raise GraphError(f"{self.name}: the range lo..hi is empty, found {attrs['lo']}..{attrs['hi']}")
         expected = len(self.inputs(attrs))
         if len(types) < expected or (len(types) > expected and not self.variadic):
@@ -251,8 +257,14 @@ class Op:
         return self.infer(types, attrs)
 
 
+INTEGERS = (INT8X4, INT16X4)
+"""Dtypes of operators that work on int8 and int16 alike."""
+
 EITHER = (FLOAT32, INT8X4)
 """Dtypes of operators that work on floats and on int8 alike."""
+
+ANY_DTYPE = (FLOAT32, *INTEGERS)
+"""Dtypes of operators that only move elements."""
 
 
 def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -149,11 +149,12 @@ def _type(name: str, data: Any) -> TensorType:
     shape = _get(data, "shape", list, where)
     if len(shape) > 8 or not all(type(d) is int and 0 < d <= MAX_ELEMENTS for d in shape):
         raise GraphError(f"{where}: a shape has at most 8 positive sizes, found {ascii(shape)[:MAX_NAME]}")
+    dtype = _get(data, "dtype", str, where)
+    dtype = INT8X4 if dtype == _UINT8X4 else dtype
     q = None
     if "scale" in data or "zero" in data:
-        q = QParams(_get(data, "scale", float, where), _get(data, "zero", int, where))
-    dtype = _get(data, "dtype", str, where)
-    return TensorType(tuple(shape), INT8X4 if dtype == _UINT8X4 else dtype, q)
+        q = QParams(_get(data, "scale", float, where), _get(data, "zero", int, where), dtype)
+    return TensorType(tuple(shape), dtype, q)
 
 
 def _attr(name: str, value: Any, where: str) -> Any:

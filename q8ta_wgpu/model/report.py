@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Graph, Node
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, RANGES, Graph, Node
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,8 @@ class Report:
     """The outcome of compilation.
 
     Attributes:
-        int8: compute nodes per operator, with the stages behind a weighted sum, that run in int8.
+        int8: compute nodes per operator, with the stages behind a weighted sum, that run in int8 or int16.
+        int16: how many values of nodes are int16.
         float32: compute nodes per operator that run in float32.
         islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
         borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
@@ -23,6 +24,7 @@ class Report:
     """
 
     int8: dict[str, int]
+    int16: int
     float32: dict[str, int]
     islands: tuple[str, ...]
     borders: int
@@ -52,7 +54,8 @@ class Report:
         before_int8 = _before_int8(graph)
         islands = tuple(name for name in float_nodes if after_int8[name] and name in before_int8)
         weights = sum(array.nbytes for array in graph.constants.values())
-        return Report(dict(int8), dict(floats), islands, borders, not floats, weights, tuple(graph.notes))
+        int16 = sum(graph.types[node.output].dtype == INT16X4 for node in graph.nodes)
+        return Report(dict(int8), int16, dict(floats), islands, borders, not floats, weights, tuple(graph.notes))
 
     def __str__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
@@ -61,6 +64,7 @@ class Report:
         total = sum(self.int8.values()) + sum(self.float32.values())
         lines = [
             f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8) or 'none'}",
+            *([f"{self.int16} values between nodes are int16"] if self.int16 else []),
             f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
             f"{len(self.islands)} float islands between int8 values"
             + (f": {', '.join(self.islands)}" if self.islands else ""),
@@ -80,7 +84,7 @@ def _described(node: Node) -> str:
 
 def _reads_int8(graph: Graph, node: Node) -> bool:
     """Whether a node computes with int8: activations, or the weights of what quantizes its float32 input itself."""
-    return any(graph.types[name].dtype in (INT8, INT8X4) for name in node.inputs)
+    return any(graph.types[name].dtype in (INT8, *RANGES) for name in node.inputs)
 
 
 def _reads_float(graph: Graph, node: Node) -> bool:
@@ -92,6 +96,6 @@ def _before_int8(graph: Graph) -> set[str]:
     """Values from which an int8 value is computed."""
     before: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.output in before or graph.types[node.output].dtype == INT8X4 or _reads_int8(graph, node):
+        if node.output in before or graph.types[node.output].dtype in RANGES or _reads_int8(graph, node):
             before.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
     return before

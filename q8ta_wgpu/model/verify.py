@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, UINT8, Graph, Node, TensorType
-from q8ta_wgpu.ir.op import MAX_WORK, Op
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, UINT8, Graph, Node, TensorType
+from q8ta_wgpu.ir.op import INT16_RANGE, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
 RUNNABLE = "runnable"
 """The stage a model file holds. Every operator has a kernel, constant operands are constants whose values the kernels
 can rely on, no value has more than MAX_ELEMENTS elements and no dispatch takes more than MAX_WORK steps, and only
-float32 and int8x4 values go in and out."""
+float32, int8x4 and int16x4 values go in and out."""
 
 MAX_ELEMENTS = 1 << 31
 """Elements one value may have: u32 addresses, and what no device could bind is refused before it is allocated."""
@@ -51,8 +51,9 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
             raise GraphError(f"input {name} is also {'a constant' if name in graph.constants else 'another input'}")
         seen.add(name)
     for name in (*graph.inputs, *graph.outputs):
-        if graph.types[name].dtype not in (FLOAT32, INT8X4):
-            raise GraphError(f"{name} goes in or out, so it must be float32 or int8x4, found {graph.types[name]}")
+        if graph.types[name].dtype not in (FLOAT32, *RANGES):
+            wanted = " or ".join((FLOAT32, *RANGES))
+            raise GraphError(f"{name} goes in or out, so it must be {wanted}, found {graph.types[name]}")
     for name in graph.uint8:
         if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
             raise GraphError(f"{name} is given as uint8, so it must be an input alone, of scale 1 and zero point -128")
@@ -78,8 +79,12 @@ def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str,
         shape, dtype = op.check(inputs, node.attrs)
     except GraphError as error:
         raise GraphError(f"{what}: {error}") from None
-    if (found.shape, found.dtype) != (shape, dtype):
+    if found.shape != shape or found.dtype not in (dtype, *op.results):
         raise GraphError(f"{what} gives {_type_text(shape, dtype)}, its type says {found}")
+    if found.q and op.schema.get("lo") is INT16_RANGE:
+        (low, high), (lo, hi) = found.q.range, (node.attrs["lo"], node.attrs["hi"])
+        if lo < low or hi > high:
+            raise GraphError(f"{what} has the range {lo}..{hi}, its result is {found.dtype}: {low}..{high}")
     moving = [t for i, t in enumerate(inputs) if not op.operand(i, node.attrs).constant]
     if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in moving):
         raise GraphError(f"{what} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
@@ -67,7 +67,7 @@ class _Builder:
             raise DeviceError(too_large(what, size, self.target))
 
     def _bytes(self, t: TensorType, name: str) -> int:
-        return max(16, -(-4 * word_count(t.shape, self.plan.layouts[name]) // 16) * 16)
+        return max(16, -(-t.stored_bytes(self.plan.layouts[name]) // 16) * 16)
 
     def add(self, step: Step) -> None:
         """Links one step and appends its dispatch."""
@@ -76,14 +76,14 @@ class _Builder:
         params = link.fields(kernel, op, call, words)
         text = link.link(kernel, op, call, step.variant.reads, out, params, self.target)
         buffers: list[BufferRef] = []
-        moved = 4 * words
+        moved = call.output.stored_bytes(out)
         for position, (name, layout) in enumerate(zip(step.node.inputs, step.variant.reads, strict=True)):
             if name in self.graph.constants:
                 buffers.append(("constant", self._constant(step, position, name, layout)))
                 moved += int(self.constants[buffers[-1][1]].nbytes)
             else:
                 buffers.append(("slot", self.slot[name]))
-                moved += 4 * word_count(call.inputs[position].shape, layout or self.plan.layouts[name])
+                moved += call.inputs[position].stored_bytes(layout or self.plan.layouts[name])
         buffers.append(("slot", self.slot[step.node.output]))
         self.dispatches.append(
             Dispatch(
@@ -111,7 +111,7 @@ class _Builder:
         key = (name, layout) if prepack is None else (name, prepack, step.call)
         if key not in self.constant_index:
             array = self.graph.constants[name]
-            if layout is not None and self.graph.types[name].dtype == INT8X4:
+            if layout is not None and self.graph.types[name].q:
                 array = pack(array, layout)
             elif prepack is not None:
                 array = prepack(step.call, array)
@@ -125,7 +125,7 @@ class _Builder:
         buffer: BufferRef = (
             ("slot", self.slot[name]) if name in self.slot else ("constant", self._output_constant(name, layout))
         )
-        return Port(name, t.shape, t.dtype, layout.short, buffer, 4 * word_count(t.shape, layout))
+        return Port(name, t.shape, t.dtype, layout.short, buffer, t.stored_bytes(layout))
 
     def _output_constant(self, name: str, layout: Layout) -> int:
         array = self.graph.constants[name]

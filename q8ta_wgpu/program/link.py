@@ -4,11 +4,13 @@ A kernel names the file its `main` is in and, where several files define a name,
 or `name=meaning` for one name; every other name is found by itself (q8ta_wgpu/program/wgsl.py holds the index). Only
 what is reached is written, a comment above each definition saying where it stands.
 
-For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, int8
-only), `x_at(p)` (the element as i32 or f32) and, where result and operand are int8, `x_word_of(word)` (its word for a
-result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and Element
-(the type of its elements: i32 or f32). Behind a weighted sum, `x_quad(m, quad)` is the word of row m of an operand that
-lies as the result does, `y_quad(m, quad)` the index of the result's; an epilogue brings the hooks its stages fill.
+For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, of
+integers only), `x_at(p)` (the element as i32 or f32) and, where result and operand are integers, `x_word_of(word)` (its
+word for a result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and
+Element (the type of its elements: i32 or f32). A word is four elements: a u32 of int8, a vec2<u32> of int16. `x_Word`
+is its type, `x_lanes(word)` its elements, for the result `Word` and `packed(elements)`. Behind a weighted sum,
+`x_quad(m, quad)` is the elements in row m of an operand that lies as the result does, `y_quad(m, quad)` the index of
+the result's word; an epilogue brings the hooks its stages fill.
 Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as vectors of four instead.
 Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is what its buffer holds at an index. A synced
 kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are equal, everything is bound as vectors
@@ -25,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.errors import LinkError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Call
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Call
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, packed_axis
 from q8ta_wgpu.ir.op import Op, dims
@@ -35,8 +37,10 @@ from q8ta_wgpu.program.unroll import constants, unroll
 from q8ta_wgpu.program.wgsl import DIRECTIVES, Definition, definitions, files, scan
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
-_BUFFER = {INT8X4: "u32", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
-_ELEMENT = {INT8X4: "i32", FLOAT32: "f32"}
+_BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
+_ELEMENT = {INT8X4: "i32", INT16X4: "i32", FLOAT32: "f32"}
+_SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
+_LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
 
 @dataclass(frozen=True)
@@ -71,19 +75,24 @@ def _axis(layout: Layout) -> str:
 def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
     name = binding.name
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{_element(name, binding.dtype, wide)}>;"]
+    if binding.dtype in RANGES:
+        word, unpack = _BUFFER[binding.dtype], f"unpack{_SUFFIX[binding.dtype]}"
+        lines.append(f"alias {name}_Word = {word};")
+        lines.append(f"fn {name}_lanes(word: {word}) -> vec4<i32> {{ return {unpack}(word); }}")
     if binding.at_result and binding.layout is not None:
         index = _quad_index(name, binding.layout)
-        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> u32 {{ return {name}[{index}]; }}")
+        unpack = f"unpack{_SUFFIX[binding.dtype]}"
+        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> vec4<i32> {{ return {unpack}({name}[{index}]); }}")
     if binding.layout is None or name in wide:
         return lines
     lines.append(
         f"fn {name}_index(p: vec4<u32>) -> u32 {{ return index_{binding.layout.short}(p, params.{name}_dims); }}"
     )
-    if binding.dtype == INT8X4:
-        axis = _axis(binding.layout)
+    if binding.dtype in RANGES:
+        axis, word = _axis(binding.layout), _BUFFER[binding.dtype]
         lines += [
-            f"fn {name}_word(p: vec4<u32>) -> u32 {{ return {name}[{name}_index(p)]; }}",
-            f"fn {name}_at(p: vec4<u32>) -> i32 {{ return lane({name}_word(p), p.{axis} % 4u); }}",
+            f"fn {name}_word(p: vec4<u32>) -> {word} {{ return {name}[{name}_index(p)]; }}",
+            f"fn {name}_at(p: vec4<u32>) -> i32 {{ return {_LANE[binding.dtype]}({name}_word(p), p.{axis} % 4u); }}",
         ]
     else:
         lines.append(f"fn {name}_at(p: vec4<u32>) -> f32 {{ return {name}[{name}_index(p)]; }}")
@@ -97,10 +106,11 @@ def _quad_index(name: str, layout: Layout) -> str:
     return f"index_{layout.short}(position(m, quad), params.{name}_dims)"
 
 
-def _counterpart(name: str, same: bool) -> str:
+def _counterpart(binding: Binding, same: bool) -> str:
     """The operand's word at the place of a word of the result: the same one where shape and layout are the same."""
+    name = binding.name
     place = "word" if same else f"{name}_index(y_coord(word))"
-    return f"fn {name}_word_of(word: u32) -> u32 {{ return {name}[{place}]; }}"
+    return f"fn {name}_word_of(word: u32) -> {_BUFFER[binding.dtype]} {{ return {name}[{place}]; }}"
 
 
 def _element(name: str, dtype: str, wide: Sequence[str]) -> str:
@@ -124,7 +134,9 @@ def _variadic(op: Op, operands: Sequence[Binding], wide: Sequence[str]) -> list[
 
 
 def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, ...]:
-    """What a synced kernel binds as vectors: everything, where every index of its operands is the result's."""
+    """What a synced kernel binds as vectors: everything, where all is int8 and every index is the result's."""
+    if any(t.dtype == INT16X4 for t in (*call.inputs, call.output)):
+        return ()
     activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
     if any((layout, shape) != (out, call.output.shape) for _, layout, shape in activations):
         return ()
@@ -134,26 +146,33 @@ def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, 
 def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
     """What words.wgsl asks for, made from `combine`: an item is a word, or a vector of four."""
     names = [b.name for b in operands if b.layout]
-    item = "vec4<u32>" if wide else "u32"
+    items = ", ".join(f"{name}: {'vec4<u32>' if wide else f'{name}_Word'}" for name in names)
     loads = ", ".join(f"{name}[at]" if wide else f"{name}_word_of(at)" for name in names)
     lanes = [f"combine({', '.join(f'v.{name}.{lane}' for name in names)})" for lane in "xyzw"]
     result = f"vec4<u32>({', '.join(lanes)})" if wide else f"combine({', '.join(f'v.{name}' for name in names)})"
     return [
         f"const ITEM_WORDS = {4 if wide else 1}u;",
         f"const ITEMS = {2 if wide else 8}u;",
-        f"struct Loaded {{ {', '.join(f'{name}: {item}' for name in names)} }}",
+        f"struct Loaded {{ {items} }}",
         f"fn load(at: u32) -> Loaded {{ return Loaded({loads}); }}",
-        f"fn result(v: Loaded) -> {item} {{ return {result}; }}",
+        f"fn result(v: Loaded) -> {'vec4<u32>' if wide else 'Word'} {{ return {result}; }}",
     ]
 
 
 def _result(dtype: str, layout: Layout, slot: int, wide: Sequence[str]) -> list[str]:
     buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, wide)}>;"
     step = ["0u"] * 4
-    if dtype == INT8X4:
+    stored = []
+    if dtype in RANGES:
         step[packed_axis(layout)] = "1u"
+        pack = f"pack{_SUFFIX[dtype]}"
+        stored = [
+            f"alias Word = {_BUFFER[dtype]};",
+            f"fn packed(elements: vec4<i32>) -> Word {{ return {pack}(elements); }}",
+        ]
     return [
         buffer,
+        *stored,
         f"alias Element = {_ELEMENT[dtype]};",
         f"fn y_index(p: vec4<u32>) -> u32 {{ return index_{layout.short}(p, params.y_dims); }}",
         f"fn y_coord(word: u32) -> vec4<u32> {{ return coord_{layout.short}(word, params.y_dims); }}",
@@ -192,8 +211,8 @@ def link(
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
     as `target` takes it fastest.
 
-    An epilogue brings its hooks. Some stems name a choice: `map` is the one for the result's dtype, `dot` the packed or
-    the emulated dot product.
+    An epilogue brings its hooks. Some stems name a choice: `map` is the one for a float32 or a packed result, `dot` the
+    packed or the emulated dot product.
     """
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
@@ -204,8 +223,8 @@ def link(
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
         given += _operand(binding, slot, wide)
         words = binding.layout is not None and binding.name not in wide
-        if words and binding.dtype == call.output.dtype == INT8X4:
-            given.append(_counterpart(binding.name, binding.layout == out and t.shape == call.output.shape))
+        if words and binding.dtype in RANGES and call.output.dtype in RANGES:
+            given.append(_counterpart(binding, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
         given += _variadic(op, operands, wide)
     if kernel.synced:
@@ -213,12 +232,13 @@ def link(
     given += _result(call.output.dtype, out, len(operands), wide)
     given.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     after = call.attrs.get("epilogue")
-    if after and call.output.dtype == INT8X4:
+    if after and call.output.dtype in RANGES:
         given.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
     stems = (dot if stem == "dot" else stem for stem in (*source, *(after.source if after else ())))
-    chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{call.output.dtype}" for stem in stems)
+    kind = "packed" if call.output.dtype in RANGES else call.output.dtype
+    chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
     try:
         return _module(chosen, tuple(given), kernel.unrolled(target))
     except LinkError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, Array, Graph
 from q8ta_wgpu.ir.layout import Layout, pack, unpack
 from q8ta_wgpu.program.program import Port
 
@@ -81,13 +81,15 @@ def as_array(name: str, value: Any) -> Array:
 def words(ports: Sequence[Port], given: Mapping[str, Array]) -> list[Array]:
     """What is uploaded for input ports, in their order."""
     return [
-        pack(given[port.name], _LAYOUTS[port.layout]) if port.dtype == INT8X4 else given[port.name] for port in ports
+        pack(given[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else given[port.name] for port in ports
     ]
 
 
 def from_words(ports: Sequence[Port], found: Sequence[Array]) -> list[Array]:
     """The arrays that output ports hold."""
     return [
-        unpack(w, port.shape, _LAYOUTS[port.layout]) if port.dtype == INT8X4 else w.reshape(port.shape)
+        unpack(w, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype])
+        if port.dtype in RANGES
+        else w.reshape(port.shape)
         for w, port in zip(found, ports, strict=True)
     ]

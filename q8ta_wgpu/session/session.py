@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import INT8, INT8X4, Graph
+from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, MATRIX_WORK, Target
 from q8ta_wgpu.kernels import OPS
@@ -111,7 +111,7 @@ class Session:
         started = time.perf_counter()
         graph = self.model.graph
         self.device = open_device(device, matrix_work=_has_matrix_work(graph))
-        if any(t.dtype in (INT8, INT8X4) for t in graph.types.values()) and self.device.contract:
+        if any(t.dtype in (INT8, *RANGES) for t in graph.types.values()) and self.device.contract:
             raise DeviceError(
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"

@@ -13,7 +13,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import Graph, Node
-from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Shape, word_count
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Shape
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -131,8 +131,7 @@ def largest_value(graph: Graph) -> int:
     sizes = []
     for name in values:
         t = graph.types[name]
-        layouts = INT8_LAYOUTS if t.q else ()
-        sizes.append(max([4 * word_count(t.shape, layout) for layout in layouts] or [4 * t.numel]))
+        sizes.append(max(t.stored_bytes(layout) for layout in (INT8_LAYOUTS if t.q else (ROW_MAJOR,))))
     return max(sizes)
 
 

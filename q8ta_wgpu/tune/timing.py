@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, RANGES, Array, Call, Graph, Node, TensorType
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
@@ -157,4 +157,5 @@ def _program(call: Call, constants: Mapping[int, Array], candidates: Sequence[Va
 def _random(rng: np.random.Generator, t: TensorType) -> Array:
     if t.dtype == FLOAT32:
         return rng.standard_normal(t.shape, np.float32)
-    return rng.integers(-128, 128, t.shape, np.int8)
+    low, high = RANGES.get(t.dtype, RANGES[INT8X4])
+    return rng.integers(low, high + 1, t.shape, DTYPES[t.dtype])

@@ -11,7 +11,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let word = id.y * groups.x * 64u + id.x;
   if (word >= params.words) { return; }
   let p = y_coord(word);
-  y[word] = pack4xI8(vec4<i32>(
+  y[word] = packed(vec4<i32>(
     compute_within(p),
     compute_within(p + Y_LANE),
     compute_within(p + 2u * Y_LANE),

@@ -4,16 +4,22 @@ fn compute(p: vec4<u32>) -> i32 {
 }
 
 // apply(a, b) on the lanes of two words.
-fn combine(a: u32, b: u32) -> u32 {
-  let left = unpack4xI8(a);
-  let right = unpack4xI8(b);
-  return pack4xI8(vec4<i32>(
+fn combine(a: a_Word, b: b_Word) -> Word {
+  let left = a_lanes(a);
+  let right = b_lanes(b);
+  return packed(vec4<i32>(
     apply(left.x, right.x), apply(left.y, right.y), apply(left.z, right.z), apply(left.w, right.w)));
 }
 
 // params.offset is minus the zero points times their multipliers: sums wrap modulo 2^32, the whole of one fits.
 fn q8ta_add(a: i32, b: i32) -> i32 {
   let v = a * params.a_multiplier + (b * params.b_multiplier + params.offset);
+  return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
+}
+
+// Of operands of int8 or int16.
+fn q16ta_add(a: i32, b: i32) -> i32 {
+  let v = scaled_term(a - params.a_zero, params.a_multiplier) + scaled_term(b - params.b_zero, params.b_multiplier);
   return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
 }
 

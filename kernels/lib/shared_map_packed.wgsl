@@ -13,6 +13,6 @@ fn main(@builtin(local_invocation_index) thread: u32,
   if (lane == 0u) { elements[thread / LANES] = finish(p, whole); }
   workgroupBarrier();
   if (thread == 0u && word < params.words) {
-    y[word] = pack4xI8(vec4<i32>(elements[0], elements[1], elements[2], elements[3]));
+    y[word] = packed(vec4<i32>(elements[0], elements[1], elements[2], elements[3]));
   }
 }

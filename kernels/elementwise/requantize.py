@@ -1,0 +1,59 @@
+"""q8ta_requantize: int8 or int16 values at another scale, zero point or dtype. From int8 to int8 it is a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import Kernel, Params, eight_words
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, reads_same_place
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return types[0].shape, INT8X4
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    q = call.output.q
+    assert q is not None
+    steps = arithmetic.scaled_term(arrays[0].astype(np.int64) - call.zeros[0], call.attrs["multiplier"])
+    return arithmetic.saturate(steps, q.zero, call.attrs["lo"], call.attrs["hi"], q.dtype)
+
+
+def _params(call: Call) -> Params:
+    assert call.output.q is not None
+    return {
+        "x_zero": np.int32(call.zeros[0]),
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+        "multiplier": np.float32(call.attrs["multiplier"]),
+    }
+
+
+OPS = (
+    Op(
+        name="q8ta_requantize",
+        operands=(Operand("x", dtypes=INTEGERS),),
+        infer=_infer,
+        results=(INT16X4,),
+        reference=_reference,
+        reads=reads_same_place,
+        schema={**WIDE_RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
+        kernels=(
+            Kernel(
+                "q8ta_requantize",
+                ("requantize", "words"),
+                (ANY_INT8,),
+                ANY_INT8,
+                synced=True,
+                threads=eight_words,
+                params=_params,
+            ),
+        ),
+    ),
+)
