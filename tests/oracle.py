@@ -91,6 +91,13 @@ def _upsample_nearest(a: Attrs, x: Tensor) -> Tensor:
     return y.double().reshape(*x.shape[:-2], *size)
 
 
+def _upsample_bilinear(a: Attrs, x: Tensor) -> Tensor:
+    size = [s or int(d * f) for d, s, f in zip(x.shape[-2:], a["size"], a["scale"], strict=True)]
+    scales = [None if s else f for s, f in zip(a["size"], a["scale"], strict=True)]
+    y: Tensor = torch.ops.aten.upsample_bilinear2d(_image(x), size, a["align_corners"], *scales)
+    return y.reshape(*x.shape[:-2], *size)
+
+
 def _view(a: Attrs, x: Tensor) -> Tensor:
     """0 keeps the dimension at its place from the left, -2 from the right."""
     rank = len(a["shape"])
@@ -174,6 +181,7 @@ TORCH: Mapping[str, Function] = {
     "channel_shuffle": lambda a, x: F.channel_shuffle(x, a["groups"]),
     "slice": _slice,
     "upsample_nearest": _upsample_nearest,
+    "upsample_bilinear": _upsample_bilinear,
     "view": _view,
     "q8ta_clone": lambda _, x: x.clone(),
 }

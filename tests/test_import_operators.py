@@ -299,6 +299,26 @@ def test_upsample(shape: tuple[int, ...], option: dict[str, Any]) -> None:
         np.testing.assert_array_equal(flat(session(x))[0], F.interpolate(x, **option).numpy())
 
 
+@pytest.mark.parametrize(
+    ("shape", "option"),
+    [
+        ((2, 5, 3, 7), {"scale_factor": 2, "mode": "bilinear"}),
+        ((2, 5, 3, 7), {"size": (8, 13), "mode": "bilinear", "align_corners": True}),
+        ((2, 5, 3, 7), {"scale_factor": (1.7, 0.6), "mode": "bilinear"}),
+        ((2, 5, 3, 7), {"scale_factor": 1.7, "mode": "bilinear", "recompute_scale_factor": True}),
+        ((2, 5, 7), {"size": 11, "mode": "linear"}),
+    ],
+)
+def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any]) -> None:
+    """Mixed rows and columns of images and sequences, on the reference and on the GPU."""
+    x = data(*shape)
+    model = imported(lambda x: F.interpolate(x, **option), x)
+    for device in ("reference", "llvmpipe"):
+        with Session(model, device) as session:
+            expected = F.interpolate(x.double(), **option).numpy()
+            np.testing.assert_allclose(flat(session(x))[0], expected, rtol=2e-5, atol=2e-3, err_msg=device)
+
+
 RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "flatten_batch": (lambda x: x.flatten(1), (2, 5, 3, 7), (3, 5, 3, 7)),
     "flatten_size": (lambda x: x.flatten(2).transpose(1, 2), (2, 5, 3, 7), (1, 5, 4, 9)),
@@ -318,6 +338,11 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "select": (lambda x: x[:, 1] + x[:, -1], (2, 5, 3, 7), (3, 5, 4, 7)),
     "stack": (lambda x: torch.stack([x, x], 1), (2, 5, 3), (3, 7, 3)),
     "upsample": (lambda x: F.interpolate(x, scale_factor=1.5), (2, 5, 4, 6), (1, 5, 7, 9)),
+    "upsample_bilinear": (
+        lambda x: F.interpolate(F.avg_pool2d(x, 2), x.shape[-2:], mode="bilinear"),
+        (2, 5, 4, 6),
+        (1, 5, 8, 10),
+    ),
     "upsample_as": (lambda x: F.interpolate(F.avg_pool2d(x, 2), size=x.shape[-2:]), (2, 5, 4, 6), (1, 5, 8, 10)),
     "pad": (lambda x: F.pad(x, (1, 2, 3, 0)), (2, 5, 4, 6), (1, 5, 7, 9)),
     "shuffles": (lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2), (2, 8, 4, 6), (1, 8, 7, 9)),
@@ -339,7 +364,7 @@ def test_reshape(name: str) -> None:
     model = imported(function, data(*old)).reshape(new)
     x = data(*new)
     (found,) = flat(Session(model, "reference")(x))
-    np.testing.assert_allclose(found, flat(function(x))[0], rtol=1e-6)
+    np.testing.assert_allclose(found, flat(function(x))[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,25 @@ from q8ta_wgpu.kernels.lib import channels
 LARGEST_SCALE = 1024.0
 
 
-def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    x = types[0].shape
+SIZES = {
+    "scale": Attr("floats", low=1 / LARGEST_SCALE, high=LARGEST_SCALE, length=2),
+    "size": Attr("ints", low=0, high=MAX_EXTENT, length=2),
+}
+"""How large rows and columns become: a size each, or 0 and a factor."""
+
+
+def resized(name: str, x: Shape, attrs: Attrs) -> Shape:
+    """The shape of the result of operator `name`."""
     if len(x) < 3:
-        raise GraphError(f"upsample_nearest needs (..., H, W) with at least three dimensions, found {x}")
+        raise GraphError(f"{name} needs (..., H, W) with at least three dimensions, found {x}")
     found = [s or math.floor(d * f) for d, s, f in zip(x[-2:], attrs["size"], attrs["scale"], strict=True)]
     if any(not 1 <= d <= MAX_EXTENT for d in found):
-        raise GraphError(f"upsample_nearest of {x} by {list(attrs['scale'])} gives {found}")
-    return (*x[:-2], *found), types[0].dtype
+        raise GraphError(f"{name} of {x} by {list(attrs['scale'])} gives {found}")
+    return (*x[:-2], *found)
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return resized("upsample_nearest", types[0].shape, attrs), types[0].dtype
 
 
 def _step(attrs: Attrs, axis: int, extent: int, size: int) -> np.float32:
@@ -72,8 +83,11 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | No
     return (first // int(factor), last // int(factor)) if whole and len(call.output.shape) == 4 else None
 
 
-def _import(exact: bool, spatial: int) -> Import:
-    """The .vec overloads hold lists, the others a number for each dimension.
+def importer(op: str, spatial: int, **attrs: bool) -> Import:
+    """The import of a resizing operator with these attributes, and those of SIZES that a call gives; align_corners is
+    taken from the call.
+
+    The .vec overloads hold lists, the others a number for each dimension.
 
     A size that is a whole multiple of the input is imported as a factor: most networks compute it from the size of
     another value, and then it follows when the model is reshaped.
@@ -94,14 +108,16 @@ def _import(exact: bool, spatial: int) -> Import:
             elif factor:
                 raise b.refuse(f"its size {size} and its scale {factor} for {extent} elements contradict each other")
         lead = [1.0] * (2 - spatial)
-        attrs = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], "exact": exact}
-        return b.emit("upsample_nearest", (x,), attrs)
+        given = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], **attrs}
+        if "align_corners" in args:
+            given["align_corners"] = bool(args["align_corners"])
+        return b.emit(op, (x,), given)
 
     return rule
 
 
 _ATEN = {
-    f"aten.{name}{spatial}d.{overload}": _import(exact, spatial)
+    f"aten.{name}{spatial}d.{overload}": importer("upsample_nearest", spatial, exact=exact)
     for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
     for spatial in (1, 2)
     for overload in ("vec", "default")
@@ -113,11 +129,7 @@ OPS = (
         operands=(Operand("x", dtypes=EITHER),),
         infer=_infer,
         reference=_reference,
-        schema={
-            "scale": Attr("floats", low=1 / LARGEST_SCALE, high=LARGEST_SCALE, length=2),
-            "size": Attr("ints", low=0, high=MAX_EXTENT, length=2),
-            "exact": Attr("bool"),
-        },
+        schema={**SIZES, "exact": Attr("bool")},
         kernels=(
             channels.kernel(
                 "upsample_nearest.channels",

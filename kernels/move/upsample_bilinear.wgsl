@@ -1,0 +1,67 @@
+// Bilinear resizing: each result element is a mix of two rows and two columns of the input. Places are fixed point,
+// FRACTION_BITS below an element, so that every device mixes the same elements by the same weights.
+
+struct Tap { first: u32, second: u32, weight: i32 }
+
+// What result place `place` mixes along a dimension: step.x and step.y are its step in 2^-18 and 2^-31 elements.
+fn tap(place: u32, step: vec2<u32>, start: i32, extent: u32) -> Tap {
+  let at = u32(max(i32(place * step.x + ((place * step.y) >> 13u)) + start, 0));
+  let first = min(at >> 18u, extent - 1u);
+  return Tap(first, min(first + 1u, extent - 1u), i32(at & 0x3ffffu));
+}
+
+fn row_tap(p: vec4<u32>) -> Tap { return tap(p.z, params.steps.xy, params.start_h, params.x_dims.z); }
+fn column_tap(p: vec4<u32>) -> Tap { return tap(p.w, params.steps.zw, params.start_w, params.x_dims.w); }
+
+fn upsample_bilinear(p: vec4<u32>) -> f32 {
+  let h = row_tap(p);
+  let w = column_tap(p);
+  let across = f32(w.weight) / 262144.0;
+  let top = mix(x_at(vec4<u32>(p.xy, h.first, w.first)), x_at(vec4<u32>(p.xy, h.first, w.second)), across);
+  let bottom = mix(x_at(vec4<u32>(p.xy, h.second, w.first)), x_at(vec4<u32>(p.xy, h.second, w.second)), across);
+  return mix(top, bottom, f32(h.weight) / 262144.0);
+}
+
+fn q8ta_upsample_bilinear(p: vec4<u32>) -> i32 {
+  let h = row_tap(p);
+  let w = column_tap(p);
+  let top = across(x_at(vec4<u32>(p.xy, h.first, w.first)), x_at(vec4<u32>(p.xy, h.first, w.second)), w.weight);
+  let bottom = across(x_at(vec4<u32>(p.xy, h.second, w.first)), x_at(vec4<u32>(p.xy, h.second, w.second)), w.weight);
+  return mixed(top, bottom, h.weight);
+}
+
+const ITEMS = 1u;
+
+fn words_of(p: vec4<u32>) -> Words {
+  let h = row_tap(p);
+  let w = column_tap(p);
+  let top_left = raised(x_group(p.x, h.first, w.first, p.y));
+  let top_right = raised(x_group(p.x, h.first, w.second, p.y));
+  let left = raised(x_group(p.x, h.second, w.first, p.y));
+  let right = raised(x_group(p.x, h.second, w.second, p.y));
+  return corner_lane(top_left.a, top_right.a, left.a, right.a, w.weight, h.weight) |
+         (corner_lane(top_left.b, top_right.b, left.b, right.b, w.weight, h.weight) << Words(8u)) |
+         (corner_lane(top_left.c, top_right.c, left.c, right.c, w.weight, h.weight) << Words(16u)) |
+         (corner_lane(top_left.d, top_right.d, left.d, right.d, w.weight, h.weight) << Words(24u));
+}
+
+// One channel of every word from its four corners, each in the highest byte of its lane.
+fn corner_lane(top_left: Ints, top_right: Ints, left: Ints, right: Ints, w: i32, h: i32) -> Words {
+  let byte = Words(24u);
+  let top = across(top_left >> byte, top_right >> byte, w);
+  let bottom = across(left >> byte, right >> byte, w);
+  return bitcast<Words>(mixed(top, bottom, h)) & Words(0xffu);
+}
+
+// Two elements of a row, in 2^-11 steps above the zero point.
+fn across(a: Ints, b: Ints, weight: i32) -> Ints {
+  return ((a - params.x_zero) * Ints(262144) + (b - a) * weight + 64) >> Words(7u);
+}
+
+// Two rows by a weight in 2^-18, in 2^-20 steps: the weight in halves of nine bits, so that no product passes int32.
+fn mixed(top: Ints, bottom: Ints, weight: i32) -> Ints {
+  let apart = bottom - top;
+  let v = top * Ints(512) + apart * (weight >> 9u) + ((apart * (weight & 511)) >> Words(9u));
+  let steps = Ints(round(clamp(Floats(v) * params.multiplier, Floats(-1024.0), Floats(1024.0))));
+  return clamp(steps + params.zero, Ints(params.lo), Ints(params.hi));
+}
