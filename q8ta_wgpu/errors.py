@@ -1,8 +1,28 @@
 """The one tree of errors. A message names the value found, the value expected, where, and the way out."""
 
 
+MAX_MESSAGE = 4000
+"""Characters of a message: of a longer one the middle is left out. What was found comes first, the way out last."""
+
+MAX_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """What a caller gave, in a message: its repr, which sends nothing to a terminal, cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python writes, or somebody's own __repr__
+        text = f"an unprintable {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
 class Q8taError(Exception):
     """Base of every error this library raises on purpose."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        half = MAX_MESSAGE // 2
+        return text if len(text) <= MAX_MESSAGE else f"{text[:half]} … {text[-half:]}"
 
 
 class UnsupportedError(Q8taError):

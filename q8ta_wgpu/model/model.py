@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from q8ta_wgpu.errors import GraphError, InputError
+from q8ta_wgpu.errors import GraphError, InputError, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import file
@@ -39,7 +40,7 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Writes a .q8ta file; an existing file is replaced only once the new one is complete."""
-        file.save(self.graph, self.structure, Path(path))
+        file.save(self.graph, self.structure, _path(path, "save"))
 
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
         """The same model for inputs of other sizes: one shape per input, in order.
@@ -57,13 +58,15 @@ class Model:
             try:
                 sizes = tuple(operator.index(d) for d in shape)
             except TypeError:
-                raise InputError(f"the shape of input {name} must be a tuple of integers, found {shape!r}") from None
+                raise InputError(
+                    f"the shape of input {name} must be a tuple of integers, found {shown(shape)}"
+                ) from None
             if len(sizes) != len(old.shape) or min(sizes, default=1) < 1:
                 raise InputError(
-                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each at least 1, found {shape}"
+                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each at least 1, found {shown(shape)}"
                 )
             graph.types[name] = replace(old, shape=sizes)
-        wanted = ", ".join(str(tuple(shape)) for shape in shapes)
+        wanted = ", ".join(shown(tuple(shape)) for shape in shapes)
         for node in graph.nodes:
             types = tuple(graph.types[i] for i in node.inputs)
             try:
@@ -83,6 +86,12 @@ def load(path: str | Path) -> Model:
     """Reads a .q8ta file.
 
     Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, of another version, altered
-    (its checksum differs), or whose graph breaks a rule.
+    (its checksum differs), or whose graph breaks a rule; InputError where `path` is no path.
     """
-    return Model(*file.load(path))
+    return Model(*file.load(_path(path, "load")))
+
+
+def _path(path: object, verb: str) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"{verb} takes the path of a .q8ta file, found {type(path).__name__}")
+    return Path(path)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
 
@@ -14,14 +15,20 @@ def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[s
     """Values of the graph's outputs for arrays of its inputs; of every node if `keep`.
 
     Int8 values are int8 arrays in logical (row-major) order. Floats are torch's: NaN and infinities are results like
-    others, without a warning.
+    others, without a warning. Raises DeviceError where the host's memory does not suffice.
     """
     values: dict[str, Array] = {**graph.constants, **inputs}
     last = {name: node for node in graph.nodes for name in node.inputs}
     for node in graph.nodes:
         call = graph.call(node)
-        with np.errstate(all="ignore"):
-            values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
+        try:
+            with np.errstate(all="ignore"):
+                values[node.output] = np.asarray(OPS[node.op].reference(call, [values[name] for name in node.inputs]))
+        except MemoryError as error:
+            raise DeviceError(
+                f"the reference has no memory left for {node.output}{node.origin}, {graph.types[node.output]}: "
+                "take an adapter, or a smaller input (model.reshape)"
+            ) from error
         for name in set(node.inputs):
             if not keep and last[name] is node and name not in graph.outputs and name not in graph.constants:
                 del values[name]

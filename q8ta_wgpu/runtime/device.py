@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.errors import DeviceError, shown
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit, Target
 from q8ta_wgpu.runtime import engines, handles, probe
 from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, Engine, wgpu_errors
@@ -293,7 +293,7 @@ def _by_name(name: str | int | None) -> Device:
     if problems:
         raise DeviceError("; ".join(problems))
     listed = ", ".join(f"{i}: {text}" for i, text in enumerate(names))
-    raise DeviceError(f"no adapter is called {name!r}; there are {listed}")
+    raise DeviceError(f"no adapter is called {shown(name)}; there are {listed}")
 
 
 def _number(engine: Engine, adapter: Any) -> int:

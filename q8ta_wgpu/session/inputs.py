@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, Array, Graph
 from q8ta_wgpu.ir.layout import Layout, pack, unpack
 from q8ta_wgpu.program.program import Port
@@ -36,7 +36,7 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
     given: dict[str, Any] = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
-            raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(names)}")
+            raise InputError(f"the model has no input {shown(name)}; its inputs are {', '.join(names)}")
         if name in given:
             raise InputError(f"input {name!r} was given twice, by position and by name")
         given[name] = value
@@ -71,6 +71,8 @@ def as_array(name: str, value: Any) -> Array:
                 value = value.float()
         if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
+        if np.ma.is_masked(value):
+            raise ValueError("some of its elements are masked. Write array.filled(value)")
         return np.asarray(value)
     except Exception as error:
         raise InputError(

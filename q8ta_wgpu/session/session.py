@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.errors import DeviceError, InputError, shown
 from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, MATRIX_WORK, Target
@@ -89,7 +89,7 @@ class Session:
         if not hasattr(model, "graph"):
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
         if layouts not in POLICIES:
-            raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {layouts!r}")
+            raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
@@ -243,10 +243,10 @@ class Session:
         Raises DeviceError without timestamp queries, InputError as a call does.
         """
         arrays = inputs.arrays(self.model.graph, args, kwargs)
-        if not 1 <= repeats <= MAX_REPEATS or not 0 <= warmup <= MAX_REPEATS:
+        if not (_is_count(repeats, 1) and _is_count(warmup, 0)):
             raise InputError(
-                f"repeats must be at least 1 and warmup at least 0, both at most {MAX_REPEATS}, "
-                f"found {repeats} and {warmup}"
+                f"repeats must be an integer of at least 1 and warmup one of at least 0, both at most {MAX_REPEATS}, "
+                f"found {shown(repeats)} and {shown(warmup)}"
             )
         with self._lock:
             self._check_open()
@@ -279,3 +279,8 @@ class Session:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _is_count(value: object, least: int) -> bool:
+    """Whether a value is an integer that `Session.time` can repeat something by."""
+    return isinstance(value, int) and least <= value <= MAX_REPEATS

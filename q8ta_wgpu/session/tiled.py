@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Shape
 from q8ta_wgpu.ir.target import BASELINE
@@ -61,8 +61,8 @@ class TiledSession:
                 f"tiling takes a model of one 4-D input and one 4-D output, found {len(names)} inputs and "
                 f"{len(outputs)} outputs of shapes {', '.join(map(str, found))}"
             )
-        if max_bytes is not None and max_bytes < 1:
-            raise InputError(f"max_bytes must be at least 1, found {max_bytes}")
+        if max_bytes is not None and not (isinstance(max_bytes, int) and max_bytes > 0):
+            raise InputError(f"max_bytes must be an integer of at least 1, found {shown(max_bytes)}")
         if not (isinstance(device, str) and device == "reference"):
             from q8ta_wgpu.runtime.device import open_device
 
@@ -118,8 +118,8 @@ class TiledSession:
 def _strips(model: Model, shape: Shape) -> tuple[Graph, Graph]:
     """The model over all rows of the image and over all its columns, as narrow as it was compiled: what is read along
     one axis does not depend on the other, and the whole may be larger than any graph can be."""
-    if len(shape) != 4:
-        raise InputError(f"tiling takes the shape (n, c, h, w) of an image, found {shape}")
+    if not (isinstance(shape, Sequence) and len(shape) == 4):
+        raise InputError(f"tiling takes the shape (n, c, h, w) of an image, found {shown(shape)}")
     height, width = model.graph.types[model.graph.inputs[0]].shape[2:]
     n, c, h, w = shape
     return model.reshape((n, c, h, width)).graph, model.reshape((n, c, height, w)).graph

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -109,7 +110,10 @@ class Cache:
 def _read(path: Path, adapter: Mapping[str, str]) -> tuple[dict[str, float], str]:
     """The entries of a file, and what is wrong with it: nothing where there is none."""
     try:
-        with path.open("rb") as file:
+        # Without waiting: a pipe has nobody who writes.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return {}, "it is no regular file"
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return {}, ""
