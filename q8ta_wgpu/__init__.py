@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from q8ta_wgpu.errors import DeviceError, GraphError, InputError, ModelFileError, Q8taError, UnsupportedError
-from q8ta_wgpu.frontend.compile import compile
-from q8ta_wgpu.model.model import Model, load
-from q8ta_wgpu.session.session import Session
-from q8ta_wgpu.session.tiled import TiledSession
 
 if TYPE_CHECKING:
+    from q8ta_wgpu.frontend.compile import compile
     from q8ta_wgpu.frontend.quantize import quantize
     from q8ta_wgpu.frontend.quantizer import Quantizer
+    from q8ta_wgpu.model.model import Model, load
+    from q8ta_wgpu.session.session import Session
+    from q8ta_wgpu.session.tiled import TiledSession
 
 __version__ = "0.1.0"
 
@@ -41,11 +41,23 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`quantize` and `Quantizer` load torch when first used."""
-    if name in ("quantize", "Quantizer"):
-        try:
-            from q8ta_wgpu.frontend import quantize
-        except ModuleNotFoundError as error:
-            raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
-        return getattr(quantize, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Everything is loaded when it is first used: `quantize` and `Quantizer` alone load torch, and the command line
+    answers an interrupt from its first moment on."""
+    module: Any
+    match name:
+        case "Model" | "load":
+            from q8ta_wgpu.model import model as module
+        case "Session":
+            from q8ta_wgpu.session import session as module
+        case "TiledSession":
+            from q8ta_wgpu.session import tiled as module
+        case "compile":
+            from q8ta_wgpu.frontend import compile as module
+        case "quantize" | "Quantizer":
+            try:
+                from q8ta_wgpu.frontend import quantize as module
+            except ModuleNotFoundError as error:
+                raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(module, name)

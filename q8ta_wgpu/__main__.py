@@ -6,40 +6,38 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from q8ta_wgpu.commands.devices import devices
-from q8ta_wgpu.commands.run import run
-from q8ta_wgpu.commands.show import show
-from q8ta_wgpu.commands.time import time
-from q8ta_wgpu.commands.tune import tune
-from q8ta_wgpu.commands.wgsl import wgsl
-from q8ta_wgpu.errors import Q8taError
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES
+from q8ta_wgpu.errors import Q8taError, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, or 2 after an error told in one line on stderr."""
-    options = parser().parse_args(arguments)
+    """Runs one command and returns its exit code: 0, 2 after an error told in one line on stderr, 130 interrupted."""
     try:
-        options.command(options)
-        sys.stdout.flush()
+        try:
+            options = parser().parse_args(arguments)
+            options.command(options)
+        finally:
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()
     except Q8taError as error:
-        return _failed(error)
+        return _failed(str(error))
+    except MemoryError:
+        return _failed("there is not enough memory")
     except BrokenPipeError:  # `show net.q8ta | head`
         _drop_output()
     except OSError as error:  # a full disk behind stdout: files that are read and written have errors of their own
         _drop_output()
-        return _failed(error)
+        return _failed(str(error))
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _failed(error: Exception) -> int:
-    """Tells an error in one line. A file's name may hold what commands a terminal: it is shown, not sent."""
-    text = " ".join(str(error).split())
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    print(f"q8ta_wgpu: {shown}", file=sys.stderr)
+def _failed(message: str) -> int:
+    """Tells an error in one line."""
+    if sys.stderr is not None:
+        print(f"q8ta_wgpu: {printable(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
 
@@ -48,9 +46,25 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse's, which repeats what was given as it is: on a terminal that could be commands."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """Of the command line: each command, its arguments, and the function that runs it."""
-    made = argparse.ArgumentParser(prog="q8ta_wgpu", description="Int8 networks on any GPU.")
+    # Here, where an interrupt is answered: these imports take most of a short command's time.
+    from q8ta_wgpu.commands.devices import devices
+    from q8ta_wgpu.commands.run import run
+    from q8ta_wgpu.commands.show import show
+    from q8ta_wgpu.commands.time import time
+    from q8ta_wgpu.commands.tune import tune
+    from q8ta_wgpu.commands.wgsl import wgsl
+    from q8ta_wgpu.passes.layout_sync.plan import POLICIES
+
+    made = _Parser(prog="q8ta_wgpu", description="Int8 networks on any GPU.")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     device_help = "adapter number or part of its name, or 'reference' (default: the best adapter)"
 

@@ -1,6 +1,5 @@
 """The one tree of errors. A message names the value found, the value expected, where, and the way out."""
 
-
 MAX_MESSAGE = 4000
 """Characters of a message: of a longer one the middle is left out. What was found comes first, the way out last."""
 
@@ -12,8 +11,13 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # an integer of more digits than Python writes, or somebody's own __repr__
-        text = f"an unprintable {type(value).__name__}"
+        text = f"{type(value).__name__} that cannot be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def printable(text: str) -> str:
+    """A text of one line that a terminal shows: what would command it is written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class Q8taError(Exception):

@@ -196,7 +196,7 @@ def test_time(capsys: Captured) -> None:
     assert main(["time", "net.q8ta", "--repeats", "1", "--input", "x.npy"]) == 0
     capsys.readouterr()
     for repeats in ("0", "-1", "99999999999999"):
-        assert "repeats must be at least 1" in fails(capsys, "time", "net.q8ta", "--repeats", repeats)
+        assert "repeats must be an integer of at least 1" in fails(capsys, "time", "net.q8ta", "--repeats", repeats)
     assert "no timestamp queries" in fails(capsys, "time", "net.q8ta", "--device", "reference")
 
 
@@ -288,3 +288,76 @@ def test_as_a_program() -> None:
     assert closed.stderr.read() == ""
     assert closed.wait(60) == 0
     closed.stderr.close()
+
+
+def claiming(shape: str) -> bytes:
+    """An .npy file of one float whose header says that it has another shape."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(4)
+
+
+@pytest.mark.parametrize("shape", ["(100000000000,)", f"({'9' * 30},)", "(2147483648, 2147483648)", "(-4,)"])
+def test_an_input_that_claims_more_than_it_holds(shape: str, capsys: Captured, files: Path) -> None:
+    (files / "claims.npy").write_bytes(claiming(shape))
+    run = ("run", "net.q8ta", "--output", "y.npz", "--device", "reference", "--input")
+    assert "claims.npy is not a readable .npy file" in fails(capsys, *run, "claims.npy")
+
+
+def test_a_command_without_memory(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("q8ta_wgpu.commands.show.load", full)
+    assert "not enough memory" in fails(capsys, "show", "net.q8ta")
+
+
+def test_what_is_printed_commands_no_terminal(capsys: Captured) -> None:
+    """Names that were given, on both streams; a name that is no text as well."""
+    for name in ("red\x1b[31m.npz", "\udcff.npz"):
+        assert main(["run", "net.q8ta", "--input", "x.npy", "--output", name, "--device", "reference"]) == 0
+        assert capsys.readouterr().out.rstrip("\n").isprintable()
+    with pytest.raises(SystemExit):
+        main(["show", "net.q8ta", "red\x1b[31m"])
+    err = capsys.readouterr().err
+    assert "red\\x1b[31m" in err and "\x1b" not in err
+
+
+INTERRUPTED = """
+import runpy, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = ["show", "net.q8ta"]
+runpy.run_module("q8ta_wgpu", run_name="__main__")
+"""
+
+
+def test_an_interrupt_while_it_is_imported() -> None:
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a shell and a full device")
+@pytest.mark.parametrize(
+    ("command", "code", "error"),
+    [
+        ("show net.q8ta >&-", 0, ""),
+        ("show nothing.q8ta 2>&-", 2, ""),
+        ("--help >/dev/full", 2, "q8ta_wgpu: [Errno 28] No space left on device\n"),
+        ("show net.q8ta | true", 0, ""),
+    ],
+)
+def test_closed_and_full_streams(command: str, code: int, error: str) -> None:
+    text = f"set -o pipefail; {sys.executable} -m q8ta_wgpu {command}"
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        ["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    assert (done.returncode, done.stderr) == (code, error)

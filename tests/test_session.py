@@ -337,7 +337,7 @@ def test_time(session: Session) -> None:
     assert str(timing).count("\n") == len(session.program.dispatches) + 3
     with pytest.raises(InputError, match="missing: x"):
         session.time()
-    with pytest.raises(InputError, match="repeats must be at least 1"):
+    with pytest.raises(InputError, match="repeats must be an integer of at least 1"):
         session.time(small_input(), repeats=0)
     with pytest.raises(DeviceError, match="no timestamp queries"):
         Session(MODEL, "reference").time(small_input())

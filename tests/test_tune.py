@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import sys
 import threading
@@ -633,3 +634,13 @@ def test_random_networks_keep_their_bytes(vulkan: Device, monkeypatch: pytest.Mo
     found, _ = tuned(graph, monkeypatch, drawn(5))
     for a, b in zip(harness.run_poisoned(graph, inputs, found.plan, vulkan), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_in_the_place_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes to it: reading it would wait for ever."""
+    monkeypatch.setattr(tune_cache, "folder", lambda: tmp_path)
+    path = Cache.of({}).path
+    assert path is not None
+    os.mkfifo(path)
+    assert "it is no regular file" in Cache.of({}).note

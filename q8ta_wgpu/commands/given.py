@@ -63,8 +63,9 @@ def described(model: Model) -> str:
 def _read(file: str) -> Array:
     try:
         # Mapped: a header may claim more than there is, which would be allocated before it is missed.
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError) as error:
+        with np.errstate(over="raise"):
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, TypeError, ArithmeticError) as error:
         # numpy takes whatever is no .npy for a pickle, and says how to load it unsafely.
         reason = error.strerror if isinstance(error, OSError) else "write it with numpy.save(file, array)"
         raise InputError(f"{file or 'an empty name'} is not a readable .npy file of numbers: {reason}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from q8ta_wgpu.commands.given import described, device, inputs
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, printable
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.session.session import Session
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     texts = [f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(names, outputs, strict=True)]
-    print(f"{target}: {', '.join(texts)}, computed on {where}")
+    print(f"{printable(str(target))}: {', '.join(texts)}, computed on {where}")
 
 
 def _target(options: argparse.Namespace, model: Model) -> Path:

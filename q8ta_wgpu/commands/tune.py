@@ -7,7 +7,7 @@ import argparse
 import numpy as np
 
 from q8ta_wgpu.commands import given
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, printable
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
 
@@ -41,6 +41,6 @@ def _clear(device: str | None) -> None:
     opened = open_device(given.device(device))
     cache = Cache.of(opened.info)
     try:
-        print(f"removed {cache.path}" if cache.clear() else f"nothing was kept for {opened.name}")
+        print(f"removed {printable(str(cache.path))}" if cache.clear() else f"nothing was kept for {opened.name}")
     except OSError as error:
         raise InputError(f"cannot remove {cache.path}: {error.strerror or error}") from error

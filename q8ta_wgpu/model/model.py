@@ -13,7 +13,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.report import Report
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ class Model:
                 raise InputError(
                     f"the shape of input {name} must be a tuple of integers, found {shown(shape)}"
                 ) from None
-            if len(sizes) != len(old.shape) or min(sizes, default=1) < 1:
+            if len(sizes) != len(old.shape) or not all(0 < size <= MAX_ELEMENTS for size in sizes):
                 raise InputError(
-                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each at least 1, found {shown(shape)}"
+                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each from 1 to {MAX_ELEMENTS}, found "
+                    f"{shown(shape)}"
                 )
             graph.types[name] = replace(old, shape=sizes)
         wanted = ", ".join(shown(tuple(shape)) for shape in shapes)
