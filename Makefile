@@ -26,6 +26,7 @@ check: $(VENV)/ready
 
 unit: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan opengl swiftshader
+	@[ -z "$$CI" ] || .ci/browser $(RUN)
 	$(RUN) -m pytest -n 2 --dist loadgroup
 
 bench: $(VENV)/ready

@@ -1,4 +1,4 @@
-"""The command line: `python -m q8ta_wgpu devices | show FILE | run FILE | time FILE | tune FILE | wgsl ...`."""
+"""The command line: `python -m q8ta_wgpu devices | show | run | time | tune | wgsl | export-web`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     """Of the command line: each command, its arguments, and the function that runs it."""
     # Here, where an interrupt is answered: these imports take most of a short command's time.
     from q8ta_wgpu.commands.devices import devices
+    from q8ta_wgpu.commands.export_web import export_web
     from q8ta_wgpu.commands.run import run
     from q8ta_wgpu.commands.show import show
     from q8ta_wgpu.commands.time import time
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     device_help = "adapter number or part of its name, or 'reference' (default: the best adapter)"
 
     def command(does: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(does.__name__, help=about)
+        added = commands.add_parser(does.__name__.replace("_", "-"), help=about)
         added.set_defaults(command=does)
         return added
 
@@ -105,6 +106,10 @@ def parser() -> argparse.ArgumentParser:
     linked = command(wgsl, "print the WGSL of the dispatch that writes a value, or of a kernel")
     linked.add_argument("what", metavar="FILE VALUE | KERNEL", nargs="+")
     linked.add_argument("--device", help="link for this adapter (default: WebGPU's baseline limits)")
+
+    exported = command(export_web, "write a model for web pages")
+    exported.add_argument("file", metavar="FILE")
+    exported.add_argument("folder", metavar="FOLDER")
     return made
 
 

@@ -28,7 +28,7 @@ NAMES = {path.name for path in ROOT.glob("*")} | {
 KERNELS = {kernel.name for op in OPS.values() for kernel in op.kernels}
 SHORT = {"q8": q8ta_wgpu, "session": q8ta_wgpu.Session, "model": q8ta_wgpu.Model, "Op": Op, "Kernel": Kernel}
 SHORT |= {"Session": q8ta_wgpu.Session, "Model": q8ta_wgpu.Model, "Target": Target}
-COMMANDS = set(re.findall(r"^    (\w+) ", parser().format_help(), re.MULTILINE))
+COMMANDS = set(re.findall(r"^    ([\w-]+)(?: |$)", parser().format_help(), re.MULTILINE))
 
 each_page = pytest.mark.parametrize("page", PAGES)
 

@@ -47,6 +47,7 @@ ROOMS: dict[str, set[str]] = {
     "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session"},
     "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session", "view"},
+    "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""
@@ -59,6 +60,10 @@ OUTSIDE: dict[str, set[str]] = {
     "view": {"fast_sugiyama", "matplotlib"},
 }
 """Packages beyond the standard library and numpy."""
+
+
+UPWARDS = {("model.model", "web.export")}
+"""Methods of what callers hold that lead to a room above theirs, which is imported when they are called."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -114,6 +119,8 @@ def test_a_module_imports_from_the_rooms_below_it(name: str) -> None:
     for target, line in imported(name):
         package, _, inner = target.partition(".")
         where = f"{MODULES[name].relative_to(ROOT)}:{line} imports {target}"
+        if (name, inner) in UPWARDS:
+            continue
         if package == "q8ta_wgpu":
             assert room(inner) in {here, *ROOMS[here]} or inner in ROOMS[here], where
         elif package not in sys.stdlib_module_names:
@@ -130,7 +137,11 @@ def test_the_rooms_exist_and_form_no_circle() -> None:
 def test_modules_form_no_circle() -> None:
     """What runs at import, and what a function imports when it is called, alike."""
     graph = {
-        name: {target.removeprefix("q8ta_wgpu.") for target, _ in imported(name) if target.startswith("q8ta_wgpu.")}
+        name: {
+            inner
+            for target, _ in imported(name)
+            if target.startswith("q8ta_wgpu.") and (name, inner := target.removeprefix("q8ta_wgpu.")) not in UPWARDS
+        }
         for name in MODULES
         if name not in FRONT_DOOR
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from q8ta_wgpu.errors import GraphError, InputError, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.report import Report
@@ -41,6 +42,12 @@ class Model:
     def save(self, path: str | Path) -> None:
         """Writes a .q8ta file; an existing file is replaced only once the new one is complete."""
         file.save(self.graph, self.structure, _path(path, "save"))
+
+    def export_web(self, folder: str | Path, target: Target = BASELINE) -> Path:
+        """Writes the model for web pages: `q8ta_wgpu.web.export.export_web`, whose arguments and errors these are."""
+        from q8ta_wgpu.web.export import export_web
+
+        return export_web(self, folder, target)
 
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
         """The same model for inputs of other sizes: one shape per input, in order.

@@ -36,6 +36,7 @@ trunc atomicLoad atomicStore atomicAdd atomicSub atomicMax atomicMin atomicAnd a
 atomicCompareExchangeWeak pack4x8snorm pack4x8unorm pack4xI8 pack4xU8 pack4xI8Clamp pack4xU8Clamp pack2x16snorm
 pack2x16unorm pack2x16float unpack4x8snorm unpack4x8unorm unpack4xI8 unpack4xU8 unpack2x16snorm unpack2x16unorm
 unpack2x16float storageBarrier workgroupBarrier workgroupUniformLoad
+texture_2d sampler textureLoad textureSampleLevel
 subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major col_major subgroupMatrixLoad
 subgroupMatrixStore subgroupMatrixMultiplyAccumulate texture_2d textureLoad
 """

@@ -1,0 +1,14 @@
+"""Writes a model for web pages."""
+
+from __future__ import annotations
+
+import argparse
+
+from q8ta_wgpu.model.model import load
+
+
+def export_web(options: argparse.Namespace) -> None:
+    """`export-web FILE FOLDER`: what a page loads, and how large it is."""
+    folder = load(options.file).export_web(options.folder)
+    sizes = (f"{path.name} {path.stat().st_size / 1e3:.1f} kB" for path in sorted(folder.iterdir()))
+    print(f"{folder}: {', '.join(sizes)}")

@@ -1,0 +1,215 @@
+"""Writes the folder that q8ta.js loads: programs and weights, and their hashes in net.json."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph
+from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.program import BufferRef, Port, Program
+from q8ta_wgpu.web import pixels
+
+VERSION = 1
+ALIGNMENT = 256
+"""Bytes that offsets in the weights are multiples of."""
+
+CPU = replace(SOFTWARE, unroll=False)
+"""SwiftShader, the software of Chromium, takes minutes to compile loops that are written out."""
+
+SCRIPTS = ("q8ta.js", "q8ta.d.ts")
+_LAYOUTS = {layout.short: layout for layout in Layout}
+
+
+def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> Path:
+    """Writes `model` for web pages and returns the folder, which any static server can serve.
+
+    net.json names two programs, of which a page loads one: "gpu" for `target`, and "cpu" for browsers that run WebGPU
+    in software. Each is a file of shaders and dispatches, NAME.json, and one of weights, NAME.bin, with their hashes
+    in net.json. q8ta.js, with its types, loads and runs them. Dot products are linked packed; where a browser lacks
+    them, q8ta.js writes their emulation instead. A hash of what the reference computes from a made-up input goes along,
+    so that a browser which computes other bytes is refused.
+
+    Args:
+        folder: made if it does not exist; files of these names in it are replaced.
+        target: what the program for GPUs is scheduled for. WebGPU's baseline runs wherever WebGPU does; what another
+            one needs beyond that is asked of the browser when the network is loaded.
+
+    Raises InputError where the folder cannot be written, DeviceError where a tensor is too large for the target or
+    Dawn's compiler, if wgpudawn is installed, refuses a shader, UnsupportedError for matrix units, which no browser
+    offers, and for inputs or outputs of other dtypes than float32, int8 and uint8.
+    """
+    if target.matrix_units:
+        raise UnsupportedError(f"no browser offers the matrix units of {target.name}: export for another target")
+    files: dict[str, bytes] = {}
+    programs, sample = {}, _sample_hash(model)
+    for name, chosen in (("gpu", target), ("cpu", CPU)):
+        graph = lower(model.graph, chosen)
+        program = build(graph, chosen, sync_layouts(graph, chosen))
+        _compiled(program.shaders)
+        weights, places = _weights(program)
+        whole = {**_program(model, program, places), "sample": sample}
+        parts = {f"{name}.json": _json(whole), f"{name}.bin": weights}
+        described = zip(("program", "weights"), (_described(*part) for part in parts.items()), strict=True)
+        programs[name] = {"limits": _limits(program, chosen), **dict(described)}
+        files |= parts
+    files |= {name: importlib.resources.files(__package__).joinpath(name).read_bytes() for name in SCRIPTS}
+    # Last: a folder half written has files of other hashes, and is refused.
+    files["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": programs})
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (path / name).write_bytes(data)
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
+    return path
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _described(url: str, data: bytes) -> dict[str, Any]:
+    return {"url": url, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _compiled(shaders: Sequence[str]) -> None:
+    """Has Tint, the compiler of Chromium, compile every shader where wgpudawn is installed."""
+    from q8ta_wgpu.runtime import tint
+
+    for text in shaders:
+        if words := tint.refusal(text):
+            raise DeviceError(f"Dawn refuses the shader {text.splitlines()[0].removeprefix('// ')}: {words}")
+
+
+def _weights(program: Program) -> tuple[bytes, list[tuple[int, int]]]:
+    """All constants and then the uniforms in one file, and (offset, bytes) of each."""
+    data, places = bytearray(), []
+    for part in (*(c.tobytes() for c in program.constants), program.uniforms or bytes(16)):
+        data += bytes(-len(data) % ALIGNMENT)
+        places.append((len(data), len(part)))
+        data += part
+    return bytes(data), places
+
+
+def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> dict[str, Any]:
+    def place(ref: BufferRef) -> int:
+        """Buffers are numbered: slots, then constants."""
+        kind, index = ref
+        return index if kind == "slot" else len(program.slots) + index
+
+    def port(p: Port) -> dict[str, Any]:
+        return {**_port(model.graph, p), "buffer": place(p.buffer)}
+
+    return {
+        "inputs": [
+            {**port(p), "read": pixels.reading(t, _LAYOUTS[p.layout]) if pixels.is_picture(t) else None}
+            for p, t in zip(program.inputs, model.inputs.values(), strict=True)
+        ],
+        "outputs": [
+            {**port(p), "draw": pixels.drawing(t, _LAYOUTS[p.layout]) if pixels.is_picture(t) else None}
+            for p in program.outputs
+            for t in (model.graph.types[p.name],)
+        ],
+        "structure": model.structure.tree,
+        "slots": program.slots,
+        "constants": places[:-1],
+        "uniforms": places[-1],
+        "shaders": program.shaders,
+        "dispatches": [
+            {
+                "kernel": d.kernel,
+                "value": d.value,
+                "shader": d.shader,
+                "buffers": [place(ref) for ref in d.buffers],
+                "uniform": d.uniform,
+                "grid": d.grid,
+            }
+            for d in program.dispatches
+        ],
+    }
+
+
+def _port(graph: Graph, port: Port) -> dict[str, Any]:
+    """An input or output: its dtype as Python gives it, and for words of int8 where each element lies."""
+    found: dict[str, Any] = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": FLOAT32}
+    if port.dtype == FLOAT32:
+        return found
+    if port.dtype != INT8X4:
+        raise UnsupportedError(f"a web page takes and gets float32, int8 and uint8, {port.name} is {port.dtype}")
+    q = graph.types[port.name].q
+    assert q is not None
+    found |= {"dtype": str(graph.given(port.name)), "scale": q.scale, "zero": q.zero}
+    return found | {"axes": _axes(port.shape, _LAYOUTS[port.layout])}
+
+
+def _axes(shape: tuple[int, ...], layout: Layout) -> list[dict[str, int]]:
+    """For each of n, c, h, w: its size, how many neighbours share a block, and the bytes from one place in a block and
+    from one block to the next."""
+    packing, sizes = PACKINGS[layout], canonical(shape)
+    axes = [{"size": size, "block": packing.block(axis), "near": 0, "far": 0} for axis, size in enumerate(sizes)]
+    axes[packing.packed]["near"], step = 1, packing.lanes
+    for letter in reversed(packing.order):
+        axis = axes["NCHW".index(letter.upper())]
+        if letter.islower():
+            axis["near"], step = step, step * axis["block"]
+        else:
+            axis["far"], step = step, step * -(-axis["size"] // axis["block"])
+    return axes
+
+
+def _limits(program: Program, target: Target) -> dict[str, int]:
+    """What a device must offer, by WebGPU's names."""
+    largest = max([*program.slots, *(c.nbytes for c in program.constants), len(program.uniforms)])
+    return {
+        "maxStorageBuffersPerShaderStage": max((len(d.buffers) for d in program.dispatches), default=0),
+        "maxStorageBufferBindingSize": largest,
+        "maxBufferSize": largest,
+        "maxComputeInvocationsPerWorkgroup": target.invocations,
+        "maxComputeWorkgroupSizeX": target.invocations,
+        "maxComputeWorkgroupStorageSize": target.workgroup_memory,
+        "maxComputeWorkgroupsPerDimension": max((n for d in program.dispatches for n in d.grid), default=1),
+    }
+
+
+def sample(graph: Graph) -> dict[str, Array]:
+    """The made-up input that q8ta.js makes too: element i is what a 32-bit mixing function makes of i."""
+    return {name: _mixed(graph.given(name), graph.types[name].shape) for name in graph.inputs}
+
+
+def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    h: Array = np.arange(1, np.prod(shape) + 1, dtype=np.uint32) * np.uint32(0x9E3779B1)
+    h = (h ^ (h >> 15)) * np.uint32(0x85EBCA77)
+    h ^= h >> 13
+    if dtype == np.float32:  # 24 bits in [-2, 2)
+        found = ((h >> 8).astype(np.int32) - (1 << 23)).astype(np.float32) / np.float32(1 << 22)
+    else:
+        found = (h >> 24).astype(np.uint8).view(dtype)
+    return found.reshape(shape)
+
+
+def _sample_hash(model: Model) -> str | None:
+    """SHA-256 of the outputs that the reference computes from the sample; None where floats may differ by device."""
+    if not model.report().exact:
+        return None
+    graph = model.graph
+    values = reference.run(graph, {name: graph.stored(name, array) for name, array in sample(graph).items()})
+    digest = hashlib.sha256()
+    for name in graph.outputs:
+        digest.update(np.ascontiguousarray(values[name]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,404 @@
+"""Exports for web pages: what is written, and q8ta.js under Node (Dawn, SwiftShader), byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import q8ta_wgpu as q8
+from demo.network import trained
+from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
+from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.web import export
+from tests import harness
+from tests.conftest import SWIFTSHADER
+from tests.harness import flat
+from tests.networks import NETWORKS, example_input
+from tests.small import small_input, small_model
+from tests.web import engines
+from tests.web.engines import JavaScriptError, served
+from tests.web.engines import Node as NodeJS
+
+MODEL = small_model()
+SCRIPT = Path(export.__file__).with_name("q8ta.js")
+
+LOAD = """
+    const q8ta = await import(given.script);
+    const net = await q8ta.load(given.url, given.options ?? {});
+"""
+RUN = """
+    const bytes = async (url) => await (await fetch(url)).arrayBuffer();
+    const inputs = {};
+    for (const { name, dtype, shape } of net.inputs) {
+        const kind = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array }[dtype];
+        inputs[name] = new kind(await bytes(`${given.url}/${name}.bin`));
+    }
+    const flat = (y) => ArrayBuffer.isView(y) ? [y] : Object.values(y ?? {}).flatMap(flat);
+    const text = (y) => btoa(Array.from(new Uint8Array(y.buffer), (b) => String.fromCharCode(b)).join(""));
+"""
+
+
+def lacking(what: str) -> None:
+    """A failure in CI, elsewhere a skip that says what to install."""
+    if what and os.environ.get("CI"):
+        pytest.fail(f"CI must have {what}: .ci/browser installs it")
+    if what:
+        pytest.skip(f"{what} is missing: .ci/browser installs it")
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[NodeJS]:
+    lacking(engines.missing_node())
+    icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
+    assert icd is not None, "no SwiftShader: .ci/adapter installs it"
+    started = NodeJS(icd)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server serves: the small model in `small`, of which tests copy."""
+    made = tmp_path_factory.mktemp("web")
+    (made / "package.json").write_text('{"type": "module"}')
+    MODEL.export_web(made / "small")
+    (made / "small" / "x.bin").write_bytes(small_input().tobytes())
+    return made
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    with served(folder) as address:
+        yield address
+
+
+@pytest.fixture
+def js(node: NodeJS, folder: Path, url: str) -> Any:
+    """Runs code behind LOAD on the export of a name."""
+
+    def run(code: str, name: str = "small", **given: Any) -> Any:
+        return node.run(LOAD + code, url=f"{url}{name}", script=str(folder / "small" / "q8ta.js"), **given)
+
+    return run
+
+
+def copied(folder: Path, name: str) -> Path:
+    return Path(shutil.copytree(folder / "small", folder / name, dirs_exist_ok=True))
+
+
+def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Array], **options: Any) -> list[Array]:
+    """What JavaScript computes from arrays, flat, in the order of the model's outputs."""
+    model.export_web(folder / name)
+    for key, array in inputs.items():
+        (folder / name / f"{key}.bin").write_bytes(array.tobytes())
+    code = "const y = await net.run(inputs); net.destroy(); return flat(y).map(text);"
+    found = js(RUN + code, name, options=options)
+    types = [model.graph.types[output] for output in model.graph.outputs]
+    dtypes = [model.graph.given(output) for output in model.graph.outputs]
+    arrays = zip(found, dtypes, types, strict=True)
+    return [np.frombuffer(base64.b64decode(text), dtype).reshape(t.shape) for text, dtype, t in arrays]
+
+
+def equal(found: list[Array], model: Model, inputs: dict[str, Array]) -> None:
+    expected = flat(q8.Session(model, "reference")(**inputs))
+    for f, e in zip(found, expected, strict=True):
+        assert (f.dtype, f.shape) == (e.dtype, e.shape)
+        assert int((f.view(np.uint8) != e.view(np.uint8)).sum()) == 0
+
+
+# --- bytes ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"packed": False}, {"kind": "gpu"}, {"kind": "gpu", "packed": False}],
+    ids=["cpu", "cpu emulated", "gpu", "gpu emulated"],
+)
+def test_bytes_of_each_program(options: dict[str, Any], js: Any, folder: Path) -> None:
+    inputs = {"x": small_input(3)}
+    equal(outputs(js, folder, "bytes", MODEL, inputs, **options), MODEL, inputs)
+
+
+def demo_model() -> Model:
+    import torch
+
+    x = torch.rand((1, 1, 18, 22), generator=torch.Generator().manual_seed(0))
+    return q8.compile(q8.quantize(trained(), (x,), calibration=[x], progress=False))
+
+
+def network(name: str) -> tuple[Model, dict[str, Array]]:
+    if name == "demo":
+        model = demo_model()
+        return model, {"x": np.random.default_rng(5).random((1, 1, 18, 22), np.float32)}
+    x = example_input((1, 3, 32, 32))
+    model = q8.compile(q8.quantize(NETWORKS[name].factory(0.25), (x,), calibration=[x], progress=False))
+    return model, {model.graph.inputs[0]: x.numpy()}
+
+
+@pytest.mark.parametrize("name", ["demo", "mobilenet_v2", "unet"])
+def test_bytes_of_networks(name: str, js: Any, folder: Path) -> None:
+    model, inputs = network(name)
+    equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
+
+
+def bordered(uint8: bool) -> Model:
+    """Two int8 inputs of odd sizes, added: with nothing in float."""
+    graph = Graph(inputs=["a", "b"], outputs=["y"], uint8={"a"} if uint8 else set())
+    q = QParams(1.0, -128)
+    graph.types = {name: TensorType((2, 5, 3, 7), INT8X4, q) for name in ("a", "b", "y")}
+    attrs = {"a_multiplier": 1 << 14, "b_multiplier": -(1 << 13), "shift": 14, "lo": -128, "hi": 127}
+    graph.nodes = [Node("q8ta_add", ("a", "b"), "y", attrs)]
+    return Model(graph, Structure({"list": [0]}))
+
+
+@pytest.mark.parametrize("uint8", [True, False])
+def test_bytes_of_int8_and_uint8(uint8: bool, js: Any, folder: Path) -> None:
+    model, generator = bordered(uint8), harness.rng("web", uint8)
+    inputs = {
+        name: harness.extremes(generator, (2, 5, 3, 7)).view(model.graph.given(name)) for name in model.graph.inputs
+    }
+    equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
+
+
+@pytest.mark.parametrize("layout", INT8_LAYOUTS, ids=lambda layout: layout.short)
+def test_places_of_bytes(layout: Any) -> None:
+    """The table that q8ta.js packs by, against pack."""
+    shape = (2, 5, 6, 7)
+    x = np.arange(np.prod(shape)).astype(np.int8).reshape(shape)
+    words = pack(x, layout)
+    places = [
+        [i // axis["block"] * axis["far"] + i % axis["block"] * axis["near"] for i in range(axis["size"])]
+        for axis in export._axes(shape, layout)
+    ]
+    found = sum(np.array(p).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, p in enumerate(places))
+    np.testing.assert_array_equal(words.view(np.int8)[found], x)
+
+
+def test_the_sample_is_verified(js: Any, folder: Path) -> None:
+    """load runs a made-up input, and refuses a device whose outputs have another hash."""
+    assert js("return await net.verify();") is True
+    made = copied(folder, "unequal")
+    text = json.loads((made / "cpu.json").read_text())
+    text["sample"] = "0" * 64
+    data = json.dumps(text).encode()
+    (made / "cpu.json").write_bytes(data)
+    net = json.loads((made / "net.json").read_text())
+    net["programs"]["cpu"]["program"] = export._described("cpu.json", data)
+    (made / "net.json").write_text(json.dumps(net))
+    with pytest.raises(JavaScriptError, match=r"bytes: .*SwiftShader.* computes other bytes than the reference"):
+        js("", "unequal")
+    assert js("return await net.verify();", "unequal", options={"verify": False}) is False
+
+
+def test_runs_overlap_and_networks_share_a_device(js: Any) -> None:
+    """Eight runs of two networks at once, one of which is destroyed afterwards."""
+    code = """
+        const other = await q8ta.load(given.url);
+        const xs = [1, 2, 3, 4].map((i) => new Float32Array(net.inputs[0].shape.reduce((a, b) => a * b)).fill(i / 4));
+        const alone = [];
+        for (const x of xs) alone.push(flat(await net.run({ x })).map(text).join());
+        const both = [net, other].flatMap((n) => xs.map((x) => n.run({ x })));
+        const found = (await Promise.all(both)).map((y) => flat(y).map(text).join());
+        other.destroy();
+        const after = flat(await net.run(xs[0])).map(text).join();
+        net.destroy();
+        return [alone, found.slice(0, 4), found.slice(4), after];
+    """
+    alone, first, second, after = js(RUN + code)
+    assert alone == first == second
+    assert len(set(alone)) == 4
+    assert after == alone[0]
+
+
+def test_time(js: Any) -> None:
+    timing = js(RUN + "return await net.time(inputs, { repeats: 2 });")
+    assert timing["ms"] > 0 and len(timing["runs"]) == 2
+    assert [d["kernel"] for d in timing["dispatches"]][:2] == ["quantize.to_4C", "q8ta_conv2d.implicit_registers_8x12"]
+
+
+def test_progress(js: Any, folder: Path) -> None:
+    code = """
+        const seen = [];
+        await (await q8ta.load(given.url, { onprogress: (p) => seen.push(p) })).destroy();
+        return seen;
+    """
+    seen = js(code)
+    for stage, total in (("download", sum((folder / "small" / f"cpu.{end}").stat().st_size for end in ("json", "bin"))),
+                         ("compile", 5)):  # fmt: skip
+        done = [p["done"] for p in seen if p["stage"] == stage]
+        assert done == sorted(done) and done[-1] == total == seen[-1 if stage == "compile" else 0]["total"]
+
+
+# --- errors ---
+
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "a byte of the weights": (
+        "cpu.bin",
+        lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:],
+        "damaged: .*SHA-256",
+    ),
+    "truncated weights": ("cpu.bin", lambda data: data[:-1], r"damaged: .*cpu.bin is damaged.*: \d+ bytes, expected"),
+    "a letter of the program": ("cpu.json", lambda data: data.replace(b"main", b"mein"), "damaged: .*SHA-256"),
+    "truncated net.json": ("net.json", lambda data: data[:-9], "damaged: .*is no JSON"),
+    "another file": ("net.json", lambda data: b"[]", "damaged: .*is no net.json"),
+    "a later version": ("net.json", lambda data: data.replace(b'"version":1', b'"version":2'), "version: .*export it"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_files_are_refused(kind: str, js: Any, folder: Path) -> None:
+    name, change, message = DAMAGE[kind]
+    made = copied(folder, "damaged")
+    (made / name).write_bytes(change((folder / "small" / name).read_bytes()))
+    with pytest.raises(JavaScriptError, match=message):
+        js("", "damaged")
+    shutil.rmtree(made)
+
+
+def test_a_missing_file(js: Any) -> None:
+    with pytest.raises(JavaScriptError, match=r"download: http://127.0.0.1:\d+/nowhere/net.json cannot be read: .*404"):
+        js("", "nowhere")
+
+
+INPUTS = {
+    "{}": "input: the network takes x float32[2, 5, 6, 7]; missing: x",
+    "{ x: inputs.x, z: inputs.x }": "input: the network has no input z: the network takes x float32[2, 5, 6, 7]",
+    "{ x: inputs.x.slice(1) }": "input: input x must have 420 elements, shape (2, 5, 6, 7), found 419",
+    "{ x: new Int32Array(420) }": "input: input x must be a Float32Array of shape (2, 5, 6, 7), found Int32Array: conv",
+    "{ x: [1, 2] }": "input: input x must be a Float32Array of shape (2, 5, 6, 7), found Array",
+    "{ x: null }": "input: input x must be a Float32Array of shape (2, 5, 6, 7), found object",
+    "{ x: { width: 7, height: 6 } }": "input: input x takes no image: its shape is (2, 5, 6, 7)",
+}
+
+
+def test_wrong_inputs(js: Any) -> None:
+    """And the network works on afterwards; a Float64Array is taken."""
+    code = """
+        const found = [];
+        for (const wrong of given.wrong) {
+            found.push(await net.run(eval(`(${wrong})`)).then(() => "", (e) => `${e.code}: ${e.message}`));
+        }
+        const y = flat(await net.run(inputs)).map(text);
+        return [found, y, flat(await net.run({ x: Float64Array.from(inputs.x) })).map(text)];
+    """
+    found, y, wide = js(RUN + code, wrong=list(INPUTS))
+    for text, expected in zip(found, INPUTS.values(), strict=True):
+        assert text.startswith(expected)
+    assert y == wide
+
+
+def test_a_limit_that_is_missing(js: Any, folder: Path) -> None:
+    made = copied(folder, "large")
+    net = json.loads((made / "net.json").read_text())
+    net["programs"]["cpu"]["limits"]["maxStorageBuffersPerShaderStage"] = 1000
+    (made / "net.json").write_text(json.dumps(net))
+    with pytest.raises(
+        JavaScriptError, match=r"limit: the network needs maxStorageBuffersPerShaderStage 1000, SwiftShader.*offers"
+    ):
+        js("", "large")
+
+
+def test_no_webgpu(node: NodeJS, folder: Path, url: str) -> None:
+    code = """
+        const q8ta = await import(given.script), found = [];
+        const { gpu } = navigator;
+        const tried = () => q8ta.load(given.url).then(() => "", (e) => `${e.code}: ${e.message}`);
+        const blocked = { requestAdapter: async () => null };
+        for (const [there, secure] of [[undefined, true], [undefined, false], [blocked, true]]) {
+            Object.defineProperty(navigator, "gpu", { value: there, configurable: true, writable: true });
+            globalThis.isSecureContext = secure;
+            found.push(await tried());
+        }
+        delete globalThis.isSecureContext;
+        navigator.gpu = gpu;
+        return found;
+    """
+    missing, plain, blocked = node.run(code, url=f"{url}small", script=str(folder / "small" / "q8ta.js"))
+    assert missing.startswith("webgpu: this browser has no WebGPU")
+    assert plain.startswith("webgpu: WebGPU needs a secure page: open this one by https, or from localhost")
+    assert blocked.startswith("adapter: ")
+
+
+def test_a_lost_device(js: Any) -> None:
+    """Runs in flight and later ones say so; the network opens again, on a new device."""
+    code = """
+        const adapter = await navigator.gpu.requestAdapter();
+        const device = await adapter.requestDevice();
+        const own = await q8ta.load(given.url, { device });
+        const before = flat(await own.run(inputs)).map(text);
+        const flying = own.run(inputs).then(() => "came", (e) => e.code);
+        device.destroy();
+        const said = [await flying];
+        said.push(await own.run(inputs).then(() => "", (e) => `${e.code}: ${e.message}`));
+        await own.reopen();
+        return [before, said, flat(await own.run(inputs)).map(text)];
+    """
+    before, (flying, later), after = js(RUN + code)
+    assert flying in ("came", "lost")
+    assert "lost: the GPU device was lost" in later and "await net.reopen()" in later
+    assert before == after
+
+
+def test_a_network_that_was_destroyed(js: Any) -> None:
+    with pytest.raises(JavaScriptError, match="closed: this network was destroyed"):
+        js(RUN + "net.destroy(); await net.run(inputs);")
+
+
+# --- what is written ---
+
+
+def test_the_types(node: NodeJS) -> None:
+    """tsc takes page.ts, which says where it must complain."""
+    compiler = engines.PACKAGES / "node_modules" / ".bin" / "tsc"
+    options = "--noEmit --strict --target es2022 --module esnext --moduleResolution bundler --lib es2022,dom --types"
+    command = [str(compiler), *options.split(), "", str(engines.HERE / "page.ts")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_script_is_small_and_refers_to_nothing() -> None:
+    text = SCRIPT.read_text(encoding="utf-8")
+    assert len(text.encode()) < 30_000
+    assert "import " not in text.replace("await import", "") and "https://" not in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_what_is_exported(folder: Path) -> None:
+    net = json.loads((folder / "small" / "net.json").read_text())
+    assert set(net["programs"]) == {"gpu", "cpu"}
+    for name, program in net["programs"].items():
+        assert all(
+            offset % 256 == 0 for offset, _ in json.loads((folder / "small" / f"{name}.json").read_text())["constants"]
+        )
+        assert program["weights"]["bytes"] == (folder / "small" / f"{name}.bin").stat().st_size
+        assert program["limits"]["maxStorageBuffersPerShaderStage"] <= BASELINE.storage_buffers
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    MODEL.save(tmp_path / "net.q8ta")
+    assert main(["export-web", str(tmp_path / "net.q8ta"), str(tmp_path / "web")]) == 0
+    assert "gpu.bin 7.4 kB" in capsys.readouterr().out
+    assert main(["export-web", str(tmp_path / "net.q8ta"), str(tmp_path / "net.q8ta")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_targets_no_browser_has(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no browser offers the matrix units of odd"):
+        MODEL.export_web(tmp_path, Target("odd", matrix_units=(MatrixUnit(16, 16, 32, 32),)))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        MODEL.export_web(tmp_path / "file")
