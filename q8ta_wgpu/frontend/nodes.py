@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from q8ta_wgpu.errors import printable
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
@@ -98,5 +99,5 @@ def source_of(node: Node) -> str:
     path = list(stack.values())[-1][0] if stack else ""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     own = [f for f in frames if not f[0].startswith(_TORCH)]
-    line = f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    line = f"{printable(Path(own[-1][0]).name)}:{own[-1][1]}" if own else ""
     return f"{path} ({line})" if path and line else path or line

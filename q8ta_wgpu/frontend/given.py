@@ -1,0 +1,201 @@
+"""What a caller gives to `quantize`, checked before anything long is done: module, example, calibration, quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter
+
+from q8ta_wgpu.errors import InputError, UnsupportedError, shown
+from q8ta_wgpu.frontend.nodes import source_of
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def check_module(module: Any) -> None:
+    """Raises InputError unless `module` is one in eval mode, in float32 and with finite parameters."""
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            f"expected a torch.nn.Module in Python, found a {type(module).__name__}, which torch.export cannot trace: "
+            "give the module it was scripted or traced from"
+        )
+    if training := next((name for name, part in module.named_modules() if part.training), None):
+        raise InputError(
+            f"the module's part {training} is in training mode: call module.eval() first (see Quantizer(qat=True) for "
+            "training)"
+        )
+    if module.training:
+        raise InputError(
+            "the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)"
+        )
+    for name, tensor in module.named_parameters():
+        if tensor.is_meta:
+            raise InputError(f"the module's {name} is on the meta device: load its values first")
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise InputError(f"the module's {name} is {tensor.dtype}: int8 is made from float32, call module.float()")
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"the module's {name} holds NaN or infinity: train again, or load other values")
+    for name, buffer in module.named_buffers():  # an infinity may be meant, in a mask
+        if not buffer.is_meta and buffer.is_floating_point() and buffer.isnan().any():
+            raise InputError(f"the module's buffer {name} holds NaN: train again, or load other values")
+
+
+def example(example_inputs: Any) -> Tensors:
+    """The arguments that fix the shapes. Raises InputError unless they are tensors with values."""
+    if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
+        listed = isinstance(example_inputs, (tuple, list))
+        found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
+        raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write (x,)")
+    for position, x in enumerate(example_inputs):
+        if x.dtype not in (torch.float32, torch.uint8):
+            raise InputError(f"example input {position} must be float32 or uint8, found {x.dtype}: write x.float()")
+        if x.is_meta or x.layout != torch.strided or not x.numel():
+            kind = "empty" if not x.numel() else "on the meta device" if x.is_meta else str(x.layout)
+            raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
+    return tuple(example_inputs)
+
+
+def calibration_items(calibration: Any) -> Iterable[Any]:
+    """What is iterated over. Raises InputError for what is not, and for one tensor, whose rows would be items."""
+    if isinstance(calibration, torch.Tensor) or not isinstance(calibration, Iterable):
+        raise InputError(
+            f"calibration must be an iterable of inputs, found {type(calibration).__name__}: write [x] for a single one"
+        )
+    return calibration
+
+
+def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
+    """The arguments of one calibration item, checked against the example: number, shapes, finite values."""
+    if not isinstance(item, (torch.Tensor, tuple, list)):
+        raise InputError(f"calibration item {index} is {type(item).__name__}: give a torch tensor or a tuple of them")
+    arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
+    if len(arguments) != len(wanted):
+        raise InputError(f"calibration item {index} has {len(arguments)} arguments, the module takes {len(wanted)}")
+    for argument, one in zip(arguments, wanted, strict=True):
+        if not isinstance(argument, torch.Tensor) or argument.shape != one.shape or argument.dtype != one.dtype:
+            found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
+            raise InputError(
+                f"calibration item {index} is {found}, the example input is {described([one])}: "
+                "give torch tensors shaped as example_inputs (model.reshape changes the sizes of a compiled model)"
+            )
+        if not torch.isfinite(argument).all():
+            raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
+    return arguments
+
+
+def check_quantizer(quantizer: Any, kind: type) -> None:
+    """Raises InputError unless a quantizer is one of torchao's PT2E, or none is given."""
+    if quantizer is not None and not isinstance(quantizer, kind):
+        found = f"the class {quantizer.__name__}" if isinstance(quantizer, type) else shown(quantizer)
+        raise InputError(f"quantizer must be a PT2E quantizer of torchao, found {found}: write q8ta_wgpu.Quantizer()")
+
+
+def check_runs(module: torch.nn.Module, arguments: Tensors) -> None:
+    """Raises InputError unless the module runs; what its forward changes is put back."""
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
+    try:
+        module(*(x.clone() for x in arguments))
+    except Exception as error:
+        raise InputError(
+            f"the module does not run on example_inputs, {described(arguments)}: {_short(error)}. quantize calls "
+            "module(*example_inputs); wrap a module that takes other arguments in one that takes tensors by position"
+        ) from error
+    finally:
+        for buffer, before in kept:
+            if buffer.shape == before.shape:
+                buffer.copy_(before)
+
+
+def check_floats(graph: GraphModule) -> None:
+    """Raises UnsupportedError where a value that depends on an input is computed in another float than float32."""
+    for node in graph.graph.nodes:
+        dtype = getattr(node.meta.get("val"), "dtype", torch.float32)
+        if node.op == "call_function" and dtype.is_floating_point and dtype != torch.float32:
+            raise UnsupportedError(
+                f"{node.target} at {source_of(node) or node.name} computes in {dtype}: int8 is made from float32, so "
+                "make its other operand float32 (.float())"
+            )
+
+
+def check_random(graph: torch.fx.Graph) -> None:
+    """Raises UnsupportedError where random numbers are drawn. (The importer tells a dropout that is left on.)"""
+    for node in graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags and "dropout" not in str(node.target):
+            raise UnsupportedError(
+                f"{node.target} at {source_of(node) or node.name} draws random numbers, which int8 inference does not: "
+                "make them an input of the module"
+            )
+
+
+def untraceable(error: Exception) -> UnsupportedError:
+    """What torch.export could not trace, with the way out of the usual causes."""
+    text = str(error)
+    way = "write that part in torch's own operators on tensors"
+    if "data-dependent" in text or "DataDependent" in type(error).__name__:
+        way = "its control flow must not depend on the data: compute both results and choose with torch.where"
+    elif "register a pytree" in text:
+        way = "return tensors in tuples, lists or dicts"
+    return UnsupportedError(f"torch.export cannot trace the module: {_short(error)}. To get on, {way}")
+
+
+@contextmanager
+def finite(prepared: GraphModule, item: Tensors, index: int) -> Iterator[None]:
+    """Where observing an item fails inside because of NaN or an infinity, an InputError that says which value it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        search = _Finite(prepared)
+        search.run(*item)
+        if search.found is None:
+            raise
+        raise _not_finite(search.found, f"calibration item {index}") from error
+
+
+def check_ranges(prepared: GraphModule) -> None:
+    """Raises InputError where an observer saw NaN or an infinity without failing."""
+    for node in prepared.graph.nodes:
+        observer = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
+        ends = [getattr(observer, name, None) for name in ("min_val", "max_val")]
+        if any(isinstance(end, torch.Tensor) and end.numel() and end.isnan().any() for end in ends):
+            raise _not_finite(node, "the calibration")
+
+
+class _Finite(Interpreter):
+    """Runs a prepared graph without its observers; `found` is the first of them that would see NaN or an infinity."""
+
+    def __init__(self, prepared: GraphModule) -> None:
+        super().__init__(prepared)
+        self.found: torch.fx.Node | None = None
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Of an observer, what it would see."""
+        if n.op != "call_module" or not hasattr(self.module.get_submodule(str(n.target)), "calculate_qparams"):
+            return super().run_node(n)
+        (value,) = self.fetch_args_kwargs_from_env(n)[0]
+        if self.found is None and not torch.isfinite(value).all():
+            self.found = n
+        return value
+
+
+def _not_finite(observer: torch.fx.Node, where: str) -> InputError:
+    node = observer.all_input_nodes[0]
+    return InputError(
+        f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
+        "be found for it. Clean the calibration data, or bound the value (torch.clamp)"
+    )
+
+
+def described(tensors: Iterable[torch.Tensor]) -> str:
+    """Dtypes and shapes in words."""
+    return ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors) or "of which there are none"
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return (text if len(text) <= 300 else f"{text[:300]}…").rstrip(".") or type(error).__name__

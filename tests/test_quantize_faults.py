@@ -1,0 +1,164 @@
+"""What `quantize` cannot take: each case ends in our error with cause and way out, and nothing given changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchao.quantization.pt2e import MinMaxObserver
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError
+from q8ta_wgpu.frontend import given
+from tests.test_upstream_defects import Plain, conv, data
+
+X = data(1, 3, 5, 5)
+
+
+def module(forward: Callable[..., Any] = lambda s, x: s.conv(x), **parts: nn.Module) -> nn.Module:
+    return Plain(forward, **{"conv": conv(3, 4), **parts}).eval()
+
+
+def with_weight(value: float) -> nn.Module:
+    made = module()
+    with torch.no_grad():
+        made.conv.weight[0, 0, 0, 0] = value  # type: ignore[index, operator, union-attr]
+    return made
+
+
+class KeywordOnly(nn.Module):
+    def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
+        return x * scale
+
+
+class Scripted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+@dataclass
+class Result:
+    y: Tensor
+
+
+double, pointwise = torch.ones(1, dtype=torch.float64), nn.Conv2d(4, 4, 1)
+CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
+    "bfloat16": (InputError, "conv.weight is torch.bfloat16.*module.float", {"module": module().bfloat16()}),
+    "float64": (InputError, "conv.weight is torch.float64.*module.float", {"module": module().double()}),
+    "half": (InputError, "conv.weight is torch.float16.*module.float", {"module": module().half()}),
+    "meta": (InputError, "conv.weight is on the meta device", {"module": module().to("meta")}),
+    "float64 inside": (
+        UnsupportedError,
+        r"aten.mul.Tensor at .*py:\d+.* computes in torch.float64.*\.float\(\)",
+        {"module": module(lambda s, x: s.conv(x) * double)},
+    ),
+    "NaN weight": (InputError, "conv.weight holds NaN or infinity", {"module": with_weight(float("nan"))}),
+    "inf weight": (InputError, "conv.weight holds NaN or infinity", {"module": with_weight(float("inf"))}),
+    "NaN activation": (
+        InputError,
+        r"value of log .*py:\d+.* is NaN or infinite on calibration item 0.*clamp\)$",
+        {"module": module(lambda s, x: s.last(torch.log(s.conv(x) - 100)), last=pointwise)},
+    ),
+    "inf activation": (
+        InputError,
+        "value of exp .* is NaN or infinite on calibration item 0",
+        {"module": module(lambda s, x: s.last(torch.exp(s.conv(x) * 1e6)), last=pointwise)},
+    ),
+    "control flow": (
+        UnsupportedError,
+        "cannot trace.*must not depend on the data.*torch.where",
+        {"module": module(lambda s, x: s.conv(x) if x.sum() > 0 else -s.conv(x))},
+    ),
+    "keyword-only": (InputError, "'scale'.*wrap a module", {"module": KeywordOnly().eval()}),
+    "no example": (InputError, r"found NoneType: write \(x,\)", {"example": None}),
+    "empty example": (InputError, "of which there are none.*missing 1 required", {"example": ()}),
+    "empty tensor": (InputError, "example input 0 is empty", {"example": (torch.zeros(0, 3, 5, 5),)}),
+    "sparse tensor": (InputError, "example input 0 is torch.sparse_coo", {"example": (X.to_sparse(),)}),
+    "no calibration": (InputError, "iterable of inputs, found NoneType", {"calibration": None}),
+    "an item None": (InputError, "item 0 is NoneType", {"calibration": [None]}),
+    "an item (None,)": (InputError, "item 0 is NoneType", {"calibration": [(None,)]}),
+    "dataclass": (UnsupportedError, "tuples, lists or dicts", {"module": module(lambda s, x: Result(s.conv(x)))}),
+    "text result": (UnsupportedError, "outputs must be tensors", {"module": module(lambda s, x: (s.conv(x), "a"))}),
+    "scripted": (
+        InputError,
+        "RecursiveScriptModule.*scripted or traced from",
+        {"module": torch.jit.script(Scripted())},
+    ),
+    "a quantizer's name": (InputError, r"found 'int8': write q8ta_wgpu.Quantizer\(\)", {"quantizer": "int8"}),
+    "a quantizer's class": (InputError, "found the class Quantizer", {"quantizer": q8.Quantizer}),
+    "in place": (UnsupportedError, "changes its inputs", {"module": module(lambda s, x: s.conv(x.mul_(2)))}),
+    "in place of a view": (
+        UnsupportedError,
+        "changes its inputs",
+        {"module": module(lambda s, x: (x[:, 0].zero_(), s.conv(x))[1])},
+    ),
+    "random": (
+        UnsupportedError,
+        r"randn_like.default at .* draws random numbers.*make them an input",
+        {"module": module(lambda s, x: s.conv(x + torch.randn_like(x)))},
+    ),
+    "dropout": (
+        UnsupportedError,
+        r"dropout in training mode",
+        {"module": module(lambda s, x: F.dropout(s.conv(x), 0.5, True))},
+    ),
+    "an error in forward": (InputError, "does not run.*division by zero", {"module": module(lambda s, x: 1 / 0)}),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_what_quantize_cannot_take(case: str) -> None:
+    kind, message, changed = CASES[case]
+    x = X.clone()
+    arguments = {"module": module(), "example": (x,), "calibration": [x], "quantizer": None, **changed}
+    with pytest.raises(kind, match=re.compile(message, re.DOTALL)) as caught:
+        q8.quantize(
+            arguments["module"],
+            arguments["example"],
+            calibration=arguments["calibration"],
+            quantizer=arguments["quantizer"],
+            progress=False,
+        )
+    assert torch.equal(x, X)
+    assert len(str(caught.value)) < 700
+
+
+def test_what_calibration_raises_comes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        q8.quantize(module(), (X,), calibration=(1 / i for i in range(1)), progress=False)  # type: ignore[misc]
+
+
+def test_buffers_that_forward_changes_are_put_back() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.add_(1)  # type: ignore[operator]
+            return x * self.seen  # type: ignore[operator]
+
+    counter = Counter().eval()
+    with pytest.raises(UnsupportedError, match="changes its buffers seen"):
+        q8.quantize(counter, (X,), calibration=[X], progress=False)
+    assert counter.seen.item() == 0  # type: ignore[operator]
+
+
+def test_an_observer_that_takes_nan() -> None:
+    """Some fail on NaN, others give a scale that is none."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_module("seen", (x,)))
+    observer = MinMaxObserver(dtype=torch.int8, qscheme=torch.per_tensor_affine)
+    prepared = torch.fx.GraphModule({"seen": observer}, graph)
+    given.check_ranges(prepared)
+    prepared(torch.full((2,), float("nan")))
+    with pytest.raises(InputError, match=r"the value of x .* is NaN or infinite on the calibration"):
+        given.check_ranges(prepared)
