@@ -16,16 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.arithmetic import FRACTION
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Operand
+from q8ta_wgpu.kernels.epilogue import near
 from q8ta_wgpu.kernels.epilogue.stages import (
     Add,
     Around,
     Dequantize,
     PixelShuffle,
     Requantize,
+    Residual,
     Scale,
     Stage,
     Table,
@@ -78,7 +81,22 @@ class Epilogue:
         """What it links: `quad`, and what fills the hooks that it calls. `quad_value` makes four numbers of four
         accumulators, `unrounded` changes them before they are rounded, `joined` the int8 values, `store_joined` writes.
         """
-        return "quad", *(hook for stage in self.stages for hook in stage.hooks)
+        hooks = [hook for stage in self.stages for hook in stage.hooks]
+        if self.near:
+            value = "clamped_near" if isinstance(self.stages[0], Residual) else "requantized_near"
+            hooks.remove("quad_value=requantized")
+            hooks += [f"quad_value={value}", "Channel=Near", "channel_quad=near_quad"]
+        return "quad", *hooks
+
+    @property
+    def near(self) -> bool:
+        """Whether its sums can be rounded by an addition (near.py)."""
+        first, *others = self.stages
+        rounds = others[0] if isinstance(first, Residual) else first
+        if not isinstance(rounds, Requantize):
+            return False
+        added = 255 * first.multiplier if isinstance(first, Residual) else 0
+        return ((rounds.hi - rounds.lo) << FRACTION) + added <= near.WIDEST
 
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result clamped to [lo, hi] as well; None where its last stage has no range."""
@@ -158,6 +176,21 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
     for stage, around in _stages(call, more):
         value = stage.apply(value, around)
     return value
+
+
+def pack_offset(call: Call, offset: Array) -> Array:
+    """`Kernel.prepack` of the offset: padded to whole quads of channels, what a residual's zero point adds to it
+    included, and for near.py with the numbers that it rounds by."""
+    padded = np.pad(offset.astype(np.int64), (0, -len(offset) % 4))
+    least = most = 0
+    for stage, around in _stages(call):
+        if isinstance(stage, Residual):
+            padded -= around.operand_zero * stage.multiplier
+            least, most = -128 * stage.multiplier, 127 * stage.multiplier
+        if isinstance(stage, Requantize) and call.attrs["epilogue"].near:
+            lowest, highest = ((end - around.zero) << FRACTION for end in (stage.lo, stage.hi))
+            return near.pack(padded, lowest - most, highest - least, around.zero)
+    return padded.astype(np.int32)
 
 
 def params(call: Call) -> Params:

@@ -150,7 +150,7 @@ class Residual(Stage):
         return value + (around.values.astype(np.int64) - around.operand_zero) * self.multiplier
 
     def fields(self, around: Around) -> Params:
-        return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.int32(self.multiplier)}
+        return {"residual_multiplier": np.int32(self.multiplier)}
 
 
 @dataclass(frozen=True)
@@ -249,10 +249,11 @@ class Add(_Rounds):
         return self.rounded(v, self.shift, around)
 
     def fields(self, around: Around) -> Params:
+        offset = -(self.zero * self.multiplier + around.operand_zero * self.addend_multiplier)
         return {
             "inner_multiplier": np.int32(self.multiplier),
-            "addend_zero": np.int32(around.operand_zero),
             "addend_multiplier": np.int32(self.addend_multiplier),
+            "sum_offset": np.int32(np.int64(offset).astype(np.int32)),
             "shift": np.uint32(self.shift),
             "sum_zero": np.int32(around.zero),
             "sum_lo": np.int32(self.lo),

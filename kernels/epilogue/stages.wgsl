@@ -1,6 +1,31 @@
 // The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a
 // stage that fills them, `unrounded` and `joined` change nothing and `store_joined` stores a word.
 
+// --- channel_quad: what belongs to four channels ---
+
+// near.py says how it rounds by an addition.
+struct Near { multiplier: vec4<f32>, offset: vec4<i32>, low: vec4<f32>, high: vec4<f32>, magic: vec4<f32> }
+
+fn near_quad(quad: u32) -> Near {
+  let at = quad * 4u;
+  return Near(multiplier[quad], offset[at], bitcast<vec4<f32>>(offset[at + 1u]), bitcast<vec4<f32>>(offset[at + 2u]),
+              bitcast<vec4<f32>>(offset[at + 3u]));
+}
+
+// --- quad_value: a value of four accumulators ---
+
+// The int8 value where nothing saturates but what the channel's bounds say.
+fn requantized_near(acc: vec4<i32>, channel: Near, m: u32, quad: u32) -> vec4<i32> {
+  let t = clamp(vec4<f32>(acc) * channel.multiplier, channel.low, channel.high) + channel.magic;
+  let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, m, quad);
+  let odd = ((v >> vec4<u32>(FRACTION)) ^ vec4<i32>(params.zero)) & vec4<i32>(1);
+  return (v + (odd + vec4<i32>((1i << (FRACTION - 1u)) - 1i))) >> vec4<u32>(FRACTION);
+}
+
+fn clamped_near(acc: vec4<i32>, channel: Near, m: u32, quad: u32) -> vec4<i32> {
+  return clamp(requantized_near(acc, channel, m, quad), vec4<i32>(params.lo), vec4<i32>(params.hi));
+}
+
 // Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
 // rounding conversion is one instruction on some devices.
 fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> {
@@ -17,8 +42,6 @@ fn rte_quad(v: vec4<i32>, k: u32) -> vec4<i32> {
 fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
   return clamp(rte_quad(v, k) + zero, vec4<i32>(lo), vec4<i32>(hi));
 }
-
-// --- quad_value: a value of four accumulators ---
 
 fn requantized(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
   let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, m, quad);
@@ -39,8 +62,9 @@ fn scaled(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
 
 fn unrounded(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
 
+// The residual's zero point is in the channels' offset.
 fn plus_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  return v + (residual_quad(m, quad) - params.residual_zero) * params.residual_multiplier;
+  return v + residual_quad(m, quad) * params.residual_multiplier;
 }
 
 fn plus_scaled_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
@@ -62,8 +86,8 @@ fn on_curve(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
 fn joined(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
 
 fn plus_addend(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  let other = (addend_quad(m, quad) - params.addend_zero) * params.addend_multiplier;
-  let sum = (v - params.zero) * params.inner_multiplier + other;
+  let other = addend_quad(m, quad) * params.addend_multiplier;
+  let sum = v * params.inner_multiplier + (other + params.sum_offset);  // wraps on the way, not at its end
   return int8_quad(sum, params.shift, params.sum_zero, params.sum_lo, params.sum_hi);
 }
 

@@ -205,7 +205,7 @@ def pad4(call: Call, array: Array) -> Array:
     return np.pad(array, (0, -len(array) % 4))
 
 
-PAD_CHANNELS = dict.fromkeys((2, 3, 4), pad4)
+PAD_CHANNELS = {2: pad4, 3: epilogue.pack_offset, 4: pad4}
 """`Kernel.prepack` of PER_CHANNEL."""
 
 

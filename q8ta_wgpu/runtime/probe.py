@@ -30,7 +30,7 @@ _BINDINGS = """
 @group(0) @binding(0) var<storage, read> a: array<i32>;
 @group(0) @binding(1) var<storage, read> b: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<i32>;
-struct Params { count: u32, unused: u32, inverse_scale: f32, scale: f32 };
+struct Params { count: u32, base: f32, inverse_scale: f32, scale: f32 };
 @group(0) @binding(3) var<uniform> params: Params;
 """
 
@@ -49,6 +49,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   y[2u * n + i] = select(round_within(x * params.inverse_scale, 1024.0), 0, is_nan(x));
   y[3u * n + i] = bitcast<i32>(f32(a[i]) * params.scale);
   y[4u * n + i] = dot4I8Packed(bitcast<u32>(a[i]), b[i]);
+  let end = 0.25 * params.base;
+  y[5u * n + i] = bitcast<i32>(clamp(f32(a[i]) * select(0.0, x, finite), -end, end) + params.base);
 }
 """
 _RULES = (
@@ -57,8 +59,10 @@ _RULES = (
     "quantize",
     "dequantize",
     "dot4I8Packed",
+    "an accumulator times its multiplier, clamped and rounded by an addition",
 )
 _SCALE = 0.0372
+_BASE = 1.5 * 2**23
 _WORDS = 8
 
 
@@ -67,7 +71,7 @@ def contract(device: Device) -> str:
     one compilation."""
     a, b = _cases()
     expected = _expected(a, b)
-    words = np.array([len(a), 0], np.uint32).tobytes() + np.array([1 / _SCALE, _SCALE], np.float32).tobytes()
+    words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
     text = link.complete(f"// probe of the arithmetic contract\n{_BINDINGS}{_CONTRACT}")
     found = _run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
     wrong = np.argwhere(found.reshape(expected.shape) != expected)
@@ -119,7 +123,10 @@ def _expected(a: NDArray[np.int32], b: NDArray[np.uint32]) -> Array:
     quantized = np.where(np.isnan(x), np.float32(0), rounded).astype(np.int64)
     dequantized = (a.astype(np.float32) * np.float32(_SCALE)).view(np.int32)
     dots = (a[:, None].view(np.int8).astype(np.int64) * b[:, None].view(np.int8)).sum(1)
-    return np.stack([t, arithmetic.rte(t, arithmetic.FRACTION), quantized, dequantized, dots]).astype(np.int32)
+    with np.errstate(over="ignore"):
+        product = np.clip(a.astype(np.float32) * np.where(usable, x, np.float32(0)), -_BASE / 4, _BASE / 4)
+    near = (product.astype(np.float32) + np.float32(_BASE)).view(np.int32)
+    return np.stack([t, arithmetic.rte(t, arithmetic.FRACTION), quantized, dequantized, dots, near]).astype(np.int32)
 
 
 _LOOPS = """

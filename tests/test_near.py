@@ -1,0 +1,62 @@
+"""Rounding by an addition gives what the contract's definition gives: in numpy, step by step as the WGSL does it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.arithmetic import FRACTION, OFFSET_LIMIT
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.kernels.epilogue import near
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual
+
+
+def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array) -> Array:
+    """kernels/epilogue/stages.wgsl `requantized_near`, with what `unrounded` adds."""
+    offset, low, high, magic = packed[:, 0], *(packed[:, i].view(np.float32) for i in (1, 2, 3))
+    with np.errstate(over="ignore"):
+        t = np.clip(acc.astype(np.float32) * multiplier, low, high) + magic
+        assert t.dtype == np.float32 and np.all((t >= 2**23) & (t < 2**24))
+        v = t.view(np.int32) + offset + added.astype(np.int32)
+    return (v + (2 ** (FRACTION - 1) - 1 + (((v >> FRACTION) ^ zero) & 1))) >> FRACTION
+
+
+def _accumulators(multiplier: Array, offset: Array, rng: np.random.Generator) -> Array:
+    """Half of them near what gives an int8 value that does not saturate, the rest anywhere."""
+    within = (rng.integers(-300, 300, offset.shape) * 2**13 - offset) / np.maximum(multiplier.astype(np.float64), 1e-30)
+    anywhere = rng.integers(-(2**31), 2**31, offset.shape) >> rng.integers(0, 30, offset.shape)
+    ends = 2.0**31 - 128
+    return np.where(rng.random(offset.shape) < 0.5, np.clip(within, -ends, ends), anywhere).astype(np.int64)
+
+
+@pytest.mark.parametrize("zero", [-128, -127, -1, 0, 5, 127])
+@pytest.mark.parametrize(("lo", "hi"), [(-128, 127), (0, 127), (-3, 90), (7, 7)])
+@pytest.mark.parametrize("residual", [0, 1, 9001, 16384])
+def test_equals_the_definition(zero: int, lo: int, hi: int, residual: int) -> None:
+    """Ties, saturation both ways, offsets up to their limit, products past 2^31 and past float32's range."""
+    rng = np.random.default_rng((zero + 200, lo + 200, hi + 200, residual))
+    count = 20_000
+    halves = 2.0 ** rng.integers(-12, 16, count)
+    multiplier = np.where(rng.random(count) < 0.5, halves, np.exp(rng.uniform(-20, 80, count))).astype(np.float32)
+    limit = np.minimum(2.0 ** rng.integers(0, 30, count), float(OFFSET_LIMIT))
+    offset = np.clip(rng.uniform(-1, 1, count) * limit * 1.5, -limit, limit).astype(np.int64)
+    acc = _accumulators(multiplier, offset, rng)
+    added = rng.integers(-128, 128, count) * residual
+    stages = (Residual(residual), Requantize(lo, hi)) if residual else (Requantize(lo, hi),)
+    assert Epilogue(stages).near
+    t = arithmetic.scaled_accumulator(acc, multiplier)
+    expected = arithmetic.saturate(arithmetic.rte(t + offset + added, FRACTION), zero, lo, hi)
+    lowest, highest = ((end - zero) << FRACTION for end in (lo, hi))
+    packed = near.pack(offset, lowest - 127 * residual, highest + 128 * residual, zero)
+    found = _near(acc, multiplier, packed.transpose(0, 2, 1).reshape(-1, 4), zero, added)
+    if residual:
+        found = np.clip(found, lo, hi)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_residual_too_large_takes_the_long_way() -> None:
+    """Its interval has more whole numbers than floats between 2^23 and 2^24."""
+    assert not Epilogue((Residual(20_000), Requantize(-128, 127))).near
+    assert Epilogue((Residual(20_000), Requantize(0, 0))).near
