@@ -20,7 +20,8 @@ def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array)
         t = np.clip(acc.astype(np.float32) * multiplier, low, high) + magic
         assert t.dtype == np.float32 and np.all((t >= 2**23) & (t < 2**24))
         v = t.view(np.int32) + offset + added.astype(np.int32)
-    return (v + (2 ** (FRACTION - 1) - 1 + (((v >> FRACTION) ^ zero) & 1))) >> FRACTION
+    rounded: Array = (v + (2 ** (FRACTION - 1) - 1 + (((v >> FRACTION) ^ zero) & 1))) >> FRACTION
+    return rounded
 
 
 def _accumulators(multiplier: Array, offset: Array, rng: np.random.Generator) -> Array:

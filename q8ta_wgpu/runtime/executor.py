@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar
+from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
@@ -58,6 +59,7 @@ class Executor:
         self._made: list[Any] = []
         self._pipelines: list[Pipeline] = []
         self._free: list[Staging] = []
+        self._uploads: list[Staging] = []
         self._ahead: list[tuple[Staging, Any]] = []
         self._ran = False
         self._staged = self._most_staged = 0
@@ -177,8 +179,8 @@ class Executor:
         submitting to one would end the process."""
         if not inputs and not self.device.alive:
             raise DeviceError(f"{self.device.name} was lost")
-        for port, words in zip(self.program.inputs, inputs, strict=True):
-            self.device.wgpu.queue.write_buffer(self.buffer(port.buffer), 0, words)
+        buffers = [self.buffer(port.buffer) for port in self.program.inputs]
+        self._recorder.write(list(zip(buffers, inputs, strict=True)), self._uploads)
 
     def _read(self, staging: Staging, submitted: Any) -> list[Words]:
         with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
@@ -187,7 +189,7 @@ class Executor:
                 outputs = []
                 for port, offset in zip(self.program.outputs, self._offsets, strict=True):
                     dtype = np.float32 if port.dtype == "float32" else np.uint32
-                    outputs.append(np.frombuffer(data, dtype, port.size // 4, offset).copy())
+                    outputs.append(transfer.copied(np.frombuffer(data, dtype, port.size // 4, offset)))
                 self._recorder.unmap(staging)
             except BaseException:
                 self._drop(staging)
@@ -246,11 +248,11 @@ class Executor:
                 self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
             for staging, _ in self._ahead:
                 self._drop(staging)
-            for buffer in self._made:
+            for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):
                 buffer.destroy()
             for staging in self._free:
                 self._drop(staging)
-            self._made, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], []
+            self._made, self._uploads, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], [], []
 
     def _check_open(self) -> None:
         # wgpu-native ends the whole process when destroyed buffers are submitted.

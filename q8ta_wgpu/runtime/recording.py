@@ -14,6 +14,8 @@ from typing import Any
 
 import wgpu
 
+from q8ta_wgpu.ir.graph import Array
+
 STAGING: int = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 
 Step = tuple[Any, Any, tuple[int, int, int]]
@@ -72,6 +74,12 @@ class Recorder:
 
     def _dispatch(self, compute: Any) -> None:
         dispatch_steps(compute, self.steps)
+
+    def write(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
+        """Writes arrays to the beginning of buffers, before what is submitted next. `kept` are buffers between that it
+        leaves for later writes of the same sizes; the caller destroys them."""
+        for buffer, words in inputs:
+            self.device.queue.write_buffer(buffer, 0, words)
 
     def submit(self, commands: Any) -> Any:
         """Submits a command buffer, and returns what `read` waits for."""

