@@ -131,6 +131,20 @@ def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest
     assert "no wgpu adapter" in fails(capsys, "devices")
 
 
+def test_devices_with_one_that_ends_loops(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a session would refuse is no device for int8."""
+    monkeypatch.setattr(engines, "dawn", lambda: None)
+    monkeypatch.setattr(NATIVE, "_listed", NATIVE.adapters()[:1])
+    monkeypatch.setattr(probe, "loop_turns", lambda device, turns: 64)
+    monkeypatch.setattr(devices, "_open", {})
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    assert "ends the loops of a thread after 64 turns" in out
+    assert out.splitlines()[1].split()[-1] == "no"
+    with pytest.raises(DeviceError, match="after 64 turns"):
+        Session(MODEL, "vulkan")
+
+
 def test_show(capsys: Captured) -> None:
     for extra in ((), ("--device", "opengl"), ("--device", "0"), ("--device", "reference")):
         assert main(["show", "net.q8ta", *extra]) == 0

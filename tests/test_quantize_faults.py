@@ -28,7 +28,7 @@ def module(forward: Callable[..., Any] = lambda s, x: s.conv(x), **parts: nn.Mod
 def with_weight(value: float) -> nn.Module:
     made = module()
     with torch.no_grad():
-        made.conv.weight[0, 0, 0, 0] = value  # type: ignore[index, operator, union-attr]
+        made.conv.weight[0, 0, 0, 0] = value  # type: ignore[operator, union-attr]
     return made
 
 

@@ -58,6 +58,7 @@ def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
     device = open_device(number)
     if device.contract:
         raise DeviceError(f"{device.name} breaks the arithmetic contract: {device.contract}")
+    device.check_loops()
     target, rates = device.target, device.dot_rates
     features = ("yes" if name in adapter.features else "no" for name in ("shader-f16", engine.subgroups))
     limits = (

@@ -7,7 +7,6 @@ What is private to a version of wgpudawn has a form in WebGPU's own terms for wh
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
+from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Copy, Step
 
 _SYNCHRONIZED = "implicit-device-synchronization"
@@ -92,9 +92,9 @@ class Dawn(Engine):
             disable_toggles=[*_EXACT_CLOCK, *(_QUICK_START if adapter.info["adapter_type"] == "CPU" else ())],
         )
 
-    def locks(self, device: Any) -> tuple[Lock, Lock]:
+    def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
         """Only a device with implicit synchronization may be used while another thread waits on it."""
-        lock = threading.RLock()
+        lock = ProcessLock()
         return lock, contextlib.nullcontext() if _SYNCHRONIZED in device.features else lock
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from q8ta_wgpu.errors import DeviceError, shown
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit, Target
 from q8ta_wgpu.runtime import engines, handles, probe
 from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, Engine, wgpu_errors
+from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
 
 _NEEDED_LIMITS = {
@@ -144,6 +144,14 @@ class Device:
         """How many of the turns that kernels rely on, `target.loop_turns`, the loops of a thread take."""
         return int(self._once("loop_turns", lambda device: probe.loop_turns(device, device.target.loop_turns)))
 
+    def check_loops(self) -> None:
+        """Raises DeviceError where the loops of a thread end before kernels do."""
+        if self.loop_turns < (needed := self.target.loop_turns):
+            raise DeviceError(
+                f"{self.name} ends the loops of a thread after {self.loop_turns} turns, where kernels rely on "
+                f"{needed}. Use another backend or device='reference'"
+            )
+
     @property
     def dot_rates(self) -> probe.DotRates:
         """Measured speed of dot4I8Packed and of its emulation."""
@@ -215,7 +223,7 @@ class Device:
 
 _open: dict[tuple[str, int], Device] = {}
 _adopted: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
-_open_lock = threading.Lock()
+_open_lock = ProcessLock()
 
 
 def open_device(device: Any = None, matrix_work: bool = False) -> Device:

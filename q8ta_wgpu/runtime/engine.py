@@ -7,7 +7,6 @@ alone know what only one engine has.
 from __future__ import annotations
 
 import contextlib
-import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ import wgpu
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.target import MatrixUnit
+from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
 
 # Flags are WebGPU's own numbers, the same in every package.
@@ -72,7 +72,7 @@ class Engine:
 
     def __init__(self, package: Any) -> None:
         self.package = package
-        self.listing: Lock = threading.RLock()
+        self.listing = ProcessLock()
         self._listed: list[Any] = []
         _raised.update((package.GPUError, package.GPUPipelineError))
 
@@ -112,9 +112,9 @@ class Engine:
     def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
         return adapter.request_device_sync(required_features=features, required_limits=limits)
 
-    def locks(self, device: Any) -> tuple[Lock, Lock]:
+    def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
         """What is held while a device is used, and while a run on it is waited for."""
-        return threading.RLock(), contextlib.nullcontext()
+        return ProcessLock(), contextlib.nullcontext()
 
     def create_module(self, device: Any, label: str, code: str) -> Any:
         """The shader module of WGSL text. Raises what `device.create_shader_module` raises for wrong code."""

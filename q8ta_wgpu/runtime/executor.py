@@ -242,7 +242,10 @@ class Executor:
             self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
 
     def close(self) -> None:
-        """Frees the buffers, once no run uses them; runs in flight still give their results, later ones DeviceError."""
+        """Frees the buffers, once no run uses them; runs in flight still give their results, later ones DeviceError. In
+        a forked child it leaves them to the process they belong to."""
+        if self.device.lock.inherited:
+            return
         with self.device.lock:
             if self._made and self.device.alive:
                 self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])

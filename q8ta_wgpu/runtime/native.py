@@ -6,7 +6,6 @@ What is private to a version of wgpu-py has a form in WebGPU's own terms for whe
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,12 +14,13 @@ import wgpu
 
 from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
+from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Copy, Step
 
 _HANDOVER = 10.0
 """Seconds another thread may take to deliver a mapping that its own poll picked up."""
 
-OPENGL = threading.RLock()
+OPENGL = ProcessLock()
 """Held by whoever uses a device on OpenGL, lists adapters or requests a device: wgpu has one EGL context a process, and
 ends the process when two threads want it. Listing enters it, and a request for any device polls those there are, so
 does letting an OpenGL adapter go.
@@ -87,7 +87,7 @@ class WgpuNative(Engine):
         super().__init__(wgpu)
         self.listing = OPENGL
 
-    def locks(self, device: Any) -> tuple[Lock, Lock]:
+    def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
         """On OpenGL one lock for all devices, and held while waiting: that keeps the context, and who else wants it
         meanwhile ends the process after some seconds."""
         opengl = device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")

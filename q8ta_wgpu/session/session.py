@@ -116,11 +116,7 @@ class Session:
                 f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
                 "device='reference'; a newer driver may help"
             )
-        if self.device.loop_turns < (needed := self.device.target.loop_turns):
-            raise DeviceError(
-                f"{self.device.name} ends the loops of a thread after {self.device.loop_turns} turns, where kernels "
-                f"rely on {needed}. Use another backend or device='reference'"
-            )
+        self.device.check_loops()
         opened = time.perf_counter()
         if tune:
             from q8ta_wgpu.tune import tuner

@@ -1,0 +1,39 @@
+"""The lock of what only one process can use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from q8ta_wgpu.errors import DeviceError
+
+
+class ProcessLock:
+    """A reentrant lock of the process that first takes it.
+
+    A child that was forked from that process has no threads of its driver: what it waits for would never come. Taking
+    the lock there raises DeviceError before anything waits.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._process = 0
+
+    @property
+    def inherited(self) -> bool:
+        """Whether another process, the one this was forked from, has taken the lock."""
+        return self._process not in (0, os.getpid())
+
+    def __enter__(self) -> ProcessLock:
+        if self.inherited:
+            raise DeviceError(
+                f"this process was forked from process {self._process}, which uses a GPU: a driver does not survive a "
+                "fork. Open sessions in the child alone, or start it with multiprocessing.get_context('spawn')"
+            )
+        self._lock.acquire()
+        self._process = self._process or os.getpid()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._lock.release()

@@ -1,0 +1,180 @@
+"""What goes wrong around a process: forks, signals, and caches that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.tune import cache as tune_cache
+from q8ta_wgpu.tune.cache import Cache
+from tests.small import small_input, small_model
+
+ROOT = Path(__file__).parents[1]
+
+
+def program(text: str) -> str:
+    """Runs Python in a process of its own, which must end well; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=ROOT, timeout=120
+    )
+    assert done.returncode == 0, f"{done.returncode}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+FORKED = """
+import multiprocessing, sys
+from q8ta_wgpu import DeviceError, Session
+from tests.small import small_input, small_model
+
+MODEL, X = small_model(), small_input()
+opened = Session(MODEL, sys.argv[1]) if len(sys.argv) > 1 else None
+
+def told(queue, work):
+    try:
+        queue.put(str(work()["y"].sum()))
+    except DeviceError as error:
+        queue.put(str(error))
+
+def run_mine():
+    with opened:
+        return opened(X)
+
+def run_new():
+    with Session(MODEL, "vulkan") as session:
+        return session(X)
+
+def in_child(method, work):
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    child = context.Process(target=told, args=(queue, work))
+    child.start()
+    answer = queue.get(timeout=100)
+    child.join(60)
+    assert child.exitcode == 0, child.exitcode
+    return answer
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_after_a_session_was_opened() -> None:
+    """It says so, where a driver would wait for ever; the reference works, and so does the parent afterwards."""
+    text = """
+sys.argv[1:] = ["vulkan"]
+for work in (run_mine, run_new, lambda: Session(MODEL, "reference")(X)):
+    print(in_child("fork", work))
+print(opened(X)["y"].sum())
+"""
+    text = FORKED.replace("opened =", "sys.argv[1:] = ['vulkan']\nopened =") + text
+    mine, new, reference, parent = program(text).splitlines()
+    for answer in (mine, new):
+        assert "this process was forked from process" in answer and "get_context('spawn')" in answer
+    assert reference == parent == str(Session(small_model(), "reference")(small_input())["y"].sum())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_before_any_session() -> None:
+    found = program(FORKED + "print(in_child('fork', run_new))").strip()
+    assert found == str(Session(small_model(), "reference")(small_input())["y"].sum())
+
+
+def test_a_spawned_process(tmp_path: Path) -> None:
+    script = tmp_path / "spawning.py"
+    text = FORKED.replace("opened = ", "opened = None if __name__ != '__main__' else ")
+    script.write_text(text + "\nif __name__ == '__main__':\n    print(in_child('spawn', run_new))\n")
+    done = subprocess.run(
+        [sys.executable, str(script), "vulkan"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.strip() == str(Session(small_model(), "reference")(small_input())["y"].sum()), done.stderr
+
+
+SIGNALLED = """
+import signal, time
+import numpy as np
+from q8ta_wgpu import Session
+from tests.small import small_input, small_model
+
+X = small_input()
+expected = Session(small_model(), "reference")(X)["y"]
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+with Session(small_model(), "vulkan") as session:
+    stopped = 0
+    for turn in range(20):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.001 * turn)
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                session(X)
+        except KeyboardInterrupt:
+            stopped += 1
+        np.testing.assert_array_equal(session(X)["y"], expected)
+print(stopped)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_interrupts_in_runs() -> None:
+    """Twenty, at times that differ: each comes through, and the session still computes the same bytes."""
+    assert program(SIGNALLED) == "20\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_a_tuning_cache_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file there was stays, and the note says why nothing is kept."""
+    monkeypatch.setattr(tune_cache, "folder", lambda: tmp_path)
+    kept = Cache.of({})
+    kept.times["a"] = 1.0
+    kept.save()
+    assert kept.note == ""
+    opened = tempfile.NamedTemporaryFile
+
+    class Full:
+        """A temporary file whose every write ends on a full disk."""
+
+        def __init__(self, *args: object, **options: object) -> None:
+            self.file = opened(*args, **options)  # type: ignore[call-overload]
+            self.name = self.file.name
+            self.full = open("/dev/full", "w")  # noqa: SIM115, PTH123
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+            self.full.close()
+
+        def write(self, text: str) -> None:
+            self.full.write(text)
+            self.full.flush()
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", Full)
+    again = Cache.of({})
+    again.times["b"] = 2.0
+    again.save()
+    assert "No space left on device" in again.note and "nothing is kept" in again.note
+    assert list(Cache.of({}).times) == ["a"]
+    assert [path for path in tmp_path.iterdir() if path != kept.path] == []
+
+
+def test_results_without_any_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a home has no cache folder: sessions work, and a cache says so."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(tune_cache, "folder", nowhere)
+    assert "there is no cache folder" in Cache.of({}).note
+    with Session(small_model(), "vulkan") as session:
+        expected = Session(small_model(), "reference")(small_input())
+        np.testing.assert_array_equal(session(small_input())["y"], expected["y"])
