@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     str(path.relative_to(ROOT)): path for glob in ("*.md", "docs/*.md", "kernels/*.md") for path in ROOT.glob(glob)
 }
-FOLDERS = ("q8ta_wgpu", "kernels", "passes", "tests", "bench", "demo", "docs")
+FOLDERS = ("q8ta_wgpu", "kernels", "passes", "tests", "bench", "demo", "docs", "examples")
 NAMES = {path.name for path in ROOT.glob("*")} | {
     path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")
 }
