@@ -11,11 +11,15 @@ PIP_ARGS ?=
 # Mesa complains on stderr where no desktop session has set it.
 export XDG_RUNTIME_DIR ?= /tmp
 
-.PHONY: demo test check unit bench clean adapter
+.PHONY: demo web test check unit bench clean adapter
 
 demo: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan
 	$(RUN) -m demo $(if $(IMAGE),--image "$(IMAGE)")
+
+# The demo in a web page, at http://localhost:8000
+web: $(VENV)/ready
+	$(RUN) -m demo.web
 
 test: check unit
 

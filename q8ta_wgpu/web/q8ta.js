@@ -3,7 +3,7 @@
 
 const VERSION = 1;
 
-/** Every error this module raises on purpose; `code` is one word for programs, `message` a sentence for people. */
+/** What this module raises on purpose: `code` is a word for programs, `message` a sentence for people. */
 export class Q8taError extends Error {
   constructor(code, message, cause) {
     super(message, cause === undefined ? undefined : { cause });
@@ -228,7 +228,8 @@ function extent(image) {
   return [width, image.videoHeight ?? image.displayHeight ?? image.naturalHeight ?? image.height];
 }
 
-const isImage = (value) => Object(value) === value && !ArrayBuffer.isView(value) && "width" in value;
+const isImage = (value) =>
+  Object(value) === value && !ArrayBuffer.isView(value) && ("width" in value || "displayWidth" in value);
 
 /** What each byte of each channel becomes: (byte / 255 - mean) / std in single precision, or the int8 of it. */
 function table(port, { mean = 0, std = 1 } = {}) {
@@ -279,7 +280,7 @@ export class Network {
     this.#options = options;
   }
 
-  /** Loads the network again, on another device: after the device was lost. */
+  /** Loads the network again: after its device was lost. */
   async reopen(device) {
     this.destroy();
     const { gpu, fetch: get = (url) => fetch(url), onprogress, verify, packed: wanted = true, kind } = this.#options;
@@ -430,7 +431,7 @@ export class Network {
     return made;
   }
 
-  /** Milliseconds of GPU time: medians over `repeats`, of a whole run and of every dispatch. */
+  /** Milliseconds of GPU time: medians, of a whole run and of every dispatch. */
   async time(inputs, { repeats = 20, ...options } = {}) {
     const device = this.#open();
     if (!device.features.has("timestamp-query")) {
@@ -529,7 +530,7 @@ export class Network {
     try {
       await promise;
     } catch (error) {
-      // The promise of the loss may come a turn later than the failure it caused.
+      // The promise of the loss may come after the failure it caused.
       const lost = this.#lost ?? (await Promise.race([device.lost, pause(50)]))?.message;
       if (this.#device !== device) throw new Q8taError("closed", "this network was destroyed while it ran", error);
       throw lost === undefined ? new Q8taError("device", error.message, error) : gone(lost || "no reason was given");
@@ -641,9 +642,7 @@ class Drawing {
     this.device = device;
     this.port = port;
     const format = globalThis.navigator?.gpu?.getPreferredCanvasFormat() ?? "rgba8unorm";
-    const [, , height, width] = port.shape;
-    canvas.width = width;
-    canvas.height = height;
+    this.canvas = canvas;
     this.context = canvas.getContext("webgpu");
     if (!this.context) throw new Q8taError("input", "the canvas has a context of another kind than webgpu");
     this.context.configure({ device, format, alphaMode: "opaque" });
@@ -657,7 +656,9 @@ class Drawing {
   }
 
   draw(encoder, picture, { range: [low, high] = [0, 1], colours = true }) {
-    const words = new DataView(new ArrayBuffer(16));
+    const words = new DataView(new ArrayBuffer(16)), [, , height, width] = this.port.shape;
+    if (this.canvas.width !== width) this.canvas.width = width;
+    if (this.canvas.height !== height) this.canvas.height = height;
     words.setFloat32(0, low, true);
     words.setFloat32(4, 1 / (high - low), true);
     words.setUint32(8, colours && picture && this.port.shape[1] === 1 ? 1 : 0, true);

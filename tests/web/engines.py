@@ -29,6 +29,10 @@ FLAGS = (
     "--use-webgpu-adapter=swiftshader",
     f"--disable-dawn-features={SLOW}",
     "--enable-webgpu-developer-features",  # timestamps as they are
+    # The page is put together on SwiftShader, too: only there WebGPU draws to a canvas.
+    "--enable-features=Vulkan",
+    "--use-vulkan=swiftshader",
+    "--use-angle=swiftshader",
     "--force-color-profile=srgb",
     # No traffic of its own.
     "--disable-background-networking",
@@ -127,6 +131,10 @@ class Chromium:
         if "error" in answer:
             raise JavaScriptError(answer["error"])
         return answer["value"]
+
+    def messages(self) -> list[dict[str, Any]]:
+        """What the console and the network said since the last call."""
+        return list(self.driver.get_log("browser"))  # type: ignore[no-untyped-call, unused-ignore]
 
     def close(self) -> None:
         self.driver.quit()

@@ -1,0 +1,55 @@
+"""`make web`: a page that enlarges photographs by the demo's int8 network in the browser, built and served."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import shutil
+import sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import q8ta_wgpu as q8
+from demo import photos
+from demo.__main__ import build
+from demo.network import trained
+
+PAGE = Path(__file__).with_name("page")
+OUT = Path("out/web")
+SIZE = (320, 240)
+"""Width and height of the small picture; a portrait has them turned."""
+
+
+def write(model: q8.Model, folder: Path, size: tuple[int, int] = SIZE) -> None:
+    """The page in a folder: its own files, the network for both ways to hold a picture, and an example."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in PAGE.iterdir():
+        shutil.copy(file, folder)
+    for name, (width, height) in (("landscape", size), ("portrait", size[::-1])):
+        model.reshape((1, 1, height, width)).export_web(folder / name)
+    photos.load("coffee.png").convert("RGB").save(folder / "photo.png")
+
+
+def main() -> None:
+    """Builds the page and serves it to this machine until it is interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m demo.web", description=__doc__)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--build", action="store_true", help=f"write {OUT} and serve nothing")
+    options = parser.parse_args()
+    write(build(trained()), OUT)
+    print(f"{OUT}: for any static server")
+    if options.build:
+        return
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(OUT))
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", options.port), handler)
+    except OSError as error:
+        sys.exit(f"cannot serve at port {options.port}: {error.strerror}; python -m demo.web --port 8001 takes another")
+    print(f"http://localhost:{server.server_port}/ (Ctrl+C ends)", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
