@@ -32,6 +32,8 @@ PASSES: tuple[Pass, ...] = (
     sink_dequantize,
     sink_moves,
     hoist_quantize,
+    # Equal quantizations that follow each other, around moves as well, are one: a product sees what its operand is.
+    cancel_qdq,
     # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x.
     fuse_int8,
     # What fusion left: dequantize -> quantize becomes nothing or a table.

@@ -21,10 +21,11 @@ def cancel_qdq(graph: Graph) -> None:
         before, after = graph.types[int8].q, graph.types[node.output].q
         assert before is not None and after is not None
         lo, hi = node.attrs["lo"], node.attrs["hi"]
+        if (before, lo, hi) == (after, *after.range) and not (int8 in graph.inputs and node.output in graph.outputs):
+            rewriter.alias(node.output, int8)
+            continue
         if INT16X4 in (before.dtype, after.dtype):
-            if before == after and (lo, hi) == after.range:
-                rewriter.alias(node.output, int8)
-            elif (factor := arithmetic.ratio(before, after)) is not None:
+            if (factor := arithmetic.ratio(before, after)) is not None:
                 attrs = {"multiplier": factor, "lo": lo, "hi": hi}
                 rewriter.replace(node, Node("q8ta_requantize", (int8,), node.output, attrs, node.source))
             continue

@@ -16,7 +16,9 @@ from q8ta_wgpu.ir.int8 import (
     Elementwise,
     Int8Form,
     Normalization,
+    Product,
     QuantizedCall,
+    Rowwise,
     Weight,
     WeightedSum,
 )
@@ -27,17 +29,24 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class Tail:
-    """What follows an operator: the value that is quantized, clamps on the way, and what joins before rounding."""
+    """What follows an operator: the value that is quantized, clamps and a factor on the way, and what joins before
+    rounding."""
 
     value: str
     clamps: tuple[tuple[float, float], ...] = ()
     residual: str | None = None
     activation: Node | None = None
+    factor: float = 1.0
 
 
 def _tail(rewriter: Rewriter, node: Node) -> Tail:
-    """Follows single readers: for weighted sums one residual add or one activation, then clamps."""
+    """Follows single readers: for weighted sums one residual add or one activation, for products of activations a
+    positive factor, then clamps."""
     value, types = node.output, rewriter.graph.types
+    if isinstance(OPS[node.op].int8, Product):
+        scaled = rewriter.only_reader(value)
+        if scaled is not None and scaled.op == "affine" and scaled.attrs["factor"] > 0 and not scaled.attrs["term"]:
+            return replace(_clamped(rewriter, scaled.output), factor=scaled.attrs["factor"])
     reader = rewriter.only_reader(value) if isinstance(OPS[node.op].int8, WeightedSum) else None
     if reader is None:
         return _clamped(rewriter, value)
@@ -77,7 +86,7 @@ def fuse_int8(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
-        if not isinstance(kind, WeightedSum | Normalization | Arithmetic | Elementwise):
+        if not isinstance(kind, WeightedSum | Normalization | Rowwise | Arithmetic | Product | Elementwise):
             continue
         tail = _tail(rewriter, node)
         readers = rewriter.readers(tail.value)
@@ -108,7 +117,7 @@ def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> 
     if isinstance(form, str):
         return form
     old = quantize or node
-    sources = [_int8_source(rewriter, node, tail, operand) for operand in form.operands]
+    sources = [_int8_source(rewriter, old, node, tail, operand) for operand in form.operands]
     if reason := _misfit(rewriter.graph, form, sources, old.output):
         return reason
     inputs = [
@@ -121,13 +130,15 @@ def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> 
     return ""
 
 
-def _int8_source(rewriter: Rewriter, node: Node, tail: Tail, operand: int | Array) -> str | Array:
-    """What an operand of an int8 form is: the value behind a dequantize, or a new constant."""
+def _int8_source(rewriter: Rewriter, old: Node, node: Node, tail: Tail, operand: int | Array) -> str | Array:
+    """What an operand of an int8 form is: the value behind a dequantize, a product's second one turned before the node
+    it replaces, or a new constant."""
     if isinstance(operand, np.ndarray):
         return operand
     int8 = tail.residual if operand == RESIDUAL else _int8_behind(rewriter, node.inputs[operand])
     assert int8 is not None
-    return int8
+    second = isinstance(OPS[node.op].int8, Product) and operand == 1
+    return _turned(rewriter, old, int8) if second else int8
 
 
 def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result: str) -> str:
@@ -139,6 +150,20 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     except GraphError as error:
         return str(error)
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
+
+
+def _turned(rewriter: Rewriter, before: Node, name: str) -> str:
+    """A value with its last two dimensions swapped: of a permuted value the permuted source, or the source itself."""
+    shape = rewriter.graph.types[name].shape
+    order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    permute = rewriter.producer(name)
+    if permute is not None and permute.op == "permute":
+        name, order = permute.inputs[0], [permute.attrs["dims"][d] for d in order]
+    if order == sorted(order):
+        return name
+    source = rewriter.graph.types[name]
+    to = replace(source, shape=tuple(source.shape[d] for d in order))
+    return rewriter.insert(before, "permute", (name,), {"dims": tuple(order)}, to, f"{name}.turned")
 
 
 def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> QuantizedCall | str:
@@ -163,6 +188,8 @@ def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node |
         for bounds in tail.clamps[1:]:  # the last one wins where they do not overlap
             low, high = (float(np.clip(end, *bounds)) for end in (low, high))
         lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
+    if out is not None and tail.factor != 1.0:  # rounding factor * x at a scale is rounding x at the scale / factor
+        out = replace(out, scale=out.scale / tail.factor)
     residual = graph.types[tail.residual].q if tail.residual else None
     activation = _function(tail.activation) if tail.activation else None
     inputs = tuple(graph.types[name] for name in node.inputs)
@@ -201,6 +228,6 @@ def _int8_form(op: Op, call: QuantizedCall) -> Int8Form | str:
                 return NOT_QUANTIZED
             values = function(arithmetic.levels(call.q[0]), call.attrs)
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
-        case WeightedSum(lower) | Normalization(lower) | Arithmetic(lower):
+        case WeightedSum(lower) | Normalization(lower) | Rowwise(lower) | Arithmetic(lower) | Product(lower):
             return lower(call)
     return NOT_QUANTIZED

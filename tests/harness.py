@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
 from q8ta_wgpu.ir.op import Case, Op
@@ -343,7 +343,8 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
             names.append(graph.add_constant(f"c{position}", places(op, case)))
             continue
         if op.operand(position, case.attrs).constant:
-            names.append(_constant(graph, generator, position, shape, setting))
+            weight = position == 1 and isinstance(op.int8, WeightedSum)
+            names.append(_constant(graph, generator, position, shape, setting, weight))
             if op.operand(position, case.attrs).name == "variance":
                 graph.constants[names[-1]] = np.abs(graph.constants[names[-1]]) + np.float32(0.125)
             continue
@@ -353,18 +354,28 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
         q = setting.q(first, scale if setting.dtypes[first] == INT8X4 else scale / 256)
         if op.keeps_int8 and position:
             q = graph.types["x0"].q or q
+        turned = isinstance(op.int8, Product) and position == 1
+        stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
         graph.inputs.append(name)
-        graph.types[name] = TensorType(shape, q.dtype, q)
-        graph.types[real] = TensorType(shape)
+        graph.types[name] = TensorType(stored, q.dtype, q)
+        graph.types[real] = TensorType(stored)
         graph.nodes.append(Node("dequantize", (name,), real))
-        inputs[name] = extremes(generator, shape, q.dtype)
-        names.append(real)
+        inputs[name] = extremes(generator, stored, q.dtype)
+        names.append(_turned(graph, real, shape) if turned else real)
     shape, _ = op.check(tuple(graph.types[n] for n in names), case.attrs)
     graph.types["real"] = TensorType(shape)
     graph.nodes.append(Node(op.name, tuple(names), "real", case.attrs))
     graph.outputs = ["real"]
     shared = graph.types["x0"].q if op.keeps_int8 else None
     return graph, inputs, shared or _output(graph, inputs, setting)
+
+
+def _turned(graph: Graph, name: str, shape: tuple[int, ...]) -> str:
+    """The last two dimensions swapped: a product's second operand comes as its int8 form reads it, in one node."""
+    graph.types["turned"] = TensorType(shape)
+    dims = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    graph.nodes.append(Node("permute", (name,), "turned", {"dims": dims}))
+    return "turned"
 
 
 def extremes(generator: np.random.Generator, shape: Sequence[int], dtype: str = INT8X4) -> Array:
@@ -376,9 +387,11 @@ def extremes(generator: np.random.Generator, shape: Sequence[int], dtype: str = 
     return values.astype(DTYPES[dtype])
 
 
-def _constant(graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting) -> str:
-    """Operand 1 is an int8 weight with a scale per output channel, later ones are float biases."""
-    if position != 1 or len(shape) < 2:
+def _constant(
+    graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting, weight: bool
+) -> str:
+    """An int8 weight with a scale per output channel, or float parameters."""
+    if not weight:
         return graph.add_constant(f"c{position}", (g.normal(0, 0.5, shape) * 64).round().astype(np.float32) / 64)
     channels = shape[0]
     scale, values = g.uniform(0.001, 0.02, channels), extremes(g, shape)

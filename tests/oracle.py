@@ -141,6 +141,7 @@ TORCH: Mapping[str, Function] = {
     "softmax": lambda a, x: F.softmax(x, a["dim"]),
     "log_softmax": lambda a, x: F.log_softmax(x, a["dim"]),
     "layer_norm": lambda a, x, gamma, beta: F.layer_norm(x, gamma.shape, gamma, beta, a["eps"]),
+    "rms_norm": lambda a, x, gamma: F.rms_norm(x, gamma.shape, gamma, a["eps"]),
     "group_norm": lambda a, x, gamma, beta: F.group_norm(x, a["groups"], gamma, beta, a["eps"]),
     "batch_norm": lambda a, x, gamma, beta, mean, var: F.batch_norm(x, mean, var, gamma, beta, eps=a["eps"]),
     # elementwise

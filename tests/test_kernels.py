@@ -22,6 +22,8 @@ from q8ta_wgpu.runtime.device import Device
 from tests import harness, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
+FAR_APART = ("add", "softmax", "layer_norm", "group_norm")
+"""Operators that stay in float32 where the result's scale is a billionth of what the operands' are."""
 INT8_CASES = [(op, i) for op, i in CASES if op.int8 and op.name != "q8ta_clone"]
 
 
@@ -71,7 +73,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
     """
     for setting in harness.settings_for(op, index):
         graph, inputs = harness.int8_graph(op, op.cases[index], setting)
-        if setting.mode == "overflow" and op.name == "add":
+        if setting.mode == "overflow" and op.name in FAR_APART:
             assert "too far apart" in graph.notes[0]
             continue
         assert not graph.notes, graph.notes

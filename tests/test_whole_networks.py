@@ -21,7 +21,7 @@ from tests.harness import flat
 from tests.networks import NETWORKS, transformer
 
 FULL = ("resnet50", "mobilenet_v2", "mobilenet_v3")
-INT8 = (*FULL, "unet", "linear_chain", "refinenet", "shufflenet")
+INT8 = (*FULL, "unet", "linear_chain", "refinenet", "shufflenet", "transformer")
 
 
 @cache
@@ -30,7 +30,8 @@ def quantized(name: str) -> tuple[ExportedProgram, q8.Model, Array]:
     shape = (1, 3, 96, 96) if name in FULL else NETWORKS[name].small_shape
     generator = torch.Generator().manual_seed(7)
     batches = [torch.randn(shape, generator=generator) for _ in range(2)]
-    program = q8.quantize(NETWORKS[name].factory(), (batches[0],), calibration=batches, progress=False)
+    module = transformer(depth=2) if name == "transformer" else NETWORKS[name].factory()
+    program = q8.quantize(module, (batches[0],), calibration=batches, progress=False)
     x = torch.randn(shape, generator=generator).numpy()
     return program, q8.compile(program), x
 
@@ -76,12 +77,12 @@ def test_operators_against_torch(name: str) -> None:
     assert not far, far
 
 
-def test_every_dispatch_of_a_network_with_float_operators(vulkan: Device) -> None:
-    """Fed with the reference's values, each dispatch of the transformer gives the reference's bytes, and those of float
-    operators (softmax, layer_norm, matmul, and what leaves int8 for them) their values within the stated tolerance."""
+def test_every_dispatch_of_a_network_in_float32(vulkan: Device) -> None:
+    """Fed with the reference's values, each dispatch of a transformer that nobody quantized gives the reference's
+    values within the tolerance its operator states."""
     entry = NETWORKS["transformer"]
     x = torch.randn(entry.small_shape, generator=torch.Generator().manual_seed(3))
-    model = q8.compile(q8.quantize(transformer(depth=2), (x,), calibration=[x], progress=False))
+    model = q8.compile(torch.export.export(transformer(depth=2), (x,)))
     report = model.report()
     assert not report.exact
     assert {"softmax", "layer_norm", "matmul"} <= set(report.float32)
@@ -100,5 +101,4 @@ def test_every_dispatch_of_a_network_with_float_operators(vulkan: Device) -> Non
     with q8.Session(model, vulkan) as session:
         whole = flat(session(x))[0]
     exact = values[model.graph.outputs[0]]
-    # A float within its tolerance may be rounded to the next int8 value: few are, and each changes little.
-    assert np.abs(whole - exact).mean() <= 0.01 * np.abs(exact).mean()
+    assert np.abs(whole - exact).mean() <= 1e-4 * np.abs(exact).mean()

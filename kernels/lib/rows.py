@@ -1,4 +1,4 @@
-"""What softmax and the norms share: rows of float32 reduced by teams of threads, see kernels/lib/rows.wgsl."""
+"""What softmax and the norms share: rows reduced by teams of threads, see kernels/lib/rows.wgsl."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.target import LOOP_TURNS
+from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 
 THREADS = 256
 """Threads of a workgroup."""
@@ -106,5 +106,48 @@ def kernel(
         params=all_params,
         constants=all_constants,
         threads=threads,
+        workgroup=(THREADS, 1, 1),
+    )
+
+
+def int8_kernel(
+    name: str,
+    stems: tuple[str, ...],
+    rows: RowsOf,
+    params: Callable[[Call], Params],
+    passes: int,
+    supports: Callable[[Call, Target], bool] = lambda call, target: True,
+) -> Kernel:
+    """The kernel of an operator on rows of int8 words that follow each other in 4W: a row's last dimension is the
+    tensor's, and each of its lines ends with a word.
+
+    Args:
+        name: of the kernel.
+        stems: its WGSL files.
+        rows: from a call to its rows, counted in words.
+        params: more uniform fields.
+        passes: how many times a thread goes through its words.
+        supports: whether rows are made of whole words.
+    """
+
+    def all_params(call: Call) -> Params:
+        found = rows(call)
+        width = call.output.shape[-1]
+        fields = {"rows": np.uint32(found.rows), "items": np.uint32(found.length), "width": np.uint32(width)}
+        return {**fields, "line": np.uint32(-(-width // 4)), **params(call)}
+
+    def turns(call: Call) -> int:
+        return passes * -(-rows(call).length // lanes(rows(call), 1))
+
+    return Kernel(
+        name,
+        (*stems, "rows", "int8_rows"),
+        (ONLY_4W,),
+        ONLY_4W,
+        supports=supports,
+        turns=turns,
+        params=all_params,
+        constants=lambda call: {"THREADS": THREADS, "LANES": lanes(rows(call), 1)},
+        threads=lambda call, layout: (rows(call).rows * lanes(rows(call), 1), 1, 1),
         workgroup=(THREADS, 1, 1),
     )

@@ -1,4 +1,4 @@
-"""matmul of two activations in float32, and scaled_dot_product_attention, which is imported as a chain around it.
+"""matmul of two activations, and scaled_dot_product_attention, which is imported as a chain around it.
 
 A product with a constant matrix is imported as `linear` (kernels/linear/linear.py).
 """
@@ -13,10 +13,12 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Product
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.linear import q8ta_matmul
 from q8ta_wgpu.kernels.product import sgemm
 
 MASKED = -3e38
@@ -105,6 +107,7 @@ OPS = (
             "aten.bmm.default": _import_bmm,
             "aten.scaled_dot_product_attention.default": _import_attention,
         },
+        int8=Product(q8ta_matmul.lower),
         cases=(
             Case(((5, 7), (7, 3))),
             Case(((2, 3, 17, 8), (2, 3, 8, 17))),

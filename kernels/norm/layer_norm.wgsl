@@ -1,4 +1,5 @@
-// A team of threads normalizes a row of adjacent items: mean first, then the squared distances from it.
+// A team of threads normalizes a row of adjacent items: mean first, then the squared distances from it. Without
+// CENTERED the mean counts as 0.
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
@@ -15,7 +16,7 @@ fn main(
 
   var sum = 0.0;
   for (var k = lane; k < params.items; k += LANES) { sum += sum_of(x[base + k]); }
-  let mean = reduced(thread, sum) / params.length;
+  let mean = select(0.0, reduced(thread, sum) / params.length, CENTERED == 1u);
 
   var squares = 0.0;
   for (var k = lane; k < params.items; k += LANES) {
@@ -29,6 +30,9 @@ fn main(
 
 // layer_norm: gamma and beta of each item of a row.
 fn affine_element(v: Item, row: u32, k: u32) -> Item { return v * gamma[k] + beta[k]; }
+
+// rms_norm: gamma alone.
+fn scaled_element(v: Item, row: u32, k: u32) -> Item { return v * gamma[k]; }
 
 // group_norm: gamma and beta of each channel, `inner` items.
 fn affine_channel(v: Item, row: u32, k: u32) -> Item {

@@ -1,4 +1,4 @@
-"""layer_norm and group_norm in float32, and inference batch_norm with its int8 form.
+"""layer_norm, rms_norm and group_norm, whose int8 forms are in norm_int8.py, and inference batch_norm with its own.
 
 instance_norm is group_norm with as many groups as channels.
 """
@@ -14,12 +14,13 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
 from q8ta_wgpu.kernels.lib import rows
+from q8ta_wgpu.kernels.norm import norm_int8
 
 EPS = Attr("float", low=0, high=1e6)
 AFFINE = (Operand("gamma", constant=True), Operand("beta", constant=True))
@@ -35,9 +36,9 @@ def _scale_and_shift(b: Builder, args: Mapping[str, Any], shape: Shape) -> tuple
 
 
 def _infer_layer_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape, gamma, beta = (t.shape for t in types)
+    shape, gamma, beta = types[0].shape, types[1].shape, types[-1].shape
     if not gamma or len(gamma) > len(shape) or gamma != beta or shape[len(shape) - len(gamma) :] != gamma:
-        raise GraphError(f"layer_norm's gamma {gamma} and beta {beta} must have the last dimensions of {shape}")
+        raise GraphError(f"a norm's gamma {gamma} and beta {beta} must have the last dimensions of {shape}")
     return shape, FLOAT32
 
 
@@ -61,6 +62,13 @@ def _layer_norm(call: Call, arrays: Sequence[Array]) -> Array:
     x, gamma, beta = arrays
     normal = _normalized(x.reshape(-1, gamma.size), call.attrs["eps"]).reshape(x.shape)
     return np.asarray(normal * gamma + beta).astype(np.float32)
+
+
+def _rms_norm(call: Call, arrays: Sequence[Array]) -> Array:
+    x, gamma = arrays
+    rows = x.reshape(-1, gamma.size).astype(np.float64)
+    normal = rows / np.sqrt((rows**2).mean(1, keepdims=True) + call.attrs["eps"])
+    return np.asarray(normal.reshape(x.shape) * gamma).astype(np.float32)
 
 
 def _group_norm(call: Call, arrays: Sequence[Array]) -> Array:
@@ -107,6 +115,12 @@ def _import_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _import_native_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
     return [_import_layer_norm(b, args)]
+
+
+def _import_rms_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    gamma = args["weight"] or b.constant(np.ones(tuple(args["normalized_shape"]), np.float32), "gamma")
+    eps = float(np.finfo(np.float32).eps) if args["eps"] is None else float(args["eps"])
+    return b.emit("rms_norm", (args["input"], gamma), {"eps": eps})
 
 
 def _import_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
@@ -203,18 +217,6 @@ def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
 VARIANCE = Operand("variance", constant=True, valid=_valid_variance)
 
 
-def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
-    assert arrays[1] is not None
-    return "" if np.isfinite(arrays[1]).all() else "must be finite"
-
-
-def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
-    assert arrays[2] is not None
-    limit = int(arithmetic.OFFSET_LIMIT)
-    bad = arrays[2][(arrays[2] < -limit) | (arrays[2] > limit)]
-    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
-
-
 def _import_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
     if args.get("training"):
         raise b.refuse("it uses the batch's own statistics: export the module in eval mode")
@@ -243,17 +245,47 @@ layer_norm = Op(
             _layer_rows,
             _layer_params,
             3,
+            {"CENTERED": 1},
         ),
     ),
     aten={
         "aten.layer_norm.default": _import_layer_norm,
         "aten.native_layer_norm.default": _import_native_layer_norm,
     },
+    int8=Rowwise(norm_int8.lowering("layer_norm")),
     cases=(
         Case(((2, 7, 192), (192,), (192,)), {"eps": 1e-5}),
         Case(((3, 5), (5,), (5,)), {"eps": 1e-6}),
         Case(((2, 5, 3, 7), (5, 3, 7), (5, 3, 7)), {"eps": 1e-5}),
         Case(((2, 2, 2, 3, 13), (3, 13), (3, 13)), {"eps": 1e-5}),
+    ),
+    tolerance=2e-5,
+    work=lambda call: 3 * call.output.numel,
+)
+
+rms_norm = Op(
+    name="rms_norm",
+    operands=(Operand("x"), AFFINE[0]),
+    infer=_infer_layer_norm,
+    reference=_rms_norm,
+    schema={"eps": EPS},
+    kernels=(
+        rows.kernel(
+            "rms_norm",
+            ("layer_norm", "affine=scaled_element"),
+            ("x", "gamma", "y"),
+            _layer_rows,
+            _layer_params,
+            3,
+            {"CENTERED": 0},
+        ),
+    ),
+    aten={"aten.rms_norm.default": _import_rms_norm},
+    int8=Rowwise(norm_int8.lowering("rms_norm")),
+    cases=(
+        Case(((2, 7, 192), (192,)), {"eps": 1e-5}),
+        Case(((3, 5), (5,)), {"eps": 1e-6}),
+        Case(((2, 5, 3, 7), (3, 7)), {"eps": 1e-5}),
     ),
     tolerance=2e-5,
     work=lambda call: 3 * call.output.numel,
@@ -266,12 +298,21 @@ group_norm = Op(
     reference=_group_norm,
     schema={"eps": EPS, "groups": extent()},
     kernels=(
-        rows.kernel("group_norm", ("layer_norm", "affine=affine_channel"), ("x", "y"), _group_rows, _group_params, 3),
+        rows.kernel(
+            "group_norm",
+            ("layer_norm", "affine=affine_channel"),
+            ("x", "y"),
+            _group_rows,
+            _group_params,
+            3,
+            {"CENTERED": 1},
+        ),
     ),
     aten={
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,
     },
+    int8=Rowwise(norm_int8.lowering("group_norm")),
     cases=(
         Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),
         Case(((1, 5, 11), (5,), (5,)), {"eps": 1e-5, "groups": 5}),
@@ -310,8 +351,8 @@ q8ta_batch_norm = Op(
     name="q8ta_batch_norm",
     operands=(
         Operand("x", dtypes=(INT8X4,)),
-        Operand("multiplier", constant=True, valid=_valid_multiplier),
-        Operand("offset", constant=True, dtypes=(INT32,), valid=_valid_offset),
+        Operand("multiplier", constant=True, valid=norm_int8.per_channel_valid),
+        Operand("offset", constant=True, dtypes=(INT32,), valid=norm_int8.offset_valid),
     ),
     infer=_infer_batch_norm_int8,
     reference=_batch_norm_int8,

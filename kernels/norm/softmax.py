@@ -1,4 +1,4 @@
-"""softmax and log_softmax over one dimension, in float32."""
+"""softmax and log_softmax over one dimension, and softmax in int8."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import Params
-from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Rowwise
+from q8ta_wgpu.ir.kernel import Kernel, Params
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import rows
 
 
@@ -61,6 +64,122 @@ def _import(op: str) -> Import:
     return rule
 
 
+# --- int8 ---
+
+MOST_BITS, FEWEST_BITS = 22, 10
+"""Fraction bits of a power: more change no result, with fewer it is no softmax any more."""
+
+
+def _powers(scale: float, out: float, length: int) -> Array | None:
+    """For each distance d of an int8 from its row's largest, exp(-d * scale) and exp(-d * scale) / out in 2^-F, shape
+    (2, 256); F such that `length` of the first add up to 2^31 at most and no second passes 2^30. None where that
+    leaves too few bits.
+    """
+    room = 30 - max(math.ceil(math.log2(length)) - 1, math.ceil(math.log2(1 / out)))
+    bits = min(MOST_BITS, room)
+    if bits < FEWEST_BITS:
+        return None
+    real = np.exp(-np.arange(256, dtype=np.float64) * scale)
+    return np.rint(np.stack((real, real / out)) * 2.0**bits).astype(np.int32)
+
+
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    x, y, shape, dim = call.q[0], call.out, call.inputs[0].shape, call.attrs["dim"]
+    if x is None or y is None:
+        return "it needs a quantized input and a quantized result"
+    if text := _too_long(shape, dim):
+        return text
+    powers = _powers(x.scale, y.scale, shape[dim])
+    if powers is None:
+        return f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements are too far apart for int32"
+    return Int8Form("q8ta_softmax", (0, powers), {"dim": dim, "lo": call.lo, "hi": call.hi})
+
+
+def _too_long(shape: Shape, dim: int) -> str:
+    """Why elements could not find their row's sum each for itself, which they do where rows lie across words."""
+    longest = LOOP_TURNS // 8
+    if dim == len(shape) - 1 or shape[dim] <= longest:
+        return ""
+    return f"it is over dimension {dim} of {shape}: {longest} elements at most where it is not the last"
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, _ = _infer(types, attrs)
+    if text := _too_long(shape, attrs["dim"]):
+        raise GraphError(f"softmax: {text}")
+    if types[1].shape != (2, 256):
+        raise GraphError(f"softmax has 2 tables of 256 entries, found shape {types[1].shape}")
+    return shape, INT8X4
+
+
+def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
+    powers, length = arrays[1], call.inputs[0].shape[call.attrs["dim"]]
+    assert powers is not None
+    if powers.min() < 0 or powers[0, 0] < 1 or powers[1].max() > 1 << 30:
+        return "must be 0 to 2^30, and more than 0 at the largest element"
+    largest = int(powers[0].max()) * length
+    return f"could add up to {largest}, past 2^31" if largest > 1 << 31 else ""
+
+
+def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, powers, axis = arrays[0].astype(np.int64), arrays[1].astype(np.int64), call.attrs["dim"]
+    distance = x.max(axis, keepdims=True) - x
+    total = powers[0][distance].sum(axis, keepdims=True)
+    assert call.output.q is not None
+    steps = (powers[1][distance] + total // 2) // total
+    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def _words(call: Call) -> rows.Rows:
+    width = call.output.shape[-1]
+    return rows.Rows(call.output.numel // width, -(-width // 4), inner=1, vectors=1)
+
+
+def _along_words(call: Call, target: Target) -> bool:
+    return bool(call.attrs["dim"] == len(call.output.shape) - 1)
+
+
+def _int8_params(call: Call) -> Params:
+    assert call.output.q is not None
+    found = _rows(call)
+    return {
+        "zero": np.int32(call.output.q.zero),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+        "inner": np.uint32(found.inner),
+        "length": np.uint32(found.length),
+    }
+
+
+Q8TA_SOFTMAX = Op(
+    name="q8ta_softmax",
+    operands=(
+        Operand("x", dtypes=(INT8X4,)),
+        Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
+    ),
+    infer=_infer_int8,
+    reference=_softmax_int8,
+    schema={**RANGE, "dim": Attr("int", low=0, high=7)},
+    reads=_reads,
+    kernels=(
+        rows.int8_kernel("q8ta_softmax.rows", ("q8ta_softmax_rows",), _words, _int8_params, 3, _along_words),
+        Kernel(
+            "q8ta_softmax",
+            ("q8ta_softmax", "map"),
+            (ANY_INT8,),
+            ANY_INT8,
+            params=_int8_params,
+            turns=lambda call: 8 * _rows(call).length,
+            cost=lambda call: 2.0 * call.output.numel * _rows(call).length,
+        ),
+    ),
+    work=lambda call: 3 * call.output.numel,
+)
+"""y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S adds up the powers p[d]
+of the row, and P[d] is p[d] in steps of the result. But for the rounding of the powers a result is the exact one,
+rounded: tables have none of the error of polynomials (I-BERT, I-ViT)."""
+
+
 def _op(name: str, log: bool) -> Op:
     return Op(
         name=name,
@@ -70,6 +189,7 @@ def _op(name: str, log: bool) -> Op:
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("softmax",), ("x", "y"), _rows, _params, 3, {"LOG": int(log)}),),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
+        int8=None if log else Rowwise(_lower, QParams(1 / 256, -128)),
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),
             Case(((2, 21, 5, 7),), {"dim": 1}),

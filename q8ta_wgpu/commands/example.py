@@ -9,6 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Attrs, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import Target
@@ -56,7 +57,8 @@ def graph_of(op: Op, case: Case, quantized: bool, image: bool) -> Graph:
     for position, shape in enumerate(case.shapes):
         operand = op.operand(position, case.attrs)
         if operand.constant:
-            names.append(_constant(graph, position, shape, quantized))
+            weight = quantized and position == 1 and isinstance(op.int8, WeightedSum)
+            names.append(_constant(graph, position, shape, weight))
             continue
         dtype = INT8X4 if (quantized and not image) or FLOAT32 not in operand.dtypes else FLOAT32
         name = f"x{position}"
@@ -81,11 +83,11 @@ def _appended(graph: Graph, op: str, inputs: str | list[str], t: TensorType, att
     return name
 
 
-def _constant(graph: Graph, position: int, shape: tuple[int, ...], quantized: bool) -> str:
+def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool) -> str:
     """Ones; the weight of a quantized sum is int8 with a scale for each of its rows."""
-    if not quantized or position != 1 or len(shape) < 2:
+    if not weight:
         return graph.add_constant(f"c{position}", np.ones(shape, np.float32))
     scale = graph.add_constant("scale", np.full(shape[0], 0.0625, np.float32))
     zero = graph.add_constant("zero", np.zeros(shape[0], np.int32))
-    weight = [graph.add_constant("weight", np.ones(shape, np.int8)), scale, zero]
-    return _appended(graph, "dequantize_weight", weight, TensorType(shape), {"axis": 0})
+    parts = [graph.add_constant("weight", np.ones(shape, np.int8)), scale, zero]
+    return _appended(graph, "dequantize_weight", parts, TensorType(shape), {"axis": 0})

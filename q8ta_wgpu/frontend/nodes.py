@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.errors import printable
-from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, WeightedSum
+from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
@@ -56,6 +56,19 @@ def folds_into(norm: Node, weighted: Any) -> bool:
         return False
     names = {argument.name for argument in weighted.target._schema.arguments}  # type: ignore[union-attr]
     return "groups" in names or weighted.meta["val"].dim() == 2
+
+
+def multiplies(node: Node) -> bool:
+    """Whether a node is a product of two activations."""
+    operands = node.all_input_nodes[:2]
+    products = isinstance(kind(node), Product) or str(node.target) in ("aten.matmul.default", "aten.mm.default")
+    return products and not any(is_constant(n) for n in operands)
+
+
+def scales(node: Node) -> bool:
+    """Whether a node multiplies a tensor by a positive number, or divides by one."""
+    scaling = str(node.target) in ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
+    return scaling and isinstance(node.args[1], (int, float)) and node.args[1] > 0
 
 
 def named_arguments(node: Node) -> dict[str, Any]:

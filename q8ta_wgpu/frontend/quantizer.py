@@ -22,12 +22,14 @@ with warnings.catch_warnings():
         PerChannelMinMaxObserver,
     )
     from torchao.quantization.pt2e.quantizer import (
+        FixedQParamsQuantizationSpec,
         QuantizationAnnotation,
         QuantizationSpec,
         SharedQuantizationSpec,
     )
     from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
 
+from q8ta_wgpu.frontend.attention import expand_attention  # noqa: E402
 from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     clamps,
     folds_into,
@@ -36,17 +38,22 @@ from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     is_float,
     is_transposed,
     kind,
+    multiplies,
     named_arguments,
     normalizes,
+    scales,
     takes_result,
 )
 from q8ta_wgpu.frontend.observer import RangeObserver  # noqa: E402
+from q8ta_wgpu.ir.graph import QParams  # noqa: E402
 from q8ta_wgpu.ir.int8 import (  # noqa: E402
     Arithmetic,
     Elementwise,
     Monotonic,
     Moves,
     Normalization,
+    Product,
+    Rowwise,
     WeightedSum,
 )
 from q8ta_wgpu.kernels import ATEN  # noqa: E402
@@ -70,6 +77,17 @@ def _activation(qat: bool) -> QuantizationSpec:
         quant_max=127,
         qscheme=torch.per_tensor_affine,
         observer_or_fake_quant_ctr=observer,
+    )
+
+
+def _fixed(q: QParams) -> FixedQParamsQuantizationSpec:
+    return FixedQParamsQuantizationSpec(
+        dtype=torch.int8,
+        scale=q.scale,
+        zero_point=q.zero,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=torch.per_tensor_affine,
     )
 
 
@@ -108,6 +126,11 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._weight = _weight(qat, channels=0)
         self._columns = _weight(qat, channels=1)
 
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Attention as the products and the softmax it is made of."""
+        expand_attention(model)
+        return model
+
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes the annotation of every node the table knows."""
         for node in model.graph.nodes:
@@ -117,8 +140,11 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             match kind(node):
                 case WeightedSum():
                     self._weighted(node)
-                case Arithmetic() | Elementwise():
-                    self._put(node, {n: self._activation for n in node.all_input_nodes if is_float(n)})
+                case Rowwise(_, result):
+                    x = node.all_input_nodes[0]
+                    self._put(node, {x: self._activation}, _fixed(result) if result else None)
+                case Arithmetic() | Product() | Elementwise():
+                    self._put(node, {n: self._read(n) for n in node.all_input_nodes if is_float(n)})
                 case Moves() | Monotonic():
                     self._shared(node)
                 case Normalization() if not folds_into(node, node.args[0]):
@@ -137,16 +163,27 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             return
         if isinstance(weight, Node) and is_constant(weight):
             columns = is_transposed(node) and not is_depthwise(weight, arguments)
-            self._put(node, {x: self._activation, weight: self._columns if columns else self._weight})
+            self._put(node, {x: self._read(x), weight: self._columns if columns else self._weight})
         elif isinstance(matrix, Node) and is_constant(matrix) and matrix.meta["val"].dim() == 2:
             self._put(node, {x: self._activation, matrix: self._columns})
+        elif isinstance(matrix, Node):
+            self._put(node, {x: self._read(x), matrix: self._read(matrix)})
+
+    def _read(self, node: Node) -> Any:
+        """How an operand is quantized: as it was where its operator says how, whatever the data."""
+        match kind(node):
+            case Moves() if node.all_input_nodes:
+                return self._read(node.all_input_nodes[0])
+            case Rowwise(_, QParams() as result):
+                return _fixed(result)
+        return self._activation
 
     def _shared(self, node: Node) -> None:
         inputs = [n for n in node.all_input_nodes if is_float(n)]
         if not inputs:
             return
         share = SharedQuantizationSpec((inputs[0], node))
-        specs: dict[Node, Any] = {inputs[0]: self._activation} | {n: share for n in inputs[1:]}
+        specs: dict[Node, Any] = {inputs[0]: self._read(inputs[0])} | {n: share for n in inputs[1:]}
         if isinstance(node.meta.get("val"), (list, tuple)):
             node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
             for item in node.users:
@@ -154,22 +191,23 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             return
         node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, output_qspec=share, _annotated=True)
 
-    def _put(self, node: Node, inputs: dict[Node, Any]) -> None:
-        """Inputs on the node, the output's spec on the end of its chain of batch norm and clamps."""
+    def _put(self, node: Node, inputs: dict[Node, Any], output: Any = None) -> None:
+        """Inputs on the node, the output's spec on the end of its chain of batch norm, scaling and clamps."""
+        output = output or self._activation
         end = node
         between: list[Node] = []
         while len(end.users) == 1:
             user = next(iter(end.users))
-            if not (clamps(user) or takes_result(user) or (normalizes(user) and folds_into(user, end))):
+            scaled = end is node and multiplies(node) and scales(user)
+            folded = normalizes(user) and folds_into(user, end)
+            if not (clamps(user) or takes_result(user) or scaled or folded):
                 break
             end = user
             between.append(end)
         if end is not node:
             node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
-            for clamp in (n for n in between if clamps(n)):
-                clamp.meta.setdefault(_ANNOTATION, QuantizationAnnotation(_annotated=True))
-            end.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=self._activation, _annotated=True)
+            for passed in (n for n in between if clamps(n) or scales(n)):
+                passed.meta.setdefault(_ANNOTATION, QuantizationAnnotation(_annotated=True))
+            end.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=output, _annotated=True)
             return
-        node.meta[_ANNOTATION] = QuantizationAnnotation(
-            input_qspec_map=inputs, output_qspec=self._activation, _annotated=True
-        )
+        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)

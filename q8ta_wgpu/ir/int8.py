@@ -4,7 +4,9 @@
 |-----------------|------------------------------------------------------|-----------------------------------|
 | `WeightedSum`   | an operator of its own, what follows it joins it     | the activation, weight and result |
 | `Normalization` | an operator of its own, or part of the sum before it | the activation and the result     |
+| `Rowwise`       | an operator of its own                               | the activation and the result     |
 | `Arithmetic`    | an operator of its own                               | every operand and the result      |
+| `Product`       | an operator of its own, what follows it joins it     | both operands and the result      |
 | `Elementwise`   | a 256-entry table; a clamp is a range before it      | the operand and the result        |
 | `Moves`         | itself: scale and zero point stay                    | operands and result as one        |
 | `Monotonic`     | itself: scale and zero point stay                    | operands and result as one        |
@@ -89,6 +91,26 @@ class Normalization:
 
 
 @dataclass(frozen=True)
+class Rowwise:
+    """A number of each element and of its whole row (softmax, layer_norm); parameters are constants in float32.
+
+    Attributes:
+        result: how the result is quantized where the operator says it, whatever the data.
+    """
+
+    lower: ToInt8
+    result: QParams | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products of two activations, summed along the last dimension of both: `lower` gives a form that reads the second
+    operand turned. Its rounding takes in a positive factor that only it feeds."""
+
+    lower: ToInt8
+
+
+@dataclass(frozen=True)
 class Arithmetic:
     """Integer arithmetic on operands that are all activations (add, mul, averages); clamps behind it join it."""
 
@@ -124,4 +146,4 @@ class Monotonic:
     """q(op(x)) == op(q(x)) at one scale and zero point, since results are the largest or smallest of inputs."""
 
 
-Int8 = WeightedSum | Normalization | Arithmetic | Elementwise | Moves | Monotonic
+Int8 = WeightedSum | Normalization | Rowwise | Arithmetic | Product | Elementwise | Moves | Monotonic

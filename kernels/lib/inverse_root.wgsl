@@ -1,0 +1,55 @@
+// Integers of two words, and from one of them the inverse of its square root (kernels/norm/integers.py defines it).
+alias Wide = vec2<u32>; // low, high
+
+fn wide_sum(a: Wide, b: Wide) -> Wide {
+  let low = a.x + b.x;
+  return Wide(low, a.y + b.y + select(0u, 1u, low < a.x));
+}
+
+fn wide_difference(a: Wide, b: Wide) -> Wide { return Wide(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x)); }
+
+fn wide_product(a: u32, b: u32) -> Wide {
+  let middle = (a >> 16u) * (b & 0xffffu) + (((a & 0xffffu) * (b & 0xffffu)) >> 16u);
+  let other = (a & 0xffffu) * (b >> 16u) + (middle & 0xffffu);
+  return Wide(a * b, (a >> 16u) * (b >> 16u) + (middle >> 16u) + (other >> 16u));
+}
+
+// a * 2^k and a / 2^k, rounded down, for 0 <= k < 64.
+fn wide_left(a: Wide, k: u32) -> Wide {
+  if (k >= 32u) { return Wide(0u, a.x << (k - 32u)); }
+  if (k == 0u) { return a; }
+  return Wide(a.x << k, (a.y << k) | (a.x >> (32u - k)));
+}
+
+fn wide_right(a: Wide, k: u32) -> Wide {
+  if (k >= 32u) { return Wide(a.y >> (k - 32u), 0u); }
+  if (k == 0u) { return a; }
+  return Wide((a.x >> k) | (a.y << (32u - k)), a.y >> k);
+}
+
+// The largest integer whose square is not beyond v.
+fn whole_root(v: u32) -> u32 {
+  var root = 0u;
+  for (var bit = 0x8000u; bit > 0u; bit >>= 1u) {
+    let tried = root | bit;
+    if (tried * tried <= v) { root = tried; }
+  }
+  return root;
+}
+
+// 1 / sqrt(v) = factor / 2^shift: factor has 31 bits.
+struct InverseRoot { factor: u32, shift: u32 }
+
+fn inverse_root(v: Wide) -> InverseRoot {
+  let given = select(v, Wide(1u, 0u), v.x == 0u && v.y == 0u);
+  let bits = select(firstLeadingBit(given.x), 32u + firstLeadingBit(given.y), given.y > 0u);
+  // An even shift leaves 31 or 32 bits: v = m * 4^t.
+  let t = i32(bits / 2u) - 15;
+  var m = given.x;
+  if (t > 0) { m = wide_right(given, u32(2 * t)).x; }
+  if (t < 0) { m = given.x << u32(-2 * t); }
+  // One step of Newton's from a quotient of 16 bits.
+  let start = min(0x80000000u / whole_root(m), 0xffffu);
+  let gap = 0x40000000 - i32(wide_product(m, start * start).y);
+  return InverseRoot(start * 0x8000u + u32((i32(start) * (gap >> 2u)) >> 14u), u32(46 + t));
+}

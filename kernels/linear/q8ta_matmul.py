@@ -1,0 +1,122 @@
+"""q8ta_matmul: the product of two int8 activations, q k^T and weights times values of attention.
+
+It reads its second operand turned, (..., columns, depth), so that both sides lie along the sum; `Product` in
+q8ta_wgpu/ir/int8.py says how it comes to be so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape, canonical
+from q8ta_wgpu.ir.op import Attr, Op, Operand
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Curve, Requantize, Residual, Scale
+from q8ta_wgpu.kernels.product import weighted
+
+LONGEST = arithmetic.INT32_MAX // 255**2
+"""Products of two differences of int8 whose sum cannot pass int32."""
+
+
+def product_shape(a: Shape, turned: Shape) -> Shape:
+    """The shape of a product of (..., rows, depth) and (..., columns, depth), whose batch dimensions broadcast.
+
+    Raises GraphError where there is none.
+    """
+    if len(a) < 2 or len(turned) < 2 or a[-1] != turned[-1]:
+        raise GraphError(f"a product of rows along the last dimensions of {a} and {turned}: their extents differ")
+    try:
+        batch = np.broadcast_shapes(a[:-2], turned[:-2])
+    except ValueError:
+        raise GraphError(f"a product of {a} and {turned}: their batch dimensions do not broadcast") from None
+    shape = (*batch, a[-2], turned[-2])
+    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, turned)):
+        raise GraphError(f"a product of {a} and {turned} broadcasts left of the last three dimensions; expand first")
+    return shape
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    stages = attrs["epilogue"].stages
+    if attrs["epilogue"].shuffle or isinstance(stages[0], Residual | Curve | Scale):
+        raise GraphError(f"a product of activations is rounded first and not shuffled, found {attrs['epilogue']}")
+    shape = product_shape(types[0].shape, types[1].shape)
+    if types[0].shape[-1] > LONGEST:
+        raise GraphError(f"a sum of {types[0].shape[-1]} products could pass int32, which {LONGEST} cannot")
+    return epilogue.check(types, attrs, shape)
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b, *more = arrays
+    # float64 is exact here: every partial sum is an integer below 2^53.
+    left, right = (x.astype(np.float64) - zero for x, zero in zip((a, b), call.zeros, strict=False))
+    sums = (left @ np.swapaxes(right, -1, -2)).astype(np.int64)
+    scale, none = np.array([call.attrs["multiplier"]], np.float32), np.zeros(1, np.int32)
+    return epilogue.apply(call, sums, -1, (scale, none, *more))
+
+
+def lower(call: QuantizedCall) -> Int8Form | str:
+    """The contract's sum with a multiplier for all columns and no offset."""
+    a, b = call.q
+    if a is None or b is None or call.out is None:
+        return "it needs two quantized operands and a quantized result"
+    depth = call.inputs[0].shape[-1]
+    if depth > LONGEST:
+        return f"a sum of {depth} products could pass int32"
+    multiplier = np.float32(a.scale * b.scale / call.out.scale * 2.0**arithmetic.FRACTION)
+    if not np.isfinite(multiplier):
+        return "the ratio of its scales is not a finite float32"
+    stages = Epilogue((Requantize(call.lo, call.hi),))
+    return Int8Form("q8ta_matmul", (0, 1), {"multiplier": float(multiplier), "epilogue": stages})
+
+
+def _macs(call: Call) -> int:
+    return call.output.numel * call.inputs[0].shape[-1]
+
+
+def _params(call: Call) -> Params:
+    columns = call.output.shape[-1]
+    return {
+        **epilogue.params(call),
+        "channels": np.uint32(columns),
+        "quads": np.uint32(-(-columns // 4)),
+        "multiplier": np.float32(call.attrs["multiplier"]),
+        "a_zero": np.int32(call.zeros[0]),
+        "b_zero": np.int32(call.zeros[1]),
+    }
+
+
+def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+    *rows, columns = call.output.shape
+    return math.prod(rows) * -(-columns // 4), 1, 1
+
+
+q8ta_matmul = Op(
+    name="q8ta_matmul",
+    operands=(Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,))),
+    infer=_infer,
+    reference=_reference,
+    schema={"multiplier": Attr("float", low=0, high=3.4e38), "epilogue": epilogue.EPILOGUE},
+    kernels=(
+        Kernel(
+            "q8ta_matmul",
+            ("q8ta_matmul", "dot", "direct", "sums_rows", "channel_quad=product_channel"),
+            (WIDTH_PACKED_INT8,),
+            WIDTH_PACKED_INT8 | FLOAT,
+            params=_params,
+            threads=_threads,
+            turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
+            cost=lambda call: _macs(call) / weighted.MACS_A_BYTE["direct"],
+        ),
+    ),
+    macs=_macs,
+    work=_macs,
+)

@@ -1,0 +1,72 @@
+"""The integers of a norm: from differences of a row to normal numbers, without a float and free of order.
+
+With x' = x - zero over a row of C elements: d = C x' - sum x', V = C sum x'^2 - (sum x')^2, both exact (a root mean
+square takes d = C x' and V = C sum x'^2), and x is normal as d / sqrt(V + C^2 eps). Rounding the mean first, as I-BERT
+and FQ-ViT do, gives other bytes for a third of all elements and more. kernels/lib/inverse_root.wgsl and
+kernels/norm/q8ta_norm.wgsl compute the same. How wide x is nothing here knows but `largest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir.arithmetic import Int64
+
+NORMAL = 20
+"""Fraction bits of a normal number."""
+
+LONGEST = 1 << 20
+"""Elements of a row: its largest normal number is the root of them, which stays within 2^30 in 2^-NORMAL."""
+
+MOST_FRACTION = 16
+VARIANCE_LIMIT = 1 << 62
+
+UInt64 = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Variance:
+    """How V + C^2 eps is held: V * 2^fraction + epsilon, below 2^63; fraction is even."""
+
+    fraction: int
+    epsilon: int
+
+
+def variance(length: int, largest: int, eps: float) -> Variance | None:
+    """For rows of `length` differences of at most `largest`, eps in squared steps of x. None where two words do not
+    hold it."""
+    fraction = MOST_FRACTION
+    while fraction > 0 and (length * largest) ** 2 << fraction >= VARIANCE_LIMIT:
+        fraction -= 2
+    epsilon = round(float(length) ** 2 * eps * 2.0**fraction)
+    fits = (length * largest) ** 2 << fraction < VARIANCE_LIMIT and epsilon < VARIANCE_LIMIT
+    return Variance(fraction, epsilon) if length <= LONGEST and length * 2 * largest < 1 << 31 and fits else None
+
+
+def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
+    """(factor, shift) with 1 / sqrt(v) = factor / 2^shift to 28 bits; factor has at most 31. 0 counts as 1."""
+    v = np.maximum(v, np.uint64(1))
+    bits = np.frexp(v.astype(np.longdouble))[1].astype(np.int64) - 1  # exact: a longdouble or 53 bits, see below
+    bits -= (v >> bits.astype(np.uint64)) == 0  # a float rounded up to the next power of two
+    t = bits // 2 - 15
+    right, left = np.maximum(2 * t, 0).astype(np.uint64), np.maximum(-2 * t, 0).astype(np.uint64)
+    m = ((v >> right) << left).astype(np.int64)
+    root = np.sqrt(m.astype(np.float64)).astype(np.int64)  # m has 32 bits: its root in float64 is never rounded up
+    start = np.minimum((1 << 31) // root, 0xFFFF)
+    gap = (1 << 30) - (m.astype(np.uint64) * (start * start).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+    return start * (1 << 15) + (start * (gap >> 2) >> 14), 46 + t
+
+
+def normalized(x: Int64, spread: Variance, centered: bool) -> Int64:
+    """Normal numbers in 2^-NORMAL, cut toward 0, of differences (rows, length)."""
+    length = x.shape[1]
+    sums = x.sum(1, keepdims=True) if centered else np.zeros((len(x), 1), np.int64)
+    v = length * (x * x).sum(1, keepdims=True) - sums * sums
+    factor, shift = inverse_root((v.astype(np.uint64) << np.uint64(spread.fraction)) + np.uint64(spread.epsilon))
+    d = length * x - sums
+    size = np.abs(d).astype(np.uint64) * factor.astype(np.uint64)
+    cut: Int64 = (size >> (shift - spread.fraction // 2 - NORMAL).astype(np.uint64)).astype(np.int64)
+    return np.where(d < 0, -cut, cut)

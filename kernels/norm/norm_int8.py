@@ -1,0 +1,161 @@
+"""layer_norm, group_norm and rms_norm of int8: normal numbers by integers, then a convolution's rounding."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, ToInt8
+from q8ta_wgpu.ir.kernel import Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import RANGE, Attr, Op, Operand, extent
+from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
+from q8ta_wgpu.kernels.lib import rows
+from q8ta_wgpu.kernels.norm import integers
+
+LARGEST = {INT8X4: 255}
+"""How far a value of a dtype may lie from its zero point."""
+
+
+def per_channel_valid(call: Call, arrays: Sequence[Array | None]) -> str:
+    """What is wrong with multipliers: each must be finite."""
+    assert arrays[1] is not None
+    return "" if np.isfinite(arrays[1]).all() else "must be finite"
+
+
+def offset_valid(call: Call, arrays: Sequence[Array | None]) -> str:
+    """What is wrong with offsets: each must be within the contract's limit."""
+    assert arrays[2] is not None
+    limit = int(arithmetic.OFFSET_LIMIT)
+    bad = arrays[2][(arrays[2] < -limit) | (arrays[2] > limit)]
+    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
+
+
+def _length(call_shape: Shape, parameters: int, attrs: Attrs) -> int:
+    """Elements of a row: of a group, or as many as there are parameters."""
+    if "groups" in attrs:
+        return math.prod(call_shape[1:]) // int(attrs["groups"])
+    return parameters
+
+
+def _variance(shape: Shape, parameters: int, attrs: Attrs, dtype: str) -> integers.Variance | None:
+    return integers.variance(_length(shape, parameters, attrs), LARGEST[dtype], attrs["eps"])
+
+
+def lower(call: QuantizedCall, op: str) -> Int8Form | str:
+    """The int8 form: `eps` in squared steps of x; for each parameter gamma and beta in steps of the result."""
+    x, y, gamma, beta = call.q[0], call.out, call.constants.get(1), call.constants.get(2)
+    if x is None or y is None:
+        return "it needs a quantized input and a quantized result"
+    if not isinstance(gamma, np.ndarray) or (beta is not None and not isinstance(beta, np.ndarray)):
+        return "its parameters are not float constants"
+    shape, attrs = call.inputs[0].shape, {**call.attrs, "eps": call.attrs["eps"] / x.scale**2}
+    if "groups" in attrs and len(shape) == 2:
+        if attrs.pop("groups") != 1:
+            return "its groups are parts of one dimension"
+        op = "q8ta_layer_norm"
+    if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, INT8X4) is None:
+        return f"its rows are too long, or its eps too many steps of its input's scale {x.scale:.3g}, for two words"
+    unit = 2.0**arithmetic.FRACTION / y.scale
+    with np.errstate(over="ignore"):
+        multiplier = np.asarray(gamma.astype(np.float64) * unit / 2.0**integers.NORMAL, np.float32)
+        offset = np.rint((0.0 if beta is None else beta.astype(np.float64)) * unit + np.zeros(gamma.shape))
+    if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
+        return "the ratio of its parameters to its result's scale is not a finite float32"
+    if np.abs(offset).max() > arithmetic.OFFSET_LIMIT:
+        return f"its beta and its result's scale {y.scale:.3g} are too far apart for int32"
+    return Int8Form(op, (0, multiplier, offset.astype(np.int32)), {**attrs, "lo": call.lo, "hi": call.hi})
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, gamma, beta = (t.shape for t in types)
+    if "groups" in attrs:
+        fits = len(shape) > 2 and shape[1] % attrs["groups"] == 0 and gamma == (shape[1],)
+    else:
+        fits = 0 < len(gamma) <= len(shape) and shape[len(shape) - len(gamma) :] == gamma
+    if not fits or beta != gamma:
+        raise GraphError(f"an int8 norm of {shape} with parameters {gamma} and {beta}, and {dict(attrs)}")
+    if _variance(shape, math.prod(gamma), attrs, types[0].dtype) is None:
+        raise GraphError(f"an int8 norm of {shape} with eps {attrs['eps']:g}: its variance does not fit two words")
+    return shape, INT8X4
+
+
+def _requantize(call: Call) -> tuple[Requantize, Around]:
+    """The rounding of a weighted sum."""
+    assert call.output.q is not None
+    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.output.q.zero)
+
+
+def _spread(call: Call) -> integers.Variance:
+    found = _variance(call.inputs[0].shape, call.inputs[1].numel, call.attrs, call.inputs[0].dtype)
+    assert found is not None  # `infer` said so
+    return found
+
+
+def _reference(call: Call, arrays: Sequence[Array], centered: bool) -> Array:
+    x, multiplier, offset = arrays
+    length = _length(x.shape, multiplier.size, call.attrs)
+    differences = x.astype(np.int64).reshape(-1, length) - call.zeros[0]
+    normal = integers.normalized(differences, _spread(call), centered).reshape(x.shape)
+    if "groups" in call.attrs:
+        multiplier, offset = (a.reshape(-1, *(1,) * (x.ndim - 2)) for a in (multiplier, offset))
+    stage, around = _requantize(call)
+    return stage.apply(stage.start(normal, multiplier, offset), around)
+
+
+def _rows(call: Call) -> rows.Rows:
+    """Rows of words: whole lines of the last dimension."""
+    shape = call.output.shape
+    length = _length(shape, call.inputs[1].numel, call.attrs)
+    return rows.Rows(call.output.numel // length, length // shape[-1] * -(-shape[-1] // 4), inner=1, vectors=1)
+
+
+def _params(call: Call) -> Params:
+    stage, around = _requantize(call)
+    shape, spread = call.output.shape, _spread(call)
+    groups = call.attrs.get("groups", 1)
+    return {
+        **stage.fields(around),
+        "x_zero": np.int32(call.zeros[0]),
+        "length": np.uint32(_length(shape, call.inputs[1].numel, call.attrs)),
+        "fraction": np.uint32(spread.fraction),
+        "epsilon_low": np.uint32(spread.epsilon & 0xFFFFFFFF),
+        "epsilon_high": np.uint32(spread.epsilon >> 32),
+        "groups": np.uint32(groups),
+        "per_group": np.uint32(shape[1] // groups if len(shape) > 1 else 1),
+        "channel_words": np.uint32(math.prod(shape[2:-1]) * -(-shape[-1] // 4)),
+    }
+
+
+def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
+    moments = "moments=centered" if centered else "moments=plain"
+    places = "parameters_of=of_channel" if of_channels else "parameters_of=of_elements"
+    groups = {"groups": extent()} if of_channels else {}
+    return Op(
+        name=f"q8ta_{name}",
+        operands=(
+            Operand("x", dtypes=(INT8X4,)),
+            Operand("multiplier", constant=True, valid=per_channel_valid),
+            Operand("offset", constant=True, dtypes=(INT32,), valid=offset_valid),
+        ),
+        infer=_infer,
+        reference=functools.partial(_reference, centered=centered),
+        schema={**RANGE, "eps": Attr("float", low=0, high=1e30), **groups},
+        kernels=(rows.int8_kernel(f"q8ta_{name}", ("q8ta_norm", moments, places), _rows, _params, 2),),
+        work=lambda call: 2 * call.output.numel,
+    )
+
+
+def lowering(name: str) -> ToInt8:
+    """`lower` for a float operator."""
+    found: Callable[[QuantizedCall], Int8Form | str] = functools.partial(lower, op=f"q8ta_{name}")
+    return found
+
+
+OPS = (_op("layer_norm"), _op("group_norm", of_channels=True), _op("rms_norm", centered=False))

@@ -1,0 +1,24 @@
+// Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it): powers[d] for the distance d from a row's
+// largest element, powers[256 + d] the same in steps of the result. All is u32, and sums have no order.
+
+fn power(distance: u32) -> u32 { return u32(powers[distance]); }
+
+fn quotient(distance: u32, sum: u32) -> i32 {
+  let steps = i32((u32(powers[256u + distance]) + sum / 2u) / sum);
+  return clamp(steps + params.zero, params.lo, params.hi);
+}
+
+// An element by itself, its row anywhere: elements `inner` apart in order.
+fn compute(p: vec4<u32>) -> i32 {
+  let at = index_WIDTH_PACKED(p, params.y_dims);
+  let base = at - at / params.inner % params.length * params.inner;
+  var largest = -128;
+  for (var k = 0u; k < params.length; k++) {
+    largest = max(largest, x_at(coord_WIDTH_PACKED(base + k * params.inner, params.y_dims)));
+  }
+  var sum = 0u;
+  for (var k = 0u; k < params.length; k++) {
+    sum += power(u32(largest - x_at(coord_WIDTH_PACKED(base + k * params.inner, params.y_dims))));
+  }
+  return quotient(u32(largest - x_at(p)), sum);
+}

@@ -1,0 +1,147 @@
+"""Attention and norms in int8: how near their integers are to exact arithmetic, and what modules become."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir.graph import INT8X4, Array, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import QuantizedCall, Rowwise
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.norm import integers
+from q8ta_wgpu.runtime.device import Device
+from tests import harness
+
+STEP_ELEMENTS = 60_000
+"""Elements compared of each length of a row."""
+
+
+def int8_result(op: str, x: Array, q: QParams, attrs: dict[str, object], out: QParams, *parameters: Array) -> Array:
+    """The int8 form of a float operator, by its reference."""
+    kind = OPS[op].int8
+    assert isinstance(kind, Rowwise)
+    types = (TensorType(x.shape), *(TensorType(p.shape) for p in parameters))
+    none = (None,) * len(parameters)
+    form = kind.lower(QuantizedCall(attrs, types, (q, *none), dict(enumerate(parameters, 1)), out))
+    assert not isinstance(form, str), form
+    constants = [array for array in form.operands if isinstance(array, np.ndarray)]
+    inputs = (TensorType(x.shape, INT8X4, q), *(TensorType(a.shape, str(a.dtype)) for a in constants))
+    call = Call(form.op, form.attrs, inputs, TensorType(x.shape, INT8X4, out))
+    found: Array = OPS[form.op].reference(call, [x, *constants])
+    return found
+
+
+def apart(found: Array, real: Array, out: QParams) -> Array:
+    """Steps between int8 values and the correctly rounded ones of real numbers."""
+    exact = np.clip(np.rint(real / out.scale) + out.zero, -128, 127)
+    steps: Array = np.abs(found.astype(np.int64) - exact)
+    return steps
+
+
+@pytest.mark.parametrize("length", [32, 96, 192, 384, 768, 1024])
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_norms_are_the_rounded_exact_ones(op: str, length: int) -> None:
+    """At most a step apart, 99.9 % equal; a few channels are large, as in residual streams."""
+    g = np.random.default_rng(length)
+    real = g.normal(0, 1, (STEP_ELEMENTS // length, length)) + g.normal(0, 0.5, (STEP_ELEMENTS // length, 1))
+    real[:, :4] *= 8
+    q = QParams(float(np.abs(real).max() / 120), 7)
+    x = np.clip(np.rint(real / q.scale) + q.zero, -128, 127).astype(np.int8)
+    gamma, beta = (g.uniform(0.5, 1.5, length).astype(np.float32), g.normal(0, 0.3, length).astype(np.float32))
+    v = (x.astype(np.float64) - q.zero) * q.scale
+    v -= v.mean(1, keepdims=True) if op == "layer_norm" else 0.0
+    exact = v / np.sqrt((v**2).mean(1, keepdims=True) + 1e-6) * gamma + (beta if op == "layer_norm" else 0.0)
+    out = QParams(float(np.abs(exact).max() / 140), -3)
+    parameters = (gamma, beta) if op == "layer_norm" else (gamma,)
+    steps = apart(int8_result(op, x, q, {"eps": 1e-6}, out, *parameters), exact, out)
+    assert steps.max() <= 1
+    assert (steps == 0).mean() >= 0.999
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-5, 10.0])
+def test_a_row_of_equal_elements_is_its_beta(eps: float) -> None:
+    x = np.repeat(np.array([[-128], [5], [127]], np.int8), 48, axis=1)
+    beta = np.linspace(-1, 1, 48).astype(np.float32)
+    out = QParams(1 / 64, 0)
+    found = int8_result("layer_norm", x, QParams(0.1, 5), {"eps": eps}, out, np.ones(48, np.float32), beta)
+    np.testing.assert_array_equal(found, np.tile(np.rint(beta * 64), (3, 1)))
+
+
+def test_inverse_roots_have_28_bits() -> None:
+    g = np.random.default_rng(0)
+    powers = [2**k + d for k in range(3, 63) for d in (-1, 0, 1)]
+    v = np.concatenate([np.arange(5000), (2.0 ** g.uniform(0, 62.9, 20_000)).astype(np.uint64), powers]).astype(
+        np.uint64
+    )
+    factor, shift = integers.inverse_root(v)
+    assert factor.max() < 1 << 31
+    exact = np.sqrt(np.maximum(v, 1).astype(np.float64))
+    assert np.abs(factor * exact / 2.0**shift - 1).max() < 2.0**-28
+
+
+@pytest.mark.parametrize("length", [49, 197, 1024])
+def test_softmax_is_the_rounded_exact_one(length: int) -> None:
+    """At most a step apart, 99.999 % equal: flat rows and peaked ones."""
+    g = np.random.default_rng(length)
+    rows = STEP_ELEMENTS // length
+    x = np.clip(np.rint(g.normal(0, 40, (rows, length)) * g.uniform(0.05, 1.5, (rows, 1))), -128, 127).astype(np.int8)
+    q, out = QParams(0.05, -9), QParams(1 / 256, -128)
+    exact = np.exp((x.astype(np.float64) - x.max(1, keepdims=True)) * q.scale)
+    steps = apart(int8_result("softmax", x, q, {"dim": 1}, out), exact / exact.sum(1, keepdims=True), out)
+    assert steps.max() <= 1
+    assert (steps == 0).mean() >= 0.9999
+
+
+class Encoder(nn.Module):
+    """A layer of torch's own encoder, whose attention is scaled_dot_product_attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(32, 2, 48, activation="gelu", batch_first=True, norm_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y
+
+
+class Weights(nn.Module):
+    """Attention that also gives its weights: torch scales the queries and multiplies batches of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, weights = self.attention(x, x, x)
+        return y, weights
+
+
+@pytest.mark.parametrize("module", [Encoder, Weights])
+def test_torchs_attention_is_whole_int8(module: type[nn.Module], device: Device) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        x = torch.randn(2, 13, 32)
+        program = q8.quantize(module().eval(), (x,), calibration=[x], progress=False)
+    model = q8.compile(program)
+    report = model.report()
+    assert report.float32 == {}, str(report)
+    assert report.exact
+    kinds = Counter(node.op for node in model.graph.nodes)
+    assert (kinds["q8ta_matmul"], kinds["q8ta_softmax"]) == (2, 1)
+    expected = harness.flat(q8.Session(model, "reference")(x.numpy()))
+    with q8.Session(model, device) as session:
+        found = harness.flat(session(x.numpy()))
+    assert [int((f != e).sum()) for f, e in zip(found, expected, strict=True)] == [0] * len(expected)
+    for simulated, e in zip(
+        harness.flat([t.detach().numpy() for t in _tuple(program.module()(x))]), expected, strict=True
+    ):
+        assert np.abs(simulated - e).max() <= 0.05 * np.abs(simulated).max()
+
+
+def _tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (outputs,) if isinstance(outputs, Tensor) else outputs
