@@ -123,10 +123,12 @@ def check_floats(graph: GraphModule) -> None:
 
 
 def check_random(graph: torch.fx.Graph) -> None:
-    """Raises UnsupportedError where random numbers are drawn. (The importer tells a dropout that is left on.)"""
+    """Raises UnsupportedError where random numbers are drawn. (The importer tells a dropout that is left on, that of an
+    attention too.)"""
     for node in graph.nodes:
         tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags and "dropout" not in str(node.target):
+        told = any(name in str(node.target) for name in ("dropout", "attention"))
+        if torch.Tag.nondeterministic_seeded in tags and not told:
             raise UnsupportedError(
                 f"{node.target} at {source_of(node) or node.name} draws random numbers, which int8 inference does not: "
                 "make them an input of the module"
