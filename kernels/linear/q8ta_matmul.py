@@ -20,7 +20,7 @@ from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Op, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Curve, Requantize, Residual, Scale
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.product import weighted
 
 LONGEST = arithmetic.INT32_MAX // 255**2
@@ -45,9 +45,10 @@ def product_shape(a: Shape, turned: Shape) -> Shape:
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    stages = attrs["epilogue"].stages
-    if attrs["epilogue"].shuffle or isinstance(stages[0], Residual | Curve | Scale):
-        raise GraphError(f"a product of activations is rounded first and not shuffled, found {attrs['epilogue']}")
+    if attrs["epilogue"].shuffle or not isinstance(attrs["epilogue"].stages[0], Requantize):
+        raise GraphError(
+            f"a product of activations is rounded to int8 first and not shuffled, found {attrs['epilogue']}"
+        )
     shape = product_shape(types[0].shape, types[1].shape)
     if types[0].shape[-1] > LONGEST:
         raise GraphError(f"a sum of {types[0].shape[-1]} products could pass int32, which {LONGEST} cannot")
@@ -84,11 +85,14 @@ def _macs(call: Call) -> int:
 
 def _params(call: Call) -> Params:
     columns = call.output.shape[-1]
+    offset, *near = epilogue.pack_offset(call, np.zeros(4, np.int32))[0, :, 0]
     return {
         **epilogue.params(call),
         "channels": np.uint32(columns),
         "quads": np.uint32(-(-columns // 4)),
         "multiplier": np.float32(call.attrs["multiplier"]),
+        "offset": offset,
+        **dict(zip(("low", "high", "magic"), (bits.view(np.float32) for bits in near), strict=True)),
         "a_zero": np.int32(call.zeros[0]),
         "b_zero": np.int32(call.zeros[1]),
     }
@@ -108,7 +112,7 @@ q8ta_matmul = Op(
     kernels=(
         Kernel(
             "q8ta_matmul",
-            ("q8ta_matmul", "dot", "direct", "sums_rows", "channel_quad=product_channel"),
+            ("q8ta_matmul", "dot", "direct", "sums_rows", "channel_quad=product_quad"),
             (WIDTH_PACKED_INT8,),
             WIDTH_PACKED_INT8 | FLOAT,
             params=_params,

@@ -31,4 +31,8 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   return without_zeros(ab, a_sum, b_sums, depth);
 }
 
-fn product_channel(quad: u32) -> Channel { return Channel(vec4<f32>(params.multiplier), vec4<i32>(0)); }
+// All columns have one multiplier and no bias.
+fn product_quad(quad: u32) -> Near {
+  return Near(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
+              vec4<f32>(params.magic));
+}

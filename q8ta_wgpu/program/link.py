@@ -211,7 +211,7 @@ def link(
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
     as `target` takes it fastest.
 
-    An epilogue brings its hooks. Some stems name a choice: `map` is the one for a float32 or a packed result, `dot` the
+    An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for a float32 or a packed result, `dot` the
     packed or the emulated dot product.
     """
     operands = bindings(op, call, layouts)
@@ -236,7 +236,7 @@ def link(
         given.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
-    stems = (dot if stem == "dot" else stem for stem in (*source, *(after.source if after else ())))
+    stems = (dot if stem == "dot" else stem for stem in (*(after.source if after else ()), *source))
     kind = "packed" if call.output.dtype in RANGES else call.output.dtype
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
     try:
