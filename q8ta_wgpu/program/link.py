@@ -211,8 +211,8 @@ def link(
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
     as `target` takes it fastest.
 
-    An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for a float32 or a packed result, `dot` the
-    packed or the emulated dot product.
+    An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for
+    a float32 or a packed result, `dot` the packed or the emulated dot product.
     """
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
