@@ -36,6 +36,11 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
+    "zoo": (
+        "zoo",
+        "part_zoo",
+        "architectures of torchvision, timm and transformers, into docs/zoo.md (needs the extra zoo)",
+    ),
     "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
 }
@@ -63,7 +68,7 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("save", "plot"):
+        if name not in ("save", "plot", "zoo"):
             print(options.device.name)
         part(options, results) if name in ("networks", "torch") else part(options)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

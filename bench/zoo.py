@@ -1,0 +1,342 @@
+"""Architectures that people bring: those of torchvision, timm and transformers, with random weights, one after another.
+
+Each network is quantized, compiled, run and compared with the numpy reference in a process of its own with a time
+limit; its row is appended to a JSON file when it is done, so that a run can be stopped and goes on where it was. The
+rows are written as a table to docs/zoo.md. Needs the extra `zoo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import q8ta_wgpu as q8
+from bench.options import Options
+from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.kernels import OPS
+
+Row = dict[str, Any]
+
+LIMIT = 600
+"""Seconds a network may take."""
+
+RESULTS = Path("out/zoo.json")
+TABLE = Path("docs/zoo.md")
+
+SIZES = (64, 96, 128, 224)
+"""Sides of the images that are tried, before a network's own."""
+
+TORCHVISION = """
+    alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5
+    mobilenet_v2 mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnet50 resnext50_32x4d shufflenet_v2_x0_5
+    squeezenet1_0 swin_t swin_v2_t vgg11_bn vit_b_16 segmentation.fcn_resnet50
+    segmentation.deeplabv3_mobilenet_v3_large segmentation.lraspp_mobilenet_v3_large
+"""
+
+TIMM = """
+    beit_base_patch16_224 botnet26t_256 cait_xxs24_224 coat_lite_tiny coatnet_nano_rw_224 convit_tiny convmixer_768_32
+    convnext_atto convnextv2_atto crossvit_tiny_240 cs3darknet_s cspresnet50 darknet53 davit_tiny
+    deit_tiny_patch16_224 deit3_small_patch16_224 dla34 dm_nfnet_f0 dpn68 eca_resnet33ts edgenext_xx_small
+    efficientformer_l1 efficientformerv2_s0 efficientvit_b0 efficientvit_m0 eva02_tiny_patch14_224 fastvit_t8
+    fbnetc_100 focalnet_tiny_srf gcresnet33ts gcvit_xxtiny ghostnet_100 ghostnetv2_100 gmixer_12_224 gmlp_ti16_224
+    halonet26t hardcorenas_a hgnetv2_b0 hiera_tiny_224 hrnet_w18_small inception_next_atto inception_v4
+    lambda_resnet26t lcnet_050 levit_128s mambaout_femto maxvit_nano_rw_256 mixer_s32_224 mixnet_s
+    mobilenetv1_100 mobilenetv4_conv_small mobileone_s0 mobilevit_xxs mobilevitv2_050 mvitv2_tiny nest_tiny
+    nextvit_small nf_resnet50 pit_ti_224 poolformer_s12 pvt_v2_b0 regnety_002 repghostnet_050 repvgg_a0 repvit_m0_9
+    res2net50_14w_8s resmlp_12_224 resnest14d resnetv2_50 rexnet_100 sebotnet33ts_256 selecsls42 sequencer2d_s
+    shvit_s1 skresnet18 starnet_s1 swinv2_tiny_window8_256 tf_efficientnet_lite0 tiny_vit_5m_224 tinynet_e
+    tnt_s_patch16_224 tresnet_m twins_pcpvt_small twins_svt_small visformer_tiny vit_small_patch14_dinov2
+    vit_relpos_small_patch16_224 volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224
+"""
+
+TRANSFORMERS = """
+    ViT DeiT Beit Dinov2 Swin Swinv2 Segformer DPT MobileViT ConvNext LevitForImageClassification PoolFormer Bert
+    DistilBert CLIPVision Siglip
+"""
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+
+
+def names() -> list[str]:
+    """Every architecture, as library:name."""
+    listed = {"torchvision": TORCHVISION, "timm": TIMM, "transformers": TRANSFORMERS}
+    return [f"{library}:{name}" for library, text in listed.items() for name in text.split()]
+
+
+def _declared() -> Any:
+    """Two operators that torchvision names on import: beside a CPU build of torch nothing else declares them.
+
+    They are gone when the returned library is.
+    """
+    import torch
+
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def _torchvision(name: str) -> Any:
+    import torchvision
+
+    family, _, short = name.rpartition(".")
+    models = getattr(torchvision.models, family) if family else torchvision.models
+    options = {"weights_backbone": None} if family else {}
+    return getattr(models, short)(weights=None, **options)
+
+
+def _timm(name: str) -> Any:
+    import timm
+
+    return timm.create_model(name, pretrained=False)
+
+
+def _transformers(name: str) -> Any:
+    """A small network of the family: the shape of its blocks is what is tested."""
+    import torch
+    import transformers
+
+    class First(torch.nn.Module):
+        """The network's first output, from pixels or embeddings."""
+
+        def __init__(self, network: Any, argument: str) -> None:
+            super().__init__()
+            self.network, self.argument = network, argument
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.network(**{self.argument: x}, return_dict=False)[0]
+
+    text = name in ("Bert", "DistilBert")
+    family = name.removesuffix("ForImageClassification")
+    head = {"Segformer": "ForSemanticSegmentation", "DPT": "ForDepthEstimation"}.get(family, "Model")
+    if family in ("CLIPVision", "Siglip"):
+        family, head = {"CLIPVision": "CLIPVision", "Siglip": "SiglipVision"}[family], "Model"
+    config_type = getattr(transformers, f"{family}Config")
+    given = config_type().to_dict()
+    options: dict[str, Any] = {k: v for k, v in SMALL.items() if isinstance(given.get(k), int)}
+    if family == "DistilBert":
+        options = {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128}
+    if "image_size" in given and family not in ("Swin", "Swinv2", "Levit", "MobileViT"):
+        options["image_size"] = 64
+    if family == "DPT":
+        options |= {"backbone_out_indices": [0, 0, 1, 1], "neck_hidden_sizes": [16, 16, 32, 32]}
+        options |= {"fusion_hidden_size": 32, "image_size": 64}
+    config = config_type(**options, attn_implementation="eager")
+    network = getattr(transformers, f"{family}{'ForImageClassification' if family == 'Levit' else head}")(config)
+    return First(network, "inputs_embeds" if text else "pixel_values")
+
+
+BUILDERS: Mapping[str, Callable[[str], Any]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "transformers": _transformers,
+}
+
+
+def _input(module: Any, torch: Any) -> Any:
+    """A random input of the smallest size that the network takes."""
+    own = (getattr(module, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[-1]
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, 3, side, side) for side in (*(s for s in SIZES if s < own), own, 299)]
+    for shape in ((1, 16, 64), *shapes) if getattr(module, "argument", "") == "inputs_embeds" else shapes:
+        x = torch.randn(shape, generator=generator)
+        try:
+            with torch.no_grad():
+                module(x)
+        except Exception:  # whatever a network says about a size that it does not take
+            continue
+        return x
+    raise ValueError(f"no input size among {SIZES} and {own} fits")
+
+
+def measured(name: str, adapter: str | None) -> Row:
+    """The row of one network; `error` says at which step it failed, and why."""
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    library, _, short = name.partition(":")
+    row: Row = {"name": name}
+    try:
+        step = "build"
+        declared = _declared()
+        module = BUILDERS[library](short).eval()
+        x = _input(module, torch)
+        row["input"] = list(x.shape)
+        step, start = "quantize", time.perf_counter()
+        program = q8.quantize(module, (x,), calibration=[x], progress=False)
+        row["quantize_s"] = round(time.perf_counter() - start, 1)
+        step, start = "compile", time.perf_counter()
+        model = q8.compile(program)
+        row["compile_s"] = round(time.perf_counter() - start, 1)
+        row |= described(model)
+        step = "run"
+        row |= _compared(model, x.numpy(), adapter)
+        del declared
+    except Exception as error:
+        row["error"] = f"{step}: {type(error).__name__}: {error}"
+    return row
+
+
+def described(model: q8.Model) -> Row:
+    """What a model's graph says: multiply-adds in int8 and in all, float nodes, islands and their reasons."""
+    graph, report = model.graph, model.report()
+    macs = {node.output: _macs(graph, node) for node in graph.nodes}
+    whole = {node.output for node in graph.nodes if node.op.startswith("q8ta_")}
+    reasons = Counter(note.partition(": ")[2].partition(" (")[0] for note in report.notes)
+    return {
+        "macs": sum(macs.values()),
+        "macs_int8": sum(count for name, count in macs.items() if name in whole),
+        "int8": sum(report.int8.values()),
+        "float32": report.float32,
+        "islands": len(report.islands),
+        "exact": report.exact,
+        "reasons": dict(reasons),
+    }
+
+
+def _macs(graph: Graph, node: Node) -> int:
+    count = OPS[node.op].macs
+    return 0 if count is None else count(graph.call(node))
+
+
+def _compared(model: q8.Model, x: np.ndarray[Any, Any], adapter: str | None) -> Row:
+    """A run on the device beside the reference: elements that differ, and by how much of the largest."""
+    start = time.perf_counter()
+    with q8.Session(model, adapter) as session:
+        row: Row = {"dispatches": len(session.program.dispatches)}
+        found = _arrays(session(x))
+        assert session.device is not None
+        row["device"] = session.device.name
+    row["run_s"] = round(time.perf_counter() - start, 1)
+    expected = _arrays(q8.Session(model, "reference")(x))
+    differ = [np.abs(f.astype(np.float64) - e) for f, e in zip(found, expected, strict=True)]
+    row["elements"] = sum(d.size for d in differ)
+    row["mismatches"] = int(sum((d > 0).sum() for d in differ))
+    row["error_share"] = max(
+        float(d.max() / max(np.abs(e).max(), 1e-30)) for d, e in zip(differ, expected, strict=True)
+    )
+    return row
+
+
+def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
+    if isinstance(outputs, np.ndarray):
+        return [outputs]
+    parts = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for part in parts if part is not None for array in _arrays(part)]
+
+
+def _in_a_process(name: str, adapter: str | None) -> Row:
+    command = [sys.executable, "-m", "bench.zoo", name, *(["--device", adapter] if adapter else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "error": f"took more than {LIMIT} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return {"name": name, "error": f"the process ended with {done.returncode}: {done.stderr[-300:]}"}
+    row: Row = json.loads(lines[-1])
+    return row
+
+
+def read(path: Path) -> dict[str, Row]:
+    """The rows of a results file by name; the last one of a name counts."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {row["name"]: row for row in map(json.loads, lines)}
+
+
+def part_zoo(options: Options) -> None:
+    """Runs the networks that have no row yet, or those named, and writes the table."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    wanted = list(options.names) or [name for name in names() if name not in read(RESULTS)]
+    for name in wanted:
+        start = time.perf_counter()
+        row = _in_a_process(name, options.adapter)
+        row["seconds"] = round(time.perf_counter() - start, 1)
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(_line(row), flush=True)
+    rows = list(read(RESULTS).values())
+    print(summary(rows))
+    TABLE.write_text(table(rows))
+
+
+def _line(row: Row) -> str:
+    if "error" in row:
+        return f"{row['name']}: {row['error'].splitlines()[0]} ({row['seconds']} s)"
+    return (
+        f"{row['name']}: {_share(row)} of the multiply-adds in int8, {row['mismatches']} mismatches, {row['seconds']} s"
+    )
+
+
+def _share(row: Row) -> str:
+    return f"{100 * row['macs_int8'] / max(row['macs'], 1):.1f} %"
+
+
+def summary(rows: list[Row]) -> str:
+    """How many run, how many without a mismatch, and how much of their work is int8."""
+    ran = [row for row in rows if "error" not in row]
+    equal = [row for row in ran if not row["mismatches"]]
+    share = sum(r["macs_int8"] for r in ran) / max(sum(r["macs"] for r in ran), 1)
+    return (
+        f"{len(ran)} of {len(rows)} architectures compile and run, {len(equal)} of them with 0 mismatches; "
+        f"{100 * share:.1f} % of their multiply-adds are int8."
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """docs/zoo.md."""
+    lines = [
+        "# Zoo",
+        "",
+        "Architectures of torchvision, timm and transformers (small ones of each family there) with random weights and",
+        "small inputs: quantized with one batch, compiled, run and compared with the numpy reference, each in a process",
+        "of its own. Written by `python -m bench zoo`.",
+        "",
+        summary(rows),
+        "",
+        "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
+        "which have a tolerance, the largest difference is given as a share of the largest output.",
+        "",
+        "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | quantize s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: str(row["name"])):
+        name = str(row["name"]).replace(":", " ")
+        if "error" in row:
+            lines.append(f"| {name} | | | {_escaped(row['error'])} | | | | |")
+            continue
+        floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
+        differ = f"{row['mismatches']} of {row['elements']}" if row["mismatches"] else "0"
+        apart = f" (by {row['error_share']:.1e})" if row["mismatches"] else ""
+        shape = "x".join(map(str, row["input"]))
+        lines.append(
+            f"| {name} | {shape} | {_share(row)} | {floats} | {row['islands']} | {row['dispatches']} | {differ}{apart} "
+            f"| {row['quantize_s']} |"
+        )
+    reasons = Counter(reason for row in rows for reason in row.get("reasons", {}))
+    lines += ["", "## Why operators stay in float32", "", "| reason | networks |", "|---|---|"]
+    lines += [f"| {_escaped(reason)} | {count} |" for reason, count in reasons.most_common()]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split())[:300].replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--device")
+    given = parser.parse_args()
+    print(json.dumps(measured(given.name, given.device)))
