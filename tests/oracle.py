@@ -147,6 +147,10 @@ TORCH: Mapping[str, Function] = {
     # elementwise
     "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
     "mul": lambda _, x, y: x * y,
+    "div": lambda _, x, y: x / y,
+    "maximum": lambda _, x, y: torch.maximum(x, y),
+    "minimum": lambda _, x, y: torch.minimum(x, y),
+    "unfold": lambda a, x: x.unfold(a["dim"], a["size"], a["step"]),
     "prelu": lambda _, x, slope: F.prelu(x, slope),
     "relu": lambda _, x: F.relu(x),
     "clamp": lambda a, x: torch.clamp(x, a["min"], a["max"]),

@@ -95,6 +95,14 @@ UNARY: dict[str, Function] = {
     "rsub_alpha": lambda x: torch.rsub(x, 2.0, alpha=0.5),
     "div_constant": lambda x: x / torch.tensor(3.0),
     "div_tensor": lambda x: x / (x.abs() + 1),
+    "div_zero": lambda x: x / (x - x),
+    "normalize": lambda x: F.normalize(x, dim=1),
+    "norm_one": lambda x: torch.linalg.vector_norm(x, 1, (2, 3)),
+    "norm_all": lambda x: x / torch.linalg.vector_norm(x),
+    "norm_inf": lambda x: torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True),
+    "addcmul": lambda x: torch.addcmul(x, x, x + 1, value=0.5),
+    "einsum": lambda x: torch.einsum("nchw,ndhw->ncd", x.sigmoid(), x.sigmoid()),
+    "avg_pool3d": lambda x: F.avg_pool3d(x, (1, 2, 3)),
     "in_place": lambda x: F.relu_(x * 1.0),
     "prelu_one": nn.PReLU(),
     "prelu_channels": nn.PReLU(5),
@@ -124,6 +132,16 @@ class Patches(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         heads = tokens.reshape(b, h * w, 2, c // 2).permute(0, 2, 1, 3)
         return heads.transpose(1, 2).reshape(b, h * w, c).transpose(1, 2).reshape(b, c, h, w)
+
+
+class Written(nn.Module):
+    """A part of a tensor is written in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        y[:, 1:3] = x[:, 3:] * 2
+        y[:, 0] += x[:, 1]
+        return y
 
 
 MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
@@ -174,6 +192,17 @@ MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "repeat": (lambda x: x.repeat(2, 1, 3, 2), (2, 5, 3, 7)),
     "repeat_new": (lambda x: x.repeat(2, 3, 1), (5, 3)),
     "patches": (Patches(), (2, 6, 3, 5)),
+    "pad_reflect": (lambda x: F.pad(x, (3, 2, 0, 1), mode="reflect"), (2, 5, 3, 7)),
+    "pad_replicate": (lambda x: F.pad(x, (3, 0, 1, 2), mode="replicate"), (2, 5, 3, 7)),
+    "pad_circular": (lambda x: F.pad(x, (3, 2), mode="circular"), (2, 5, 7)),
+    "reflection_pad": (nn.ReflectionPad2d((2, 1, 1, 2)), (2, 5, 3, 7)),
+    "unfold": (lambda x: x.unfold(2, 2, 1).unfold(3, 3, 2), (2, 5, 3, 7)),
+    "im2col": (lambda x: F.unfold(x, (2, 3), padding=1, stride=(1, 2)), (2, 5, 3, 7)),
+    "slice_scatter": (lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, 1, 3), (2, 5, 3, 7)),
+    "written": (Written(), (2, 5, 3, 7)),
+    "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 3), (1, 2, 1), (0, 1, 1)), (2, 5, 3, 6, 7)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 3)), (2, 5, 4, 9)),
+    "extremes": (lambda x: torch.maximum(x, x.flip(1)) + torch.minimum(x, x[:, :1]), (2, 5, 3, 7)),
     "roll": (lambda x: x.roll((1, -2, 10), (0, 2, -1)), (2, 5, 6, 7)),
     "roll_flat": (lambda x: x.roll(3), (2, 5, 3)),
     "index_select": (lambda x: x.index_select(-1, torch.tensor([4, 0, 0, 6])), (2, 5, 3, 7)),
@@ -338,6 +367,7 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "select": (lambda x: x[:, 1] + x[:, -1], (2, 5, 3, 7), (3, 5, 4, 7)),
     "stack": (lambda x: torch.stack([x, x], 1), (2, 5, 3), (3, 7, 3)),
     "upsample": (lambda x: F.interpolate(x, scale_factor=1.5), (2, 5, 4, 6), (1, 5, 7, 9)),
+    "pad_reflect": (lambda x: F.pad(x, (2, 2, 1, 1), mode="reflect"), (2, 5, 4, 6), (1, 5, 7, 9)),
     "upsample_bilinear": (
         lambda x: F.interpolate(F.avg_pool2d(x, 2), x.shape[-2:], mode="bilinear"),
         (2, 5, 4, 6),
@@ -398,7 +428,9 @@ def test_reshape_refuses_what_the_network_fixes() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), "padding mode 'reflect'"),
+        (lambda x: F.pad(x, (1, -1, 1, 1), mode="reflect"), "padding mode 'reflect' cannot cut"),
+        (lambda x: F.max_pool3d(x[None], 2), "one element deep"),
+        (lambda x: F.adaptive_max_pool2d(x, (2, 7)), "windows of several sizes"),
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),

@@ -22,7 +22,8 @@ from q8ta_wgpu.ir.op import INTEGERS, RANGE, WIDE_RANGE, Attr, Builder, Case, Im
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
 
-def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of operators of two values; float32."""
     a, b = types[0].shape, types[1].shape
     try:
         shape = np.broadcast_shapes(a, b)
@@ -38,7 +39,7 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
         raise GraphError(
             f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} with shift {attrs['shift']} pass int32"
         )
-    return _infer(types, attrs)[0], INT8X4
+    return broadcast(types, attrs)[0], INT8X4
 
 
 def _float_params(call: Call) -> Params:
@@ -169,6 +170,19 @@ def number_of(b: Builder, operand: Any, other: str) -> float | None:
     return float(array.reshape(())) if array is not None and fits else None
 
 
+def spread(b: Builder, left: str, right: str) -> tuple[str, str]:
+    """Two values whose shapes broadcast in the last three dimensions alone."""
+    shapes = [b.type(name).shape for name in (left, right)]
+    shape = np.broadcast_shapes(*shapes)
+    if len(shape) <= 4 or shapes[0][:-3] == shapes[1][:-3]:
+        return left, right
+    first, second = (
+        name if found == shape else b.emit("expand", (name,), {"shape": shape})
+        for name, found in zip((left, right), shapes, strict=True)
+    )
+    return first, second
+
+
 def _import(op: str, sign: float = 1.0) -> Import:
     """aten's a OP b, where b may be a number and either shape broadcast in any dimension; `sign` is b's in a sum."""
 
@@ -183,14 +197,7 @@ def _import(op: str, sign: float = 1.0) -> Import:
         if number is not None:
             factor, term = (number, 0.0) if op == "mul" else (1.0, alpha * number)
             return b.emit("affine", (left,), {"factor": factor, "term": term})
-        shapes = [b.type(name).shape for name in (left, right)]
-        shape = np.broadcast_shapes(*shapes)
-        if len(shape) > 4 and shapes[0][:-3] != shapes[1][:-3]:
-            left, right = (
-                name if found == shape else b.emit("expand", (name,), {"shape": shape})
-                for name, found in zip((left, right), shapes, strict=True)
-            )
-        return b.emit(op, (left, right), {} if op == "mul" else {"alpha": alpha})
+        return b.emit(op, spread(b, left, right), {} if op == "mul" else {"alpha": alpha})
 
     return rule
 
@@ -217,7 +224,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
     return Op(
         name=name,
         operands=(Operand("a"), Operand("b")),
-        infer=_infer,
+        infer=broadcast,
         reference=lambda call, arrays: function(arrays[0], arrays[1], call.attrs).astype(np.float32),
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
         kernels=(Kernel(name, ("map", f"compute={name}"), (FLOAT,), FLOAT, params=_float_params),),
@@ -276,7 +283,7 @@ _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
 q16ta_add = Op(
     name="q16ta_add",
     operands=(Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS)),
-    infer=lambda types, attrs: (_infer(types, attrs)[0], INT16X4),
+    infer=lambda types, attrs: (broadcast(types, attrs)[0], INT16X4),
     results=(INT8X4,),
     reference=_add_int16,
     reads=reads_same_place,

@@ -115,12 +115,9 @@ def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
-    number = number_of(b, args["other"], args["self"])
-    if number is None:
-        return b.emit("mul", (args["self"], b.emit("reciprocal", (args["other"],))))
-    if number == 0:
+    if args["other"] == 0:
         raise b.refuse("it divides by zero")
-    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+    return b.emit("affine", (args["self"],), {"factor": 1.0 / args["other"], "term": 0.0})
 
 
 def _import_rsub(b: Builder, args: Mapping[str, Any]) -> str:
@@ -206,7 +203,6 @@ ROWS = (
         schema={"factor": NUMBER, "term": NUMBER},
         aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
         rules={
-            "div.Tensor": _import_div,
             "div.Scalar": _import_div,
             "rsub.Scalar": _import_rsub,
             "rsub.Tensor": _import_rsub,

@@ -1,4 +1,7 @@
-"""pad: a constant around a tensor. In int8 the constant is quantized as the tensor is."""
+"""pad: a constant around a tensor. In int8 the constant is quantized as the tensor is.
+
+Padding by the tensor's own elements is imported as slices of it, turned or repeated, joined to it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Op, Operand
+from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.strided import eight
@@ -82,12 +85,55 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | No
     return first - before, last - before
 
 
+def _slice(b: Builder, x: str, dim: int, start: int, end: int) -> str:
+    return b.emit("slice", (x,), {"dim": dim, "start": start, "end": end, "step": 1})
+
+
+def _edges(b: Builder, x: str, dim: int, before: int, after: int, mode: str) -> tuple[str | None, str | None]:
+    """What lies before and after `x` along a dimension, in terms that hold for other sizes too."""
+    match mode:
+        case "reflect":
+            first = _slice(b, x, dim, 1, before + 1) if before else None
+            last = _slice(b, x, dim, -after - 1, -1) if after else None
+            first, last = (e and b.emit("flip", (e,), {"dims": [dim]}) for e in (first, last))
+        case "replicate":
+            rank = len(b.type(x).shape)
+            first = _slice(b, x, dim, 0, 1) if before else None
+            last = _slice(b, x, dim, -1, MAX_EXTENT) if after else None
+            first, last = (
+                e and b.emit("expand", (e,), {"shape": [n if i == dim else -1 for i in range(rank)]})
+                for e, n in ((first, before), (last, after))
+            )
+        case _:
+            first = _slice(b, x, dim, -before, MAX_EXTENT) if before else None
+            last = _slice(b, x, dim, 0, after) if after else None
+    return first, last
+
+
+def _extended(b: Builder, x: str, pairs: Sequence[tuple[int, int]], mode: str) -> str:
+    """Dimension by dimension from the last one, as torch counts them: `x` between copies of its own elements."""
+    rank = len(b.type(x).shape)
+    for i, (before, after) in enumerate(pairs):
+        if before < 0 or after < 0:
+            raise b.refuse(f"padding mode {mode!r} cannot cut, found {before} and {after}: slice instead")
+        dim = rank - 1 - i
+        first, last = _edges(b, x, dim, before, after, mode)
+        parts = [part for part in (first, x, last) if part]
+        x = b.emit("cat", parts, {"dim": dim}) if len(parts) > 1 else x
+    return x
+
+
+def _mode(mode: str) -> Import:
+    return lambda b, args: _import(b, {"self": args["self"], "pad": args["padding"], "mode": mode})
+
+
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    if args.get("mode", "constant") != "constant":
-        raise b.refuse(f"padding mode {args['mode']!r} is not supported, only 'constant' is")
     rank, pad = len(b.type(args["self"]).shape), list(args["pad"])
     # torch counts dimensions from the last one.
     pairs = [(pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
+    mode = args.get("mode", "constant")
+    if mode != "constant":
+        return _extended(b, args["self"], pairs, mode)
     padding = [n for pair in [(0, 0)] * (rank - len(pairs)) + pairs[::-1] for n in pair]
     if not any(padding):
         return str(args["self"])
@@ -116,7 +162,12 @@ OPS = (
             ),
             Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),
         ),
-        aten={"aten.pad.default": _import, "aten.constant_pad_nd.default": _import},
+        aten={
+            "aten.pad.default": _import,
+            "aten.constant_pad_nd.default": _import,
+            **{f"aten.reflection_pad{n}d.default": _mode("reflect") for n in (1, 2, 3)},
+            **{f"aten.replication_pad{n}d.default": _mode("replicate") for n in (1, 2, 3)},
+        },
         int8=Moves(fill=lambda attrs: float(attrs["value"])),
         reads=_reads,
         cases=(

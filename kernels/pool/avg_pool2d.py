@@ -126,6 +126,7 @@ avg_pool2d = Op(
     ),
     aten={
         "aten.avg_pool2d.default": _import_avg_pool,
+        "aten.avg_pool3d.default": pooling.one_deep(_import_avg_pool),
         "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
     },
     int8=Arithmetic(_lower_avg_pool),

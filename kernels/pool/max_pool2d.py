@@ -44,6 +44,16 @@ def _import_max_pool(b: Builder, args: Mapping[str, Any]) -> str:
     )
 
 
+def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    """Equal windows; torch's second result, the places of the largest, is not supported."""
+    extents, sizes = b.type(args["self"]).shape[-2:], pooling.two(args["output_size"])
+    if any(extent % size for extent, size in zip(extents, sizes, strict=True)):
+        raise b.refuse(f"adaptive max pooling of {extents} to {sizes} has windows of several sizes")
+    kernel = tuple(extent // size for extent, size in zip(extents, sizes, strict=True))
+    windows = {"kernel_size": kernel, "stride": kernel, "padding": (0, 0), "ceil_mode": False, "dilation": (1, 1)}
+    return [_import_max_pool(b, {**windows, "self": args["self"]})]
+
+
 _ONE: dict[str, Any] = {"dilation": (1, 1)}
 
 max_pool2d = Op(
@@ -67,6 +77,8 @@ max_pool2d = Op(
     aten={
         "aten.max_pool2d.default": _import_max_pool,
         "aten.max_pool2d_with_indices.default": lambda b, args: [_import_max_pool(b, args)],
+        "aten.adaptive_max_pool2d.default": _import_adaptive,
+        "aten.max_pool3d.default": pooling.one_deep(_import_max_pool),
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),
     },
     int8=Monotonic(),

@@ -140,6 +140,23 @@ def one_dimensional(rule: Import) -> Import:
     return wide
 
 
+def one_deep(rule: Import) -> Import:
+    """The same rule for 3-D pooling whose windows are one element deep, the depth seen as channels."""
+
+    def flat(b: Builder, args: Mapping[str, Any]) -> str:
+        lists = {key: list(args[key]) for key in _HEIGHT_ONE if isinstance(args.get(key), (list, tuple)) and args[key]}
+        if any(numbers[0] != _HEIGHT_ONE[key] for key, numbers in lists.items()):
+            raise b.refuse(f"3-D pooling is supported where windows are one element deep, found {lists}")
+        *lead, channels, depth, _, _ = b.type(args["self"]).shape
+        images = b.emit("view", (args["self"],), {"shape": (*[0] * len(lead), channels * depth, -2, -2)})
+        rest = {key: numbers[-2:] for key, numbers in lists.items()}
+        y = rule(b, {**args, **rest, "self": images})
+        assert isinstance(y, str)
+        return b.emit("view", (y,), {"shape": (*[0] * len(lead), channels, depth, -2, -2)})
+
+    return flat
+
+
 def pool_case(
     shape: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, values: str = "random", **more: Any
 ) -> Case:

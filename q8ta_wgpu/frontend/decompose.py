@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram, default_decompositions
 
 from q8ta_wgpu.kernels import ATEN
@@ -23,4 +25,45 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
 @functools.cache
 def _table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    return {op: rule for op, rule in dict(default_decompositions()).items() if str(op) not in ATEN}
+    return {op: rule for op, rule in dict(default_decompositions()).items() if str(op) not in ATEN} | _OURS
+
+
+def _vector_norm(
+    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    dims = list(range(x.dim())) if dim is None else dim
+    if ord == 2 and dtype is None:
+        return (x * x).sum(dims, keepdim).sqrt()
+    if ord == 1 and dtype is None:
+        return x.abs().sum(dims, keepdim)
+    if ord == math.inf and dtype is None:
+        return x.abs().amax(dims, keepdim)
+    return NotImplemented
+
+
+def _slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    if step != 1:
+        return NotImplemented
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    parts = [(x, 0, first), (src, 0, src.shape[dim]), (x, last, x.shape[dim])]
+    return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in parts if stop > start], dim)
+
+
+def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
+    index %= x.shape[dim]
+    return _slice_scatter(x, src.unsqueeze(dim), dim, index, index + 1)
+
+
+def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return src.to(x.dtype).expand(x.shape)
+
+
+_OURS = {
+    torch.ops.aten.linalg_vector_norm.default: _vector_norm,
+    torch.ops.aten.slice_scatter.default: _slice_scatter,
+    torch.ops.aten.select_scatter.default: _select_scatter,
+    torch.ops.aten.copy.default: _copy,
+}
+"""What torch has no decomposition for."""

@@ -1,0 +1,138 @@
+"""div, maximum and minimum with broadcasting: in int8 a table of 65,536 entries, exact by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, spread
+
+Function = Callable[[Array, Array], Array]
+
+
+def _infer_table(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if types[2].shape != (256, 256):
+        raise GraphError(f"a table of two values has 256 x 256 entries, found shape {types[2].shape}")
+    return broadcast(types[:2], attrs)[0], INT8X4
+
+
+def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b, table = arrays
+    return np.asarray(table[a.astype(np.int64) + 128, b.astype(np.int64) + 128])
+
+
+def _lower(function: Function) -> ToInt8:
+    def lower(call: QuantizedCall) -> Int8Form | str:
+        a, b = call.q
+        if a is None or b is None or call.out is None:
+            return "it needs two quantized operands and a quantized result"
+        with np.errstate(all="ignore"):
+            values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
+        return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})
+
+    return lower
+
+
+def _reference(function: Function) -> Callable[[Call, Sequence[Array]], Array]:
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        a, b = (x.astype(np.float64) for x in arrays)
+        with np.errstate(all="ignore"):
+            return function(a, b).astype(np.float32)
+
+    return reference
+
+
+def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
+    number = number_of(b, args["other"], args["self"])
+    if number is None:
+        return b.emit("div", spread(b, args["self"], args["other"]))
+    if number == 0:
+        raise b.refuse("it divides by zero")
+    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+
+
+def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
+    return lambda b, args: b.emit(op, spread(b, args["self"], args["other"]))
+
+
+_SHAPES: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 5, 3, 7), (1, 5, 3, 7)),
+    ((2, 8, 4, 4), (2, 8, 1, 1)),
+    ((3, 1, 5), (7, 1)),
+    ((2, 3, 2, 3, 5), (2, 3, 1, 3, 5)),
+)
+
+
+def _params(call: Call) -> Params:
+    """WGSL takes no constant that is not a number."""
+    return {"not_a_number": np.float32(np.nan).view(np.uint32)}
+
+
+def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float) -> Op:
+    return Op(
+        name=name,
+        operands=(Operand("a"), Operand("b")),
+        infer=broadcast,
+        reference=_reference(function),
+        kernels=(Kernel(name, ("binary", "map", f"compute={name}"), (FLOAT,), FLOAT, params=_params),),
+        aten=aten,
+        int8=Arithmetic(_lower(function)),
+        reads=reads_same_place,
+        cases=tuple(map(Case, _SHAPES)),
+        tolerance=tolerance,
+    )
+
+
+OPS = (
+    _op(
+        "div",
+        np.divide,
+        {f"aten.{name}.Tensor": _import_div for name in ("div", "div_")},
+        1e-6,
+    ),
+    _op(
+        "maximum",
+        np.maximum,
+        {f"aten.{name}": _import_extreme("maximum") for name in ("maximum.default", "max.other")},
+        0.0,
+    ),
+    _op(
+        "minimum",
+        np.minimum,
+        {f"aten.{name}": _import_extreme("minimum") for name in ("minimum.default", "min.other")},
+        0.0,
+    ),
+    Op(
+        name="q8ta_binary_table",
+        operands=(*INT8_PAIR, Operand("table", constant=True, dtypes=(INT8,))),
+        infer=_infer_table,
+        reference=_reference_table,
+        reads=reads_same_place,
+        kernels=(
+            Kernel(
+                "q8ta_binary_table",
+                ("binary_packed", "binary_table", "words", "apply=q8ta_binary_table"),
+                (ANY_INT8,),
+                ANY_INT8,
+                synced=True,
+                threads=eight_words,
+                supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
+            ),
+            Kernel(
+                "q8ta_binary_table.broadcast",
+                ("binary_packed", "binary_table", "map", "apply=q8ta_binary_table"),
+                (ANY_INT8,),
+                ANY_INT8,
+            ),
+        ),
+    ),
+)
