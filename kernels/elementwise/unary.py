@@ -85,6 +85,7 @@ class _Row:
     aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
     rules: Mapping[str, Import] = field(default_factory=dict)
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
+    joins: bool = False
     attrs: tuple[Attrs, ...] = ({},)
     tolerance: float = 1e-5
 
@@ -151,18 +152,19 @@ ROWS = (
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
         tolerance=1e-7,  # the bounds are rounded to float32 on the way to the device
     ),
-    _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}),
-    _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}),
-    _Row("silu", lambda x, _: x * _sigmoid(x), aten={"silu.default": _none}),
-    _Row("gelu", lambda x, _: _gelu(x), rules={"gelu.default": _import_gelu}),
-    _Row("gelu_tanh", lambda x, _: _gelu_tanh(x)),
-    _Row("hardswish", lambda x, _: x * _hardsigmoid(x), aten={"hardswish.default": _none}),
-    _Row("hardsigmoid", lambda x, _: _hardsigmoid(x), aten={"hardsigmoid.default": _none}),
+    _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, joins=True),
+    _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, joins=True),
+    _Row("silu", lambda x, _: x * _sigmoid(x), aten={"silu.default": _none}, joins=True),
+    _Row("gelu", lambda x, _: _gelu(x), rules={"gelu.default": _import_gelu}, joins=True),
+    _Row("gelu_tanh", lambda x, _: _gelu_tanh(x), joins=True),
+    _Row("hardswish", lambda x, _: x * _hardsigmoid(x), aten={"hardswish.default": _none}, joins=True),
+    _Row("hardsigmoid", lambda x, _: _hardsigmoid(x), aten={"hardsigmoid.default": _none}, joins=True),
     _Row(
         "leaky_relu",
         lambda x, a: np.where(x >= 0, x, x * a["slope"]),
         schema={"slope": NUMBER},
         aten={"leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])}},
+        joins=True,
         attrs=({"slope": 0.1}, {"slope": -0.25}),
     ),
     _Row(
@@ -174,6 +176,7 @@ ROWS = (
             "celu.default": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
             "selu.default": lambda _: {"alpha": SELU_ALPHA, "scale": SELU_SCALE, "input_scale": 1.0},
         },
+        joins=True,
         attrs=({"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, {"alpha": 1.67, "scale": 1.05, "input_scale": 0.5}),
     ),
     _Row(
@@ -181,9 +184,10 @@ ROWS = (
         _softplus,
         schema={"beta": POSITIVE, "threshold": NUMBER},
         aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
+        joins=True,
         attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
     ),
-    _Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}),
+    _Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, joins=True),
     _Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}),
     _Row("log", lambda x, _: np.log(x), aten={"log.default": _none}),
     _Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}),
@@ -277,7 +281,7 @@ def _op(index: int, row: _Row) -> Op:
             ),
         ),
         aten=_aten(row),
-        int8=Elementwise(_bounded(row), row.clamp),
+        int8=Elementwise(_bounded(row), row.clamp, row.joins),
         reads=reads_same_place,
         cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
         tolerance=row.tolerance,

@@ -42,6 +42,24 @@ def clamps(node: Node) -> bool:
     return isinstance(int8, Elementwise) and int8.clamp is not None
 
 
+def joins(node: Node) -> bool:
+    """Whether a node is an activation that the weighted sum before it takes in before rounding."""
+    int8 = kind(node)
+    return isinstance(int8, Elementwise) and int8.joins
+
+
+def adds(node: Node, term: Node) -> Node | None:
+    """The other term of a sum of two float tensors of one shape, None where a node is no such sum."""
+    if str(node.target) not in ("aten.add.Tensor", "aten.add_.Tensor") or len(node.args) != 2:
+        return None
+    if node.kwargs.get("alpha", 1) != 1 or not all(isinstance(argument, Node) for argument in node.args):
+        return None
+    other = node.args[1] if node.args[0] is term else node.args[0]
+    assert isinstance(other, Node)
+    same = is_float(other) and other.meta["val"].shape == term.meta["val"].shape
+    return other if same and other is not term and not is_constant(other) else None
+
+
 def is_weighted(node: Any) -> bool:
     """Whether a node is a convolution or linear, whose batch norm torchao folds itself."""
     return isinstance(kind(node), WeightedSum)

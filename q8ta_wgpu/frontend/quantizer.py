@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,12 +32,15 @@ with warnings.catch_warnings():
 
 from q8ta_wgpu.frontend.attention import expand_attention  # noqa: E402
 from q8ta_wgpu.frontend.nodes import (  # noqa: E402
+    adds,
     clamps,
     folds_into,
     is_constant,
     is_depthwise,
     is_float,
     is_transposed,
+    is_weighted,
+    joins,
     kind,
     multiplies,
     named_arguments,
@@ -113,8 +117,10 @@ def _weight(qat: bool, channels: int) -> QuantizationSpec:
 class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     """Static int8 for everything the operator table has in int8.
 
-    Activations: int8, per tensor, affine. Weights: int8, per output channel, symmetric. Operators that only move
-    bytes share one scale and zero point between inputs and output; clamps fold into the operator before them.
+    Activations: int8, per tensor, affine. Weights: int8, per output channel, symmetric. A value is rounded only where
+    an int8 tensor is stored: a weighted sum and its batch norm, addend or activation, and clamps are one unit, and one
+    whose result nothing reads in int8 is not rounded at all. Operators that only move bytes share one scale and zero
+    point between inputs and output.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
@@ -192,22 +198,44 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, output_qspec=share, _annotated=True)
 
     def _put(self, node: Node, inputs: dict[Node, Any], output: Any = None) -> None:
-        """Inputs on the node, the output's spec on the end of its chain of batch norm, scaling and clamps."""
-        output = output or self._activation
-        end = node
-        between: list[Node] = []
-        while len(end.users) == 1:
-            user = next(iter(end.users))
-            scaled = end is node and multiplies(node) and scales(user)
-            folded = normalizes(user) and folds_into(user, end)
-            if not (clamps(user) or takes_result(user) or scaled or folded):
-                break
-            end = user
-            between.append(end)
-        if end is not node:
-            node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
-            for passed in (n for n in between if clamps(n) or scales(n)):
-                passed.meta.setdefault(_ANNOTATION, QuantizationAnnotation(_annotated=True))
-            end.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=output, _annotated=True)
-            return
-        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
+        """One unit, rounded once: inputs on its first node, the output's spec on its last."""
+        unit = _unit(node)
+        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+        for before, part in pairwise(unit):
+            other = adds(part, before)
+            specs = {other: self._read(other)} if other else {}
+            part.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+        if not _is_head(unit):
+            unit[-1].meta[_ANNOTATION].output_qspec = output or self._activation
+
+
+def _unit(node: Node) -> list[Node]:
+    """The nodes that are rounded as one: an operator, its batch norm, behind a weighted sum one addend or activation,
+    behind a product of activations a factor, clamps. Each but the last is read by the next alone."""
+    unit, joined = [node], not _sums(node)
+    while len(unit[-1].users) == 1:
+        end, user = unit[-1], next(iter(unit[-1].users))
+        joining = clamps(user) or (not joined and (joins(user) or _is_last_term(user, end)))
+        scaled = end is node and multiplies(node) and scales(user)
+        if not (joining or scaled or takes_result(user) or (normalizes(user) and folds_into(user, end))):
+            break
+        joined |= joining
+        unit.append(user)
+    return unit
+
+
+def _sums(node: Node) -> bool:
+    """Whether a node is a sum weighted by constants."""
+    return is_weighted(node) and not multiplies(node)
+
+
+def _is_last_term(node: Node, term: Node) -> bool:
+    """Whether a node adds a weighted sum to what is no later one, which is computed last and takes the addend in."""
+    other = adds(node, term)
+    return other is not None and _ANNOTATION not in node.meta and (other < term or not is_weighted(other))
+
+
+def _is_head(unit: list[Node]) -> bool:
+    """Whether a unit is a weighted sum, without more, whose result nothing stores in int8: it needs no rounding."""
+    plain = _sums(unit[0]) and all(normalizes(part) or takes_result(part) for part in unit[1:])
+    return plain and all(kind(user) is None for user in unit[-1].users)

@@ -124,10 +124,13 @@ class Elementwise:
     Attributes:
         function: (float64 array, attrs) -> float64 array.
         clamp: attrs -> (low, high) if the function is a clamp, so that the operator before it can take it in.
+        joins: whether a sum before it can take it in before rounding, as a curve: its slope is bounded, its ends are
+            asymptotes.
     """
 
     function: Callable[[Array, Attrs], Array]
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
+    joins: bool = False
 
 
 @dataclass(frozen=True)
