@@ -11,7 +11,7 @@ PIP_ARGS ?=
 # Mesa complains on stderr where no desktop session has set it.
 export XDG_RUNTIME_DIR ?= /tmp
 
-.PHONY: demo web test check unit bench clean adapter
+.PHONY: demo web test check unit bench docs clean adapter
 
 demo: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan
@@ -35,6 +35,13 @@ unit: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(RUN) -m pytest bench
+
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+$(VENV)/docs: docs/requirements.txt $(VENV)/ready
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r docs/requirements.txt
+	@touch $@
 
 $(VENV)/ready: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> np.ndarray:
             Worker,
             fn_constructor_args=(options.model, options.device),
             batch_size=taken.shape[0],
-            concurrency=options.workers,
+            compute=ray.data.ActorPoolStrategy(size=options.workers),
         )
         .take_batch(options.rows, batch_format="numpy")
     )

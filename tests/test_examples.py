@@ -76,6 +76,7 @@ def test_stream(vulkan: Device, capsys: Captured) -> None:
     assert "64x48 to 192x144" in out and "the same frames: yes" in out
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
 def test_ray_batch(capsys: Captured, tmp_path: Path) -> None:
     """On a local cluster of two, where Ray is installed."""
     pytest.importorskip("ray", reason='pip install "ray[data]"')

@@ -1,0 +1,53 @@
+"""Every Python block of README and docs runs, the blocks of a page in order; pictures in docs are what draws them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import q8ta_wgpu as q8
+from docs import draw_layouts
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.runtime.device import Device
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if BLOCK.search(path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.fixture(scope="module")
+def given() -> dict[str, Any]:
+    """What a page may take for granted: a network of the reader's, its inputs, and what they make of it."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    batches = [torch.randn(1, 3, 12, 16) for _ in range(2)]
+    example_inputs = (batches[0],)
+    model = q8.compile(q8.quantize(module, example_inputs, calibration=batches))
+    names = {"module": module, "example_inputs": example_inputs, "batches": batches, "model": model, "x": batches[1]}
+    return {**names, "q8": q8, "np": np, "torch": torch, "__name__": "__main__"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(
+    page: str, given: dict[str, Any], vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = dict(given)
+    for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_picture_of_layouts_is_what_draws_it() -> None:
+    assert draw_layouts.TARGET.read_text(encoding="utf-8") == draw_layouts.drawing()
+    words = draw_layouts.words_of(Layout.PACKED_INT8_4C)
+    assert (words[:4] == words[0]).all() and (words[4:] == words[0] + 1).all()
