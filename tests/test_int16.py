@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import q8ta_wgpu as q8
+from q8ta_wgpu.errors import GraphError, InputError
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
@@ -35,3 +42,97 @@ def test_kernels(name: str, device: Device) -> None:
         if place == len(by_kernel) - 1 or (place + turn) % (EVERY * (3 if harness.sampled(device) else 1)) == 0:
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=what)
+
+
+class Block(nn.Module):
+    """A transformer's second half, twice: norm, two linears, dropout, sum; and a branch that moves its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, 12)
+        self.norms = nn.ModuleList(nn.LayerNorm(12) for _ in range(3))
+        self.up, self.down, self.turned = nn.Linear(12, 20), nn.Linear(20, 12), nn.Linear(12, 12)
+        self.dropout = nn.Dropout(0.1)
+        self.place = nn.Parameter(torch.randn(1, 7, 12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x) + self.place
+        x = x + self.dropout(self.down(self.up(self.norms[0](x)).relu()))
+        x = x + self.turned(self.norms[1](x)).reshape(1, 12, 7).transpose(1, 2)
+        y: torch.Tensor = self.norms[2](x)[:, 0]
+        return y
+
+
+def quantized(module: nn.Module, *shape: int, residual: str = "int16") -> tuple[q8.Model, torch.Tensor]:
+    """A module's model, and an input for it."""
+    batches = [torch.randn(shape) for _ in range(4)]
+    quantizer = q8.Quantizer(residual=residual)
+    return q8.compile(q8.quantize(module.eval(), (batches[0],), batches, quantizer, progress=False)), batches[1]
+
+
+def test_residual_stream(tmp_path: Path, vulkan: Device) -> None:
+    """Its sums are int16, one rounding each, and nearer to the float network; a saved model runs the same."""
+    torch.manual_seed(0)
+    module = Block()
+    model, x = quantized(module, 1, 7, 5)
+    sums = [node for node in model.graph.nodes if model.graph.types[node.output].dtype == INT16X4]
+    stages = [node.attrs["epilogue"].label if "epilogue" in node.attrs else node.op for node in sums]
+    assert [stage for stage in stages if stage not in ("view", "permute")] == [
+        "scaled_residual → requantize_int16",
+        "scaled_residual → requantize_int16",
+        "requantize_int16",
+        "q16ta_add",
+    ]
+    assert f"{len(sums)} values between nodes are int16" in str(model.report())
+    model.save(tmp_path / "stream.q8ta")
+    expected = q8.Session(model, device="reference")(x)
+    with q8.Session(q8.load(tmp_path / "stream.q8ta"), device=vulkan) as session:
+        np.testing.assert_allclose(session(x), expected, atol=1e-4)
+    narrow, _ = quantized(module, 1, 7, 5, residual="int8")
+    assert all(t.dtype != INT16X4 for t in narrow.graph.types.values())
+    exact = module(x).detach().numpy()
+    errors = [np.abs(q8.Session(m, device="reference")(x) - exact).mean() for m in (model, narrow)]
+    assert errors[0] < errors[1]
+
+
+def test_convolutional_networks_have_no_stream() -> None:
+    """Sums that no layer_norm reads stay int8."""
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x).relu()
+            y: torch.Tensor = (x + self.second(x)).relu()
+            return y
+
+    model, _ = quantized(Residual(), 1, 3, 8, 8)
+    assert all(t.dtype != INT16X4 for t in model.graph.types.values())
+
+
+def test_what_has_no_int16_form_stays_in_float() -> None:
+    """And the report says why."""
+    q = QParams(0.01, 0, INT16X4)
+    graph = Graph(["x"], ["y"], [Node("dequantize", ("x",), "real"), Node("gelu", ("real",), "bent")])
+    graph.nodes.append(Node("quantize", ("bent",), "y", {"lo": -(2**15), "hi": 2**15 - 1}))
+    shape = (3, 5)
+    graph.types = {name: TensorType(shape) for name in ("real", "bent")}
+    graph.types |= {name: TensorType(shape, INT16X4, q) for name in ("x", "y")}
+    fused = run_passes(graph)
+    assert [node.op for node in fused.nodes] == ["dequantize", "gelu", "quantize"]
+    assert fused.notes == ["bent: gelu stays in float32: q8ta_table: input 0 (x) must be int8x4, found int16x4"]
+
+
+def test_ranges_and_dtypes_are_checked() -> None:
+    with pytest.raises(GraphError, match=r"a zero point must be an int8 \(-128..127\), found 300"):
+        QParams(0.1, 300)
+    with pytest.raises(GraphError, match="scale and zero point belong to int8x4 and int16x4"):
+        TensorType((3,), INT8X4, QParams(0.1, 300, INT16X4))
+    graph = Graph(["x"], ["y"], [Node("quantize", ("x",), "y", {"lo": -200, "hi": 127})])
+    graph.types = {"x": TensorType((3,)), "y": TensorType((3,), INT8X4, QParams(0.1, 0))}
+    with pytest.raises(GraphError, match=r"has the range -200..127, its result is int8x4: -128..127"):
+        verify(graph, RUNNABLE)
+    with pytest.raises(InputError, match="residual must be 'int16' or 'int8', found 'float'"):
+        q8.Quantizer(residual="float")

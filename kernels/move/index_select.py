@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.runs import axis_of
 
@@ -55,7 +55,7 @@ def _words(axis: int, layouts: LayoutSet) -> Kernel:
     """Whole words of layouts packed along canonical `axis`."""
 
     def supports(call: Call, target: Target) -> bool:
-        return call.output.dtype == INT8X4 and axis_of(call.output.shape, call.attrs["dim"]) != axis
+        return call.output.dtype in INTEGERS and axis_of(call.output.shape, call.attrs["dim"]) != axis
 
     return Kernel(
         f"index_select.words_{'NCHW'[axis]}",
@@ -142,7 +142,7 @@ OPS = (
     Op(
         name="index_select",
         operands=(
-            Operand("x", dtypes=EITHER),
+            Operand("x", dtypes=ANY_DTYPE),
             Operand("index", constant=True, dtypes=(INT32,), valid=_valid_index),
         ),
         infer=_infer,

@@ -3,10 +3,10 @@ fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 // Along another dimension than the packed one words stay whole: a word's first lane tells where it comes from.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
-alias Loaded = u32;
+alias Loaded = Word;
 
 fn load(at: u32) -> Loaded { return x_word(source_of(y_coord(at))); }
-fn result(v: Loaded) -> u32 { return v; }
+fn result(v: Loaded) -> Word { return v; }
 
 // Along params.axis a place is (outer, place, inner): leading dimensions beyond four are folded into n, so the indexed one
 // may lie between others.

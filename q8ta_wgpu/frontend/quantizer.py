@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from torchao.quantization.pt2e import (
         FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
+        MinMaxObserver,
         MovingAverageMinMaxObserver,
         MovingAveragePerChannelMinMaxObserver,
         PerChannelMinMaxObserver,
@@ -30,7 +31,9 @@ with warnings.catch_warnings():
     )
     from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
 
+from q8ta_wgpu.errors import InputError  # noqa: E402
 from q8ta_wgpu.frontend.attention import expand_attention  # noqa: E402
+from q8ta_wgpu.frontend.identities import remove_identities  # noqa: E402
 from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     adds,
     clamps,
@@ -49,6 +52,7 @@ from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     takes_result,
 )
 from q8ta_wgpu.frontend.observer import RangeObserver  # noqa: E402
+from q8ta_wgpu.frontend.residual import widen  # noqa: E402
 from q8ta_wgpu.ir.graph import QParams  # noqa: E402
 from q8ta_wgpu.ir.int8 import (  # noqa: E402
     Arithmetic,
@@ -95,6 +99,24 @@ def _fixed(q: QParams) -> FixedQParamsQuantizationSpec:
     )
 
 
+def _residual(qat: bool) -> QuantizationSpec:
+    """int16: fine enough for the whole range that is met."""
+    observer = (
+        FusedMovingAvgObsFakeQuantize.with_args(
+            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=2.0**-30
+        )
+        if qat
+        else MinMaxObserver.with_args(eps=2.0**-30)
+    )
+    return QuantizationSpec(
+        dtype=torch.int16,
+        quant_min=-(2**15),
+        quant_max=2**15 - 1,
+        qscheme=torch.per_tensor_symmetric,
+        observer_or_fake_quant_ctr=observer,
+    )
+
+
 def _weight(qat: bool, channels: int) -> QuantizationSpec:
     if qat:
         # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
@@ -124,17 +146,26 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
+        residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
+            without such norms have none.
+
+    Raises:
+        InputError: `residual` is neither.
     """
 
-    def __init__(self, qat: bool = False) -> None:
+    def __init__(self, qat: bool = False, residual: str = "int8") -> None:
         super().__init__()
+        if residual not in ("int8", "int16"):
+            raise InputError(f"residual must be 'int16' or 'int8', found {residual!r}")
+        self._residual = _residual(qat) if residual == "int16" else None
         self._activation = _activation(qat)
         self._weight = _weight(qat, channels=0)
         self._columns = _weight(qat, channels=1)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Attention as the products and the softmax it is made of."""
+        """Attention as the products and the softmax it is made of; nothing that changes nothing."""
         expand_attention(model)
+        remove_identities(model)
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
@@ -155,6 +186,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     self._shared(node)
                 case Normalization() if not folds_into(node, node.args[0]):
                     self._put(node, {node.all_input_nodes[0]: self._activation})
+        if self._residual:
+            widen(model, self._residual)
         return model
 
     def validate(self, model: GraphModule) -> None:

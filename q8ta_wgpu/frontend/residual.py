@@ -1,0 +1,108 @@
+"""Residual streams: which values a transformer's blocks add to and its norms read, and how they are quantized.
+
+A stream is made of sums that a layer_norm or rms_norm reads, or another sum of the stream, through operators that only
+move elements. Rounded to 8 bits at every sum it loses more than anything else does; it is kept in 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec
+
+from q8ta_wgpu.frontend.nodes import is_constant, is_float, is_weighted, kind
+from q8ta_wgpu.ir.int8 import Moves
+
+ANNOTATION = "quantization_annotation"
+
+_SUMS = ("aten.add.Tensor", "aten.add_.Tensor")
+_NORMS = ("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default")
+
+
+def widen(model: GraphModule, spec: QuantizationSpec) -> None:
+    """Changes the annotation of every stream in an annotated graph to `spec`, and of what is added to it.
+
+    A weighted sum that only the stream reads is added before it is rounded. What else reads the stream keeps its own
+    spec, to which the stream is requantized. A graph without a stream is left as it is.
+    """
+    stream = _streams(model)
+    wide = set(stream)
+    for node in model.graph.nodes:
+        if node in stream:
+            _widen_sum(node, wide, spec)
+        elif _moves(node) and any(source in wide for source in node.all_input_nodes) and _feeds(node, stream):
+            _give(node, wide, spec)
+        elif str(node.target) in _NORMS and node.all_input_nodes[0] in wide:
+            _read(node, node.all_input_nodes[0], spec)
+
+
+def _streams(model: GraphModule) -> set[Node]:
+    found: set[Node] = set()
+    for node in reversed(model.graph.nodes):
+        if _is_sum(node) and _feeds(node, found):
+            found.add(node)
+    return found
+
+
+def _feeds(node: Node, stream: set[Node]) -> bool:
+    """Whether a norm or a sum of the stream reads a value, moved or not."""
+    return any(user in stream or str(user.target) in _NORMS for user in _readers(node))
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    for user in node.users:
+        yield user
+        if _moves(user):
+            yield from _readers(user)
+
+
+def _is_sum(node: Node) -> bool:
+    """Whether a node adds two float tensors and is rounded itself, by no operator that it is part of."""
+    tensors = str(node.target) in _SUMS and all(isinstance(a, Node) and is_float(a) for a in node.args[:2])
+    return tensors and getattr(node.meta.get(ANNOTATION), "output_qspec", None) is not None
+
+
+def _moves(node: Node) -> bool:
+    return isinstance(kind(node), Moves) and not isinstance(node.meta.get("val"), (list, tuple))
+
+
+def _widen_sum(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
+    node.meta[ANNOTATION].output_qspec = spec
+    joined = False
+    for operand in sorted(node.all_input_nodes, reverse=True):  # the one that is computed last joins its sum
+        if operand in wide or is_constant(operand):
+            _read(node, operand, spec)
+        elif not joined and is_weighted(operand) and len(operand.users) == 1:
+            joined = True
+            operand.meta[ANNOTATION].output_qspec = None
+            node.meta[ANNOTATION].input_qspec_map.pop(operand, None)
+        elif path := _from_weighted(operand):
+            for moved in path:
+                _give(moved, wide, spec)
+            _read(node, operand, spec)
+
+
+def _from_weighted(node: Node) -> list[Node]:
+    """A weighted sum and what moves its result, each read by the next alone, up to a node; empty if there is none."""
+    path = [node]
+    while _moves(path[0]) and len(path[0].all_input_nodes) == 1 and len(path[0].users) == 1:
+        path.insert(0, path[0].all_input_nodes[0])
+    return path if is_weighted(path[0]) and len(path[0].users) == 1 else []
+
+
+def _give(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
+    """Lets a node give a value of the stream; what moves elements reads it so, too."""
+    wide.add(node)
+    annotation: QuantizationAnnotation = node.meta[ANNOTATION]
+    if _moves(node):
+        first = next(iter(annotation.input_qspec_map))
+        annotation.input_qspec_map[first] = spec  # its other operands and its result share it
+    else:
+        annotation.output_qspec = spec
+
+
+def _read(node: Node, operand: Node, spec: Any) -> None:
+    if ANNOTATION in node.meta and operand in node.meta[ANNOTATION].input_qspec_map:
+        node.meta[ANNOTATION].input_qspec_map[operand] = spec
