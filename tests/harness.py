@@ -81,6 +81,14 @@ WIDE_RESIDUALS = (
 )
 """Of a weighted sum with a residual, where it or the result is int16."""
 
+WIDE_NORMS = (
+    Setting((0, 0, 5), "random", (INT16X4, INT16X4, INT8X4)),
+    Setting((-32768, 0, -128), "saturate", (INT16X4, INT16X4, INT8X4)),
+)
+"""Of a norm that reads a stream."""
+
+LONG_ROWS = Case(((2, 4096), (4096,), (4096,)), {"eps": 1e-6})
+
 WIDE_MOVES = Setting((-700, -700, -700), "random", (INT16X4, INT16X4, INT16X4))
 
 
@@ -97,6 +105,12 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
             op = OPS[name]
             yield f"{name} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, "residual requantize")
     yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
+    for name, setting, case in (
+        ("layer_norm", WIDE_NORMS[0], 0),
+        ("layer_norm", WIDE_NORMS[1], 2),
+        ("rms_norm", WIDE_NORMS[1], 1),
+    ):
+        yield f"{name} {case}", setting, *unfused_graph(OPS[name], OPS[name].cases[case], setting)
     for name, case in (("view", 0), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8)):
         yield f"{name} {case}", WIDE_MOVES, *unfused_graph(OPS[name], OPS[name].cases[case], WIDE_MOVES)
     for index, (setting, shape) in enumerate(

@@ -1,25 +1,26 @@
-"""layer_norm, group_norm and rms_norm of int8: normal numbers by integers, then a convolution's rounding."""
+"""layer_norm, group_norm and rms_norm of int8 or int16: normal numbers by integers, then a convolution's rounding."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Op, Operand, extent
+from q8ta_wgpu.ir.op import INTEGERS, RANGE, Attr, Op, Operand, extent
 from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
 from q8ta_wgpu.kernels.lib import rows
 from q8ta_wgpu.kernels.norm import integers
 
-LARGEST = {INT8X4: 255}
+LARGEST = {dtype: high - low for dtype, (low, high) in RANGES.items()}
 """How far a value of a dtype may lie from its zero point."""
 
 
@@ -60,7 +61,7 @@ def lower(call: QuantizedCall, op: str) -> Int8Form | str:
         if attrs.pop("groups") != 1:
             return "its groups are parts of one dimension"
         op = "q8ta_layer_norm"
-    if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, INT8X4) is None:
+    if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, x.dtype) is None:
         return f"its rows are too long, or its eps too many steps of its input's scale {x.scale:.3g}, for two words"
     unit = 2.0**arithmetic.FRACTION / y.scale
     with np.errstate(over="ignore"):
@@ -133,21 +134,27 @@ def _params(call: Call) -> Params:
     }
 
 
+_SQUARES = {INT8X4: "narrow_squares", INT16X4: "wide_squares"}
+
+
 def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
     moments = "moments=centered" if centered else "moments=plain"
     places = "parameters_of=of_channel" if of_channels else "parameters_of=of_elements"
     groups = {"groups": extent()} if of_channels else {}
+    kernel = rows.int8_kernel(f"q8ta_{name}", ("q8ta_norm", moments, places), _rows, _params, 2)
+    source = kernel.source
+    assert isinstance(source, tuple)
     return Op(
         name=f"q8ta_{name}",
         operands=(
-            Operand("x", dtypes=(INT8X4,)),
+            Operand("x", dtypes=INTEGERS),
             Operand("multiplier", constant=True, valid=per_channel_valid),
             Operand("offset", constant=True, dtypes=(INT32,), valid=offset_valid),
         ),
         infer=_infer,
         reference=functools.partial(_reference, centered=centered),
         schema={**RANGE, "eps": Attr("float", low=0, high=1e30), **groups},
-        kernels=(rows.int8_kernel(f"q8ta_{name}", ("q8ta_norm", moments, places), _rows, _params, 2),),
+        kernels=(replace(kernel, source=lambda call: (*source, f"squares={_SQUARES[call.inputs[0].dtype]}")),),
         work=lambda call: 2 * call.output.numel,
     )
 

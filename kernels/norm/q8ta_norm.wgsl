@@ -1,13 +1,21 @@
-// A team of threads normalizes a row of int8 words: sums of its differences from the zero point and of their squares, then
+// A team of threads normalizes a row of words: sums of its differences from the zero point and of their squares, then
 // every element by their integers (kernels/norm/integers.py defines them).
 struct Moments { sum: i32, squares: Wide }
 alias Partial = Moments;
 fn merge(a: Partial, b: Partial) -> Partial { return Moments(a.sum + b.sum, wide_sum(a.squares, b.squares)); }
 
 // The differences of a word's elements from the zero point, 0 past the end of a line.
-fn differences(word: u32, k: u32) -> vec4<i32> {
+fn differences(word: x_Word, k: u32) -> vec4<i32> {
   let within = vec4<u32>(lanes_of(k)) > vec4<u32>(0u, 1u, 2u, 3u);
-  return select(vec4<i32>(0), unpack4xI8(word) - params.x_zero, within);
+  return select(vec4<i32>(0), x_lanes(word) - params.x_zero, within);
+}
+
+// The sum of four squares: of int8 in one word, of int16 each takes one.
+fn narrow_squares(v: vec4<u32>) -> Wide { return Wide(dot(v, v), 0u); }
+fn wide_squares(v: vec4<u32>) -> Wide {
+  let each = v * v;
+  return wide_sum(
+    wide_sum(Wide(each.x, 0u), Wide(each.y, 0u)), wide_sum(Wide(each.z, 0u), Wide(each.w, 0u)));
 }
 
 // What is taken from C x' and, squared, from C sum x'^2.
@@ -45,8 +53,7 @@ fn main(
   var part = Moments(0, Wide(0u));
   for (var k = lane; k < params.items; k += LANES) {
     let v = differences(x[base + k], k);
-    let squares = v * v;
-    part = merge(part, Moments(v.x + v.y + v.z + v.w, Wide(u32(squares.x + squares.y + squares.z + squares.w), 0u)));
+    part = merge(part, Moments(v.x + v.y + v.z + v.w, squares(vec4<u32>(abs(v)))));
   }
   let whole = reduced(thread, part);
   if (place >= params.rows) { return; }
@@ -60,7 +67,7 @@ fn main(
   for (var k = lane; k < params.items; k += LANES) {
     let v = differences(x[base + k], k);
     let at = parameters_of(row, k);
-    y[base + k] = pack4xI8(vec4<i32>(
+    y[base + k] = packed(vec4<i32>(
       rounded(v.x, mean, root, at.x),
       rounded(v.y, mean, root, at.y),
       rounded(v.z, mean, root, at.z),

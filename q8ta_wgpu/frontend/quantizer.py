@@ -153,7 +153,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         InputError: `residual` is neither.
     """
 
-    def __init__(self, qat: bool = False, residual: str = "int8") -> None:
+    def __init__(self, qat: bool = False, residual: str = "int16") -> None:
         super().__init__()
         if residual not in ("int8", "int16"):
             raise InputError(f"residual must be 'int16' or 'int8', found {residual!r}")
