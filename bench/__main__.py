@@ -41,6 +41,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_zoo",
         "architectures of torchvision, timm and transformers, into docs/zoo.md (needs the extra zoo)",
     ),
+    "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
     "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
 }

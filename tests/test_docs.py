@@ -11,6 +11,7 @@ import pytest
 
 import q8ta_wgpu
 from bench.__main__ import PARTS
+from bench.faults import read, table
 from q8ta_wgpu.__main__ import parser
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.op import Op
@@ -53,6 +54,11 @@ def exists(name: str, page: str) -> bool:
 def test_links(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page].read_text(encoding="utf-8"))
     assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
+
+
+def test_faults() -> None:
+    """The table is what the commands wrote."""
+    assert table(read()) in PAGES["docs/faults.md"].read_text(encoding="utf-8")
 
 
 @each_page

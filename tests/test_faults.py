@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu import Session
+from q8ta_wgpu.runtime import probe
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache as tune_cache
 from q8ta_wgpu.tune.cache import Cache
 from tests.small import small_input, small_model
@@ -97,6 +99,34 @@ def test_a_spawned_process(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.stdout.strip() == str(Session(small_model(), "reference")(small_input())["y"].sum()), done.stderr
+
+
+OUTSIDE = """// reads and writes far outside
+@group(0) @binding(0) var<storage, read> x: array<u32>;
+@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+struct Params { far: u32 };
+@group(0) @binding(2) var<uniform> params: Params;
+@compute @workgroup_size(1)
+fn main() {
+  for (var i = 0u; i < 8u; i++) {
+    y[i] = x[params.far << i];
+    y[(params.far << i) + 8u] = 77u;
+  }
+}
+"""
+
+
+def test_shaders_stay_in_their_buffers(device: Device) -> None:
+    """Wherever an index points: what is read is of the buffer or 0, what is written stays in the buffer or nowhere."""
+    found = probe._run(
+        device,
+        OUTSIDE,
+        (np.full(16, 5, np.int32), np.zeros(8, np.int32)),
+        np.full(4, 1 << 16, np.uint32).tobytes(),
+        1,
+        1,
+    )
+    assert set(found.tolist()) <= {0, 5, 77}
 
 
 SIGNALLED = """

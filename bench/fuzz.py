@@ -1,0 +1,306 @@
+"""Model files and tuning caches at random, by `python -m bench fuzz`: nothing but our errors, soon, in little memory.
+
+The files are real ones: a small network and a call of every operator, as float32 and in int8. A quarter of the inputs
+are files with other bytes, which the checksum mostly stops; the others are edited documents and tensors with a checksum
+that fits. What still loads is scheduled or refused, the reference runs it or refuses it, and one in RUNS of those goes
+to a device, which must give the same bytes or refuse it as well. Every input follows from its number.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import struct
+import tempfile
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load as tensors_of
+
+from bench.faults import Tried, record
+from bench.options import Options
+from q8ta_wgpu import Session, load
+from q8ta_wgpu.commands.example import graph_of
+from q8ta_wgpu.commands.given import random_inputs
+from q8ta_wgpu.errors import ModelFileError, Q8taError
+from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.tune import cache
+from tests.modelfiles import sealed
+from tests.small import small_model
+
+SECONDS = 5.0
+"""Of processor time that one input may take."""
+
+MEMORY = 64
+"""Times its own size that reading a file may allocate, beside WORKING bytes."""
+
+WORKING = 16 << 20
+MEASURED = 16
+"""One input in so many has its allocations counted, which is slow."""
+
+RUNS = 40
+STEPS = 10**6
+"""Loop steps that a model may have to be run: hours of numpy are no fault."""
+
+NUMBERS = (0, -1, 1, 2, 3, 7, 64, 127, 128, 255, 2**16, 2**24, 2**31 - 1, 2**31, 2**32, 2**63, 10**30, 0.5, 1e-30, 1e30)
+OTHERS: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "\x1b[31m",
+    "q8ta_add",
+    "é" * 300,
+    [],
+    [1],
+    [[1]],
+    {},
+    {"dict": {"y": 0}},
+)
+
+Outcome = str
+
+
+def corpus() -> list[bytes]:
+    """Real files: the small model, and the first case of every operator on floats and in int8."""
+    models = [small_model()]
+    for op in OPS.values():
+        for quantized in (False, True):
+            if not op.cases or (quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes)):
+                continue
+            try:
+                models.append(Model(run_passes(graph_of(op, op.cases[0], quantized, False)), Structure(0)))
+            except Q8taError:  # operators that only passes make
+                continue
+    files = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            path = Path(folder) / "net.q8ta"
+            try:
+                model.save(path)
+            except ModelFileError:
+                continue
+            files.append(path.read_bytes())
+    return files
+
+
+def mutated(files: list[bytes], number: int) -> bytes:
+    """Input `number`."""
+    drawn = random.Random(number)
+    data = files[number % len(files)] if number % 4 else files[0]
+    return _other_bytes(data, drawn) if drawn.random() < 0.25 else _edited(data, drawn)
+
+
+def _other_bytes(data: bytes, drawn: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(drawn.randint(1, 6)):
+        at = drawn.randrange(len(changed) + 1)
+        new = drawn.randbytes(drawn.randint(1, 9))
+        match drawn.randrange(5):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << drawn.randrange(8)
+            case 1:
+                changed[at : at + len(new)] = new
+            case 2:
+                del changed[at : at + drawn.randint(1, 300)]
+            case 3:
+                changed[at:at] = new
+            case _:
+                changed[at:at] = changed[at : at + drawn.randint(1, 300)]
+    return bytes(changed)
+
+
+def _edited(data: bytes, drawn: random.Random) -> bytes:
+    """Members of the document replaced, removed, copied or swapped; bytes and shapes of tensors changed."""
+    (length,) = struct.unpack("<Q", data[:8])
+    document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["q8ta"])
+    del document["sha256"]
+    tensors = {name: array.copy() for name, array in tensors_of(data).items()}
+    for _ in range(drawn.choice((1, 1, 1, 2, 4))):
+        if tensors and drawn.random() < 0.4:
+            _edit_tensor(tensors, drawn)
+        else:
+            _edit_member(document, drawn)
+    text = json.dumps(document, separators=(",", ":"), allow_nan=drawn.random() < 0.1)
+    return sealed(text, {name: np.ascontiguousarray(array) for name, array in tensors.items()})
+
+
+def _edit_tensor(tensors: dict[str, Array], drawn: random.Random) -> None:
+    name = drawn.choice(sorted(tensors))
+    array = tensors[name]
+    match drawn.randrange(8):
+        case 0:
+            tensors[name] = array.reshape(-1)
+        case 1:
+            del tensors[name]
+        case 2:
+            with np.errstate(invalid="ignore"):
+                tensors[name] = array.astype(drawn.choice((np.float32, np.int32, np.int8, np.float64, np.uint8)))
+        case _:
+            raw = bytearray(array.tobytes())
+            for _ in range(drawn.randint(1, 8)):
+                if raw:
+                    raw[drawn.randrange(len(raw))] = drawn.randrange(256)
+            tensors[name] = np.frombuffer(bytes(raw), array.dtype).reshape(array.shape)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of a document with each of its keys."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in list(items):
+        yield value, key
+        yield from _places(member)
+
+
+def _edit_member(document: dict[str, Any], drawn: random.Random) -> None:
+    places = list(_places(document))
+    if drawn.random() < 0.5:  # more often what may still be valid
+        places = [(owner, key) for owner, key in places if isinstance(owner[key], (int, float, list))]
+    if not places:
+        return
+    owner, key = drawn.choice(places)
+    other, place = drawn.choice(places)
+    copied, moved = copy.deepcopy(other[place]), copy.deepcopy(owner[key])
+    match drawn.randrange(6):
+        case 0:
+            del owner[key]
+        case 1:
+            owner[key] = copied
+        case 2:
+            other[place], owner[key] = moved, copied
+        case 3 if isinstance(owner, list):
+            owner.insert(drawn.randrange(len(owner) + 1), copied)
+        case 4 if isinstance(owner[key], (int, float)) and not isinstance(owner[key], bool):
+            owner[key] += drawn.choice((-1, 1, 2, 255))
+        case _:
+            owner[key] = copy.deepcopy(drawn.choice((*NUMBERS, *(-n for n in NUMBERS), *OTHERS)))
+
+
+def tried(data: bytes, folder: Path, counted: bool) -> Model | None:
+    """The model of a file, None where that is refused. Anything else but ModelFileError comes through; time and, where
+    `counted`, memory are asserted."""
+    path = folder / "fuzzed.q8ta"
+    path.write_bytes(data)
+    started = time.process_time()
+    if counted:
+        tracemalloc.start()
+    try:
+        return load(path)
+    except ModelFileError as error:
+        message = str(error)
+    finally:
+        if counted:
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak < MEMORY * len(data) + WORKING, f"{peak} bytes allocated for a file of {len(data)}"
+        assert time.process_time() - started < SECONDS
+    assert len(message) < 2000 and path.name in message, message
+    return None
+
+
+def used(model: Model, device: Device | None) -> Outcome:
+    """Schedules a model and runs it: what became of it."""
+    started = time.process_time()
+    try:
+        graph = lower(model.graph, BASELINE)
+        build(graph, BASELINE, sync_layouts(graph, BASELINE))
+    except Q8taError:
+        return "loaded, refused for a device"
+    work = sum(OPS[n.op].steps(model.graph.call(n)) for n in model.graph.nodes)
+    if work + sum(t.numel for t in model.graph.types.values()) > STEPS:
+        return "loaded, too large to run here"
+    arrays = random_inputs(model)
+    expected = Session(model, "reference")(**arrays)
+    assert time.process_time() - started < SECONDS
+    return "run by the reference" if device is None else _compared(model, arrays, expected, device)
+
+
+def _compared(model: Model, arrays: dict[str, Array], expected: Any, device: Device) -> Outcome:
+    try:
+        with Session(model, device) as session:
+            found = session(**arrays)
+    except Q8taError:
+        return "loaded, refused for a device"
+    exact = not any(OPS[n.op].tolerance for n in model.graph.nodes)
+    for array, wanted in zip(*map(model.structure.flatten, (found, expected)), strict=True):
+        assert array.dtype == wanted.dtype and array.shape == wanted.shape
+        if exact:
+            np.testing.assert_array_equal(array, wanted)
+    return "run, the same on the device" if exact else "run on the device"
+
+
+def files_fuzzed(numbers: range, device: Device | None, runs: int = RUNS) -> Counter[Outcome]:
+    """What became of inputs; one in `runs` of those that the reference runs goes to the device."""
+    files, outcomes, run = corpus(), Counter[Outcome](), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in numbers:
+            try:
+                model = tried(mutated(files, number), Path(folder), number % MEASURED == 0)
+                outcome = "refused" if model is None else used(model, None)
+                if model is not None and outcome.startswith("run"):
+                    run += 1
+                    outcome = used(model, device) if device is not None and run % runs == 0 else outcome
+            except Exception as error:
+                raise AssertionError(f"input {number}: {error!r}") from error
+            outcomes[outcome] += 1
+    return outcomes
+
+
+def caches_fuzzed(numbers: range) -> Counter[Outcome]:
+    """What became of tuning caches with other bytes and members: entries that are times, or a note."""
+    outcomes = Counter[Outcome]()
+    kept = cache.folder
+    with tempfile.TemporaryDirectory() as folder:
+        cache.folder = lambda: Path(folder)
+        try:
+            whole = cache.Cache.of({})
+            assert whole.path is not None
+            whole.times = {f"kernel {i}": 1.5 * i + 1 for i in range(20)}
+            whole.save()
+            data = whole.path.read_bytes()
+            for number in numbers:
+                drawn = random.Random(number)
+                document = json.loads(data)
+                if drawn.random() < 0.5:
+                    _edit_member(document, drawn)
+                    whole.path.write_text(json.dumps(document))
+                else:
+                    whole.path.write_bytes(_other_bytes(data, drawn))
+                found = cache.Cache.of({})
+                assert all(isinstance(us, float) and 0 < us < cache.LONGEST for us in found.times.values())
+                assert found.times or found.note or not document.get("microseconds"), number
+                outcomes["not used, with a note" if found.note else "used"] += 1
+        finally:
+            cache.folder = kept
+    return outcomes
+
+
+def part_fuzz(options: Options) -> None:
+    """`--count` model files, and as many tuning caches."""
+    numbers = range(options.count)
+    fuzzed: tuple[tuple[str, str, Callable[[], Counter[Outcome]]], ...] = (
+        ("a model file is mutated", options.device.name, lambda: files_fuzzed(numbers, options.device)),
+        ("a tuning cache is mutated", "host", lambda: caches_fuzzed(numbers)),
+    )
+    rows = []
+    for what, where, does in fuzzed:
+        outcomes = does()
+        happened = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
+        rows.append(Tried(what, where, options.count, happened))
+    record(rows)
