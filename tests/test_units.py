@@ -57,7 +57,8 @@ def test_tiles_are_for_devices_that_have_their_unit() -> None:
         ((6272, 256, 576), "units_64x64"),
         ((1568, 512, 1152), "units_64x64_deep"),
         ((3136, 64, 16), ""),  # at batch 1: dot products whose threads share k are as fast
-        ((1 << 20, 9, 72), ""),  # nine channels of 32 would be used
+        ((32 * 240 * 426, 9, 72), "units_128x16"),  # the last layer of the demo's network
+        ((32 * 112 * 112, 16, 8), ""),  # all that is left is storing
     ],
 )
 def test_the_rule(sizes: tuple[int, int, int], tile: str) -> None:

@@ -9,8 +9,10 @@ fn channel_quad(quad: u32) -> Channel { return Channel(multiplier[quad], offset[
 
 fn start_quad(quad: u32) -> vec4<i32> { return -correction[quad]; }
 
-fn store_value(v: vec4<i32>, m: u32, quad: u32) { store_joined(joined(v, m, quad), m, quad); }
+fn store_value(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
+  store_joined(joined(v, addend_of(m, quad)), m, quad, places);
+}
 
 fn store_quad(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) {
-  store_value(quad_value(acc, channel, m, quad), m, quad);
+  store_value(quad_value(acc, channel, residual_of(m, quad)), m, quad, quad_places(quad));
 }

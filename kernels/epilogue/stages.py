@@ -144,7 +144,7 @@ class Residual(Stage):
 
     name = "residual"
     operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
-    hooks = ("unrounded=plus_residual",)
+    hooks = ("residual_of=residual_quad", "unrounded=plus_residual")
 
     def apply(self, value: Array, around: Around) -> Array:
         return value + (around.values.astype(np.int64) - around.operand_zero) * self.multiplier
@@ -161,7 +161,7 @@ class ScaledResidual(Stage):
 
     name = "scaled_residual"
     operand = Operand("residual", dtypes=INTEGERS, at_result=True)
-    hooks = ("unrounded=plus_scaled_residual",)
+    hooks = ("residual_of=residual_quad", "unrounded=plus_scaled_residual")
 
     def apply(self, value: Array, around: Around) -> Array:
         return value + arithmetic.scaled_term(around.values.astype(np.int64) - around.operand_zero, self.multiplier)
@@ -235,7 +235,7 @@ class Add(_Rounds):
 
     name = "add"
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
-    hooks = ("joined=plus_addend",)
+    hooks = ("addend_of=addend_quad", "joined=plus_addend")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -316,7 +316,7 @@ class Dequantize(Stage):
 
     name = "dequantize"
     dtype = FLOAT32
-    hooks = ("store_joined=store_dequantized",)
+    hooks = ("quad_places=real_places", "store_joined=store_dequantized",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))
@@ -331,7 +331,7 @@ class Scale(Stage):
 
     name = "scale"
     dtype = FLOAT32
-    hooks = ("quad_value=scaled", "store_joined=store_scaled")
+    hooks = ("quad_value=scaled", "quad_places=real_places", "store_joined=store_scaled")
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
         total: Array = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)

@@ -15,15 +15,15 @@ fn near_quad(quad: u32) -> Near {
 // --- quad_value: a value of four accumulators ---
 
 // The int8 value where nothing saturates but what the channel's bounds say.
-fn requantized_near(acc: vec4<i32>, channel: Near, m: u32, quad: u32) -> vec4<i32> {
+fn requantized_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
   let t = clamp(vec4<f32>(acc) * channel.multiplier, channel.low, channel.high) + channel.magic;
-  let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, m, quad);
+  let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, residual);
   let odd = ((v >> vec4<u32>(FRACTION)) ^ vec4<i32>(params.zero)) & vec4<i32>(1);
   return (v + (odd + vec4<i32>((1i << (FRACTION - 1u)) - 1i))) >> vec4<u32>(FRACTION);
 }
 
-fn clamped_near(acc: vec4<i32>, channel: Near, m: u32, quad: u32) -> vec4<i32> {
-  return clamp(requantized_near(acc, channel, m, quad), vec4<i32>(params.lo), vec4<i32>(params.hi));
+fn clamped_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
+  return clamp(requantized_near(acc, channel, residual), vec4<i32>(params.lo), vec4<i32>(params.hi));
 }
 
 // Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
@@ -43,36 +43,42 @@ fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
   return clamp(rte_quad(v, k) + zero, vec4<i32>(lo), vec4<i32>(hi));
 }
 
-fn requantized(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
-  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, m, quad);
+fn requantized(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
+  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
-fn requantized_int16(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
-  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, m, quad);
+fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
+  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
 // The bits of floats that are never rounded: (f32(acc) + f32(offset)) * multiplier.
-fn scaled(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) -> vec4<i32> {
+fn scaled(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
   return bitcast<vec4<i32>>((vec4<f32>(acc) + vec4<f32>(channel.offset)) * channel.multiplier);
 }
 
+// --- residual_of, addend_of: what is read for a quad beyond its sums ---
+
+fn residual_of(m: u32, quad: u32) -> vec4<i32> { return vec4<i32>(0); }
+
+fn addend_of(m: u32, quad: u32) -> vec4<i32> { return vec4<i32>(0); }
+
 // --- unrounded: what changes before it is rounded ---
 
-fn unrounded(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
+fn unrounded(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> { return v; }
 
 // The residual's zero point is in the channels' offset.
-fn plus_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  return v + residual_quad(m, quad) * params.residual_multiplier;
+fn plus_residual(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
+  return v + residual * params.residual_multiplier;
 }
 
-fn plus_scaled_residual(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  let product = vec4<f32>(residual_quad(m, quad) - params.residual_zero) * params.residual_multiplier;
+fn plus_scaled_residual(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
+  let product = vec4<f32>(residual - params.residual_zero) * params.residual_multiplier;
   return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
-fn on_curve(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+fn on_curve(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
   let within = clamp(v, vec4<i32>(0), vec4<i32>(params.curve_end));
   let at = within >> vec4<u32>(FRACTION);
   let part = within & vec4<i32>((1i << FRACTION) - 1i);
@@ -83,32 +89,44 @@ fn on_curve(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
 
 // --- joined: what becomes of the int8 value ---
 
-fn joined(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> { return v; }
+fn joined(v: vec4<i32>, addend: vec4<i32>) -> vec4<i32> { return v; }
 
-fn plus_addend(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
-  let other = addend_quad(m, quad) * params.addend_multiplier;
+fn plus_addend(v: vec4<i32>, addend: vec4<i32>) -> vec4<i32> {
+  let other = addend * params.addend_multiplier;
   let sum = v * params.inner_multiplier + (other + params.sum_offset);  // wraps on the way, not at its end
   return int8_quad(sum, params.shift, params.sum_zero, params.sum_lo, params.sum_hi);
 }
 
-fn in_table(v: vec4<i32>, m: u32, quad: u32) -> vec4<i32> {
+fn in_table(v: vec4<i32>, addend: vec4<i32>) -> vec4<i32> {
   return vec4<i32>(looked_up(v.x), looked_up(v.y), looked_up(v.z), looked_up(v.w));
 }
 
 fn looked_up(v: i32) -> i32 { return lane(table[u32(v + 128) / 4u], u32(v + 128) % 4u); }
 
-// --- store_joined: where and as what the result is written ---
+// --- quad_places, store_joined: where and as what the result is written ---
 
-fn store_joined(v: vec4<i32>, m: u32, quad: u32) { y[y_quad(m, quad)] = packed(v); }
+// Of float32 results, where the channels of a quad lie behind a pixel's first: kernels of many pixels ask once.
+fn quad_places(quad: u32) -> vec4<u32> { return vec4<u32>(0u); }
 
-fn store_dequantized(v: vec4<i32>, m: u32, quad: u32) {
-  store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad);
+fn real_places(quad: u32) -> vec4<u32> {
+  let channel = quad * 4u;
+  return vec4<u32>(channel_place(channel), channel_place(channel + 1u), channel_place(channel + 2u),
+                   channel_place(channel + 3u));
 }
 
-fn store_scaled(v: vec4<i32>, m: u32, quad: u32) { store_real(bitcast<vec4<f32>>(v), m, quad); }
+fn store_joined(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = packed(v); }
 
-fn store_real(v: vec4<f32>, m: u32, quad: u32) {
+fn store_dequantized(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
+  store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad, places);
+}
+
+fn store_scaled(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
+  store_real(bitcast<vec4<f32>>(v), m, quad, places);
+}
+
+fn store_real(v: vec4<f32>, m: u32, quad: u32, places: vec4<u32>) {
+  let first = first_place(m);
   for (var i = 0u; i < 4u; i++) {
-    if (quad * 4u + i < params.channels) { y[place(m, quad * 4u + i)] = v[i]; }
+    if (quad * 4u + i < params.channels) { y[first + places[i]] = v[i]; }
   }
 }

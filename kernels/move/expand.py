@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, reads_same_place
-from q8ta_wgpu.kernels.move.strided import Digit, move, strides
+from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
 
 
 def _expand_shape(x: Shape, attrs: Attrs) -> Shape:
@@ -59,6 +59,7 @@ expand = move(
     schema={"shape": Attr("ints", low=-1, high=MAX_EXTENT)},
     aten={"aten.expand.default": _import_expand, "aten.expand_as.default": _import_expand_as},
     reads=reads_same_place,
+    kernels=splat_kernels("expand", _expand_digits),
     cases=(
         ((2, 5, 1, 1), {"shape": (-1, -1, 3, 7)}),
         ((1, 1, 6), {"shape": (3, 5, -1)}),

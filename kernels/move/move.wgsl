@@ -6,6 +6,9 @@ const ITEMS = 4u;
 alias Loaded = Word;
 
 fn load(at: u32) -> Loaded { return x_word(source_of(y_coord(at))); }
+// The same where all lanes of a word are one element.
+fn load_splat(at: u32) -> Loaded { return packed(vec4<i32>(x_at(source_of(y_coord(at))))); }
+
 fn result(v: Loaded) -> Word { return v; }
 
 // Every strided move: the linear index of a result element, written in mixed radix (fastest digit first), gives the

@@ -6,6 +6,7 @@ the input's linear index.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +124,35 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
             params=_params(digits),
             threads=four_words,
             cost=lambda call: 3.0 * call.output.numel,
+        )
+        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
+    )
+
+
+def splats_words(walk: Sequence[Digit], y: Shape4, axis: int) -> bool:
+    """Whether all lanes of each word of a result packed along canonical `axis` are one element of the input."""
+    first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
+    lanes = next((piece for piece in _pieces(walk, (first, last)) or () if piece[0] == first), None)
+    return lanes is not None and lanes[2] == 0 and (lanes[1] == last or lanes[1] // first % 4 == 0)
+
+
+def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
+    """Moves that repeat one element in all lanes of a word, read once."""
+
+    def splats(call: Call, target: Target, axis: int) -> bool:
+        walk, _ = digits(call.inputs[0].shape, call.output.shape, call.attrs)
+        return call.output.dtype in INTEGERS and splats_words(merged(walk), canonical(call.output.shape), axis)
+
+    return tuple(
+        Kernel(
+            f"{name}.splat_{'NCHW'[axis]}",
+            ("move", "words", "load=load_splat"),
+            (ANY,),
+            layouts,
+            supports=functools.partial(splats, axis=axis),
+            params=_params(digits),
+            threads=four_words,
+            cost=lambda call: 0.5 * call.output.numel,
         )
         for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
     )

@@ -105,13 +105,14 @@ fn main(@builtin(local_invocation_index) local: u32,
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
       let channel = channel_quad(quad);
       for (var i = 0u; i < ROWS; i++) {
-        acc[i * QUADS + q] = quad_value(acc[i * QUADS + q], channel, pixels[i], quad);
+        acc[i * QUADS + q] = quad_value(acc[i * QUADS + q], channel, residual_of(pixels[i], quad));
       }
     }
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
+      let places = quad_places(quad);
       for (var i = 0u; i < ROWS; i++) {
-        if (pixels[i] < params.rows && quad < params.quads) { store_value(acc[i * QUADS + q], pixels[i], quad); }
+        if (pixels[i] < params.rows && quad < params.quads) { store_value(acc[i * QUADS + q], pixels[i], quad, places); }
       }
     }
     return;

@@ -101,25 +101,26 @@ fn main(@builtin(local_invocation_index) local: u32,
   let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane_quad;
   let channel = channel_quad(quad);
   let start = start_quad(phase * params.quads + quad);
+  let places = quad_places(quad);
   for (var i = 0u; i < FRAGMENTS_M; i++) {
+    // What joins is read without a condition, all of it before anything is stored: the loads run side by side, and
+    // while the sums are on their way.
+    var pixels: array<u32, ROUNDS>;
+    var residual: array<vec4<i32>, ROUNDS>;
+    var addend: array<vec4<i32>, ROUNDS>;
+    for (var e = 0u; e < ROUNDS; e++) {
+      pixels[e] = pixel_of(first_m + first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE);
+      residual[e] = residual_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
+      addend[e] = addend_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
+    }
     for (var j = 0u; j < FRAGMENTS_N; j++) {
       subgroupMatrixStore<row_major>(&staged, own + j * (UNIT_N / 4u), sums[i][j], SUMS_ROW);
     }
     workgroupBarrier();
-    var value: array<vec4<i32>, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
-      let row = lane_row + e * ROWS_AT_ONCE;
-      let sum = start + bitcast<vec4<i32>>(staged[own + row * SUMS_ROW + lane_quad]);
-      value[e] = quad_value(sum, channel, pixel_of(first_m + first_row + i * UNIT_M + row), quad);
-    }
-    // What joins is read without a condition, all of it before anything is stored: the loads then run side by side.
-    var pixels: array<u32, ROUNDS>;
-    for (var e = 0u; e < ROUNDS; e++) {
-      pixels[e] = pixel_of(first_m + first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE);
-      value[e] = joined(value[e], min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
-    }
-    for (var e = 0u; e < ROUNDS; e++) {
-      if (pixels[e] < params.rows && quad < params.quads) { store_joined(value[e], pixels[e], quad); }
+      let sum = start + bitcast<vec4<i32>>(staged[own + (lane_row + e * ROWS_AT_ONCE) * SUMS_ROW + lane_quad]);
+      let value = joined(quad_value(sum, channel, residual[e]), addend[e]);
+      if (pixels[e] < params.rows && quad < params.quads) { store_joined(value, pixels[e], quad, places); }
     }
     workgroupBarrier();
   }
