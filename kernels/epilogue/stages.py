@@ -316,7 +316,10 @@ class Dequantize(Stage):
 
     name = "dequantize"
     dtype = FLOAT32
-    hooks = ("quad_places=real_places", "store_joined=store_dequantized",)
+    hooks = (
+        "quad_places=real_places",
+        "store_joined=store_dequantized",
+    )
 
     def apply(self, value: Array, around: Around) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))

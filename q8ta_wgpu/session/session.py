@@ -27,6 +27,7 @@ from q8ta_wgpu.session.streaming import Computed, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
 _PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
+"""Operators that matrix units could compute."""
 
 
 def _has_matrix_work(graph: Graph) -> bool:
@@ -34,8 +35,6 @@ def _has_matrix_work(graph: Graph) -> bool:
     calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
     return any((macs := OPS[call.op].macs) is not None and macs(call) >= MATRIX_WORK for call in calls)
 
-
-"""Operators that matrix units could compute."""
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
