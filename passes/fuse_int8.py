@@ -112,12 +112,13 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
 
 def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
     """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
-    call = _quantized_call(rewriter, node, tail, quantize)
+    reader, mask = _unmasked(rewriter, node)
+    call = _quantized_call(rewriter, reader, tail, quantize, mask)
     form = call if isinstance(call, str) else _int8_form(OPS[node.op], call)
     if isinstance(form, str):
         return form
     old = quantize or node
-    sources = [_int8_source(rewriter, old, node, tail, operand) for operand in form.operands]
+    sources = [_int8_source(rewriter, old, reader, tail, operand) for operand in form.operands]
     if reason := _misfit(rewriter.graph, form, sources, old.output):
         return reason
     inputs = [
@@ -152,6 +153,38 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
+FAINT = 22.0
+"""What is smaller than e^-FAINT of the largest in softmax is 0 in every table."""
+
+
+def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
+    """The node reading what its mask was added to, and the mask: a constant of zeros, and of numbers so low that no
+    int8 value makes up for them. Views may stand between. The node itself and None where there is none."""
+    graph, kind = rewriter.graph, OPS[node.op].int8
+    views: list[Node] = []
+    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
+    while add is not None and add.op == "view":
+        views.append(add)
+        add = rewriter.producer(add.inputs[0])
+    if add is None or add.op != "add" or add.attrs["alpha"] != 1:
+        return node, None
+    mask, scores = sorted(add.inputs, key=lambda name: name not in graph.constants)
+    int8 = _int8_behind(rewriter, scores)
+    values, q = graph.constants.get(mask), graph.types[int8].q if int8 else None
+    if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
+        return node, None
+    part = values == 0
+    if np.any(~part & ~(values <= -(q.span * 2 * q.scale + FAINT))):
+        return node, None
+    for view in reversed(views):
+        to = replace(graph.types[int8], shape=graph.types[view.output].shape)
+        int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
+    shape = graph.types[node.inputs[0]].shape
+    real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
+    whole = np.broadcast_to(part, graph.types[add.output].shape).reshape(shape)
+    return replace(node, inputs=(real, *node.inputs[1:])), whole
+
+
 def _turned(rewriter: Rewriter, before: Node, name: str) -> str:
     """A value with its last two dimensions swapped: of a permuted value the permuted source, or the source itself."""
     shape = rewriter.graph.types[name].shape
@@ -166,7 +199,9 @@ def _turned(rewriter: Rewriter, before: Node, name: str) -> str:
     return rewriter.insert(before, "permute", (name,), {"dims": tuple(order)}, to, f"{name}.turned")
 
 
-def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> QuantizedCall | str:
+def _quantized_call(
+    rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None, mask: Array | None
+) -> QuantizedCall | str:
     graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
@@ -193,7 +228,7 @@ def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node |
     residual = graph.types[tail.residual].q if tail.residual else None
     activation = _function(tail.activation) if tail.activation else None
     inputs = tuple(graph.types[name] for name in node.inputs)
-    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, activation)
+    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, activation, mask)
 
 
 def _function(node: Node) -> Callable[[Array], Array]:

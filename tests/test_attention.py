@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir.graph import INT8X4, Array, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import QuantizedCall, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.norm import integers
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
 
@@ -97,6 +99,39 @@ def test_softmax_is_the_rounded_exact_one(length: int) -> None:
     assert (steps == 0).mean() >= 0.9999
 
 
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("masked", [(1, 5, 7), (2, 3, 5, 7), (2, 1, 1, 7)])
+def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device: Device) -> None:
+    """Where a constant of zeros and -1e4 is added; a row of nothing but masked elements is all zeros."""
+    shape, g = (2, 3, 5, 7), np.random.default_rng(dim)
+    mask = np.where(g.random(masked) < 0.4, np.float32(-1e4), np.float32(0))
+    mask.reshape(-1, 7)[0] = -1e4
+    graph = Graph(["x"], ["y"])
+    x, out = QParams(0.04, -7), QParams(1 / 256, -128)
+    graph.types = {"x": TensorType(shape, INT8X4, x), "y": TensorType(shape, INT8X4, out)}
+    graph.types |= dict.fromkeys(("real", "added", "soft"), TensorType(shape))
+    added = graph.add_constant("mask", mask)
+    graph.nodes = [
+        Node("dequantize", ("x",), "real"),
+        Node("add", ("real", added), "added", {"alpha": 1.0}),
+        Node("softmax", ("added",), "soft", {"dim": dim}),
+        Node("quantize", ("soft",), "y", {"lo": -128, "hi": 127}),
+    ]
+    inputs = {"x": harness.extremes(g, shape)}
+    fused = run_passes(graph)
+    assert [node.op for node in fused.nodes] == ["q8ta_softmax"], fused.notes
+    expected = reference.run(fused, inputs)["y"]
+    whole = np.broadcast_to(mask, shape)
+    v = np.where(whole == 0, (inputs["x"].astype(np.float64) + 7) * 0.04, -np.inf)
+    powers = np.exp(v - np.maximum(v.max(dim, keepdims=True), -1e3))
+    exact = powers / np.maximum(powers.sum(dim, keepdims=True), 1e-300)
+    assert apart(expected, exact, out).max() <= 1
+    assert (expected[whole != 0] == -128).all()
+    for name, plan in harness.plans(fused, dim):
+        (found,) = harness.run_poisoned(fused, inputs, plan, device)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
 class Encoder(nn.Module):
     """A layer of torch's own encoder, whose attention is scaled_dot_product_attention."""
 
@@ -121,18 +156,60 @@ class Weights(nn.Module):
         return y, weights
 
 
-@pytest.mark.parametrize("module", [Encoder, Weights])
+class Windows(nn.Module):
+    """Attention in windows as Swin has it: a bias, then a mask of -100 for some windows, added behind views."""
+
+    bias: Tensor
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+        self.register_buffer("bias", torch.randn(1, 2, 9, 9))
+        mask = torch.zeros(3, 9, 9)
+        mask[1, :4, 4:] = mask[1, 4:, :4] = mask[2, ::2, 1::2] = -100.0
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).reshape(6, 9, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (q * 0.25) @ k.transpose(-2, -1) + self.bias
+        scores = scores.view(2, 3, 2, 9, 9) + self.mask.unsqueeze(1).unsqueeze(0)
+        y: Tensor = (scores.view(6, 2, 9, 9).softmax(-1) @ v).transpose(1, 2).reshape(6, 9, 32)
+        return y
+
+
+class Causal(nn.Module):
+    """An attention to what came before, and one with a mask of bools."""
+
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+        self.register_buffer("mask", torch.rand(11, 11) > 0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return nn.functional.scaled_dot_product_attention(y, k, v, attn_mask=self.mask)
+
+
+SHAPES = {Encoder: (2, 13, 32), Weights: (2, 13, 32), Windows: (6, 9, 32), Causal: (2, 11, 16)}
+
+
+@pytest.mark.parametrize("module", SHAPES)
 def test_torchs_attention_is_whole_int8(module: type[nn.Module], device: Device) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        x = torch.randn(2, 13, 32)
+        x = torch.randn(SHAPES[module])
         program = q8.quantize(module().eval(), (x,), calibration=[x], progress=False)
     model = q8.compile(program)
     report = model.report()
     assert report.float32 == {}, str(report)
     assert report.exact
     kinds = Counter(node.op for node in model.graph.nodes)
-    assert (kinds["q8ta_matmul"], kinds["q8ta_softmax"]) == (2, 1)
+    assert kinds["q8ta_matmul"] == 2 * kinds["q8ta_softmax"]
+    assert kinds["q8ta_softmax"] == (2 if module is Causal else 1)
     expected = harness.flat(q8.Session(model, "reference")(x.numpy()))
     with q8.Session(model, device) as session:
         found = harness.flat(session(x.numpy()))

@@ -1,24 +1,38 @@
 // Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it): powers[d] for the distance d from a row's
 // largest element, powers[256 + d] the same in steps of the result. All is u32, and sums have no order.
 
+// All bits of the elements of a word of a line that take part; dimensions of extent 1 are read at 0. p is the word's first.
+fn part_of(p: vec4<u32>) -> u32 {
+  if (MASKED == 0u) { return 0xffffffffu; }
+  let at = min(p, params.mask_dims - 1u);
+  let line = (at.x * params.mask_dims.y + at.y) * params.mask_dims.z + at.z;
+  return mask[line * quads(params.mask_dims.w) + at.w / 4u];
+}
+
 fn power(distance: u32) -> u32 { return u32(powers[distance]); }
 
-fn quotient(distance: u32, sum: u32) -> i32 {
-  let steps = i32((u32(powers[256u + distance]) + sum / 2u) / sum);
+fn quotient(distance: u32, sum: u32, part: bool) -> i32 {
+  let steps = select(0, i32((u32(powers[256u + distance]) + sum / 2u) / max(sum, 1u)), part);
   return clamp(steps + params.zero, params.lo, params.hi);
 }
 
 // An element by itself, its row anywhere: elements `inner` apart in order.
+fn place_of_element(at: u32) -> vec4<u32> { return coord_WIDTH_PACKED(at, params.y_dims); }
+
+fn takes_part(p: vec4<u32>) -> bool { return lane(part_of(p), min(p.w, params.mask_dims.w - 1u) % 4u) != 0; }
+
 fn compute(p: vec4<u32>) -> i32 {
   let at = index_WIDTH_PACKED(p, params.y_dims);
   let base = at - at / params.inner % params.length * params.inner;
   var largest = -128;
   for (var k = 0u; k < params.length; k++) {
-    largest = max(largest, x_at(coord_WIDTH_PACKED(base + k * params.inner, params.y_dims)));
+    let place = place_of_element(base + k * params.inner);
+    if (takes_part(place)) { largest = max(largest, x_at(place)); }
   }
   var sum = 0u;
   for (var k = 0u; k < params.length; k++) {
-    sum += power(u32(largest - x_at(coord_WIDTH_PACKED(base + k * params.inner, params.y_dims))));
+    let place = place_of_element(base + k * params.inner);
+    if (takes_part(place)) { sum += power(u32(largest - x_at(place))); }
   }
-  return quotient(u32(largest - x_at(p)), sum);
+  return quotient(u32(max(largest - x_at(p), 0)), sum, takes_part(p));
 }

@@ -1,8 +1,16 @@
-// Softmax of rows of int8 words, each by a team of threads. Elements count from 0, lanes past a row are 0: the least.
+// Softmax of rows of int8 words, each by a team of threads. Elements count from 0; what takes no part is 0, the least.
 
 // (largest, sum)
 alias Partial = vec2<u32>;
 fn merge(a: Partial, b: Partial) -> Partial { return Partial(max(a.x, b.x), a.y + b.y); }
+
+// All bits of the elements of word k of a row that take part.
+fn part_in_row(row: u32, k: u32) -> u32 {
+  let plane = row / params.y_dims.z;
+  return bits_of(k) & part_of(vec4<u32>(plane / params.y_dims.y, plane % params.y_dims.y, row % params.y_dims.z, k * 4u));
+}
+
+fn elements(word: u32, part: u32) -> vec4<u32> { return unpack4xU8((word ^ 0x80808080u) & part); }
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -12,26 +20,30 @@ fn main(
 ) {
   let place = first_row(group, groups) + thread / LANES;
   let lane = thread % LANES;
-  let base = min(place, params.rows - 1u) * params.items;
+  let row = min(place, params.rows - 1u);
+  let base = row * params.items;
 
   var most = vec4<u32>(0u);
-  for (var k = lane; k < params.items; k += LANES) {
-    most = max(most, unpack4xU8((x[base + k] ^ 0x80808080u) & bits_of(k)));
-  }
+  for (var k = lane; k < params.items; k += LANES) { most = max(most, elements(x[base + k], part_in_row(row, k))); }
   let largest = reduced(thread, Partial(max(max(most.x, most.y), max(most.z, most.w)), 0u)).x;
 
-  var part = 0u;
+  var added = 0u;
   for (var k = lane; k < params.items; k += LANES) {
-    let d = largest - unpack4xU8((x[base + k] ^ 0x80808080u) & bits_of(k));
-    let within = vec4<u32>(lanes_of(k)) > vec4<u32>(0u, 1u, 2u, 3u);
-    let p = select(vec4<u32>(0u), vec4<u32>(power(d.x), power(d.y), power(d.z), power(d.w)), within);
-    part += p.x + p.y + p.z + p.w;
+    let part = part_in_row(row, k);
+    let d = largest - elements(x[base + k], part);
+    let p = vec4<u32>(power(d.x), power(d.y), power(d.z), power(d.w)) * unpack4xU8(part & 0x01010101u);
+    added += p.x + p.y + p.z + p.w;
   }
-  let sum = reduced(thread, Partial(0u, part)).y;
+  let sum = reduced(thread, Partial(0u, added)).y;
   if (place >= params.rows) { return; }
   for (var k = lane; k < params.items; k += LANES) {
-    let d = largest - unpack4xU8((x[base + k] ^ 0x80808080u) & bits_of(k));
-    y[base + k] = pack4xI8(vec4<i32>(quotient(d.x, sum), quotient(d.y, sum), quotient(d.z, sum), quotient(d.w, sum)));
+    let part = part_in_row(row, k);
+    let d = largest - elements(x[base + k], part);
+    let counts = unpack4xU8(part) > vec4<u32>(0u);
+    y[base + k] = pack4xI8(vec4<i32>(
+      quotient(d.x, sum, counts.x),
+      quotient(d.y, sum, counts.y),
+      quotient(d.z, sum, counts.z),
+      quotient(d.w, sum, counts.w)));
   }
 }
-

@@ -10,10 +10,10 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
 from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import rows
@@ -92,7 +92,18 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     powers = _powers(x.scale, y.scale, shape[dim])
     if powers is None:
         return f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements are too far apart for int32"
-    return Int8Form("q8ta_softmax", (0, powers), {"dim": dim, "lo": call.lo, "hi": call.hi})
+    mask = np.ones((1,) * len(shape), np.int8) if call.mask is None else _shortened(call.mask.astype(np.int8))
+    return Int8Form("q8ta_softmax", (0, powers, mask), {"dim": dim, "lo": call.lo, "hi": call.hi})
+
+
+def _shortened(mask: Array) -> Array:
+    """A mask at extent 1 in each of the kernels' dimensions, except the last, along which it repeats."""
+    lead = tuple(range(max(mask.ndim - 3, 0)))
+    for axes in (lead, *((axis,) for axis in range(len(lead), mask.ndim - 1))):
+        first = mask[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(mask.ndim))]
+        if np.array_equal(np.broadcast_to(first, mask.shape), mask):
+            mask = first
+    return mask
 
 
 def _too_long(shape: Shape, dim: int) -> str:
@@ -109,6 +120,13 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
         raise GraphError(f"softmax: {text}")
     if types[1].shape != (2, 256):
         raise GraphError(f"softmax has 2 tables of 256 entries, found shape {types[1].shape}")
+    mask = types[2].shape
+    if len(mask) != len(shape) or any(m not in (1, d) for m, d in zip(mask, shape, strict=True)):
+        raise GraphError(f"softmax of {shape} with a mask of {mask}: its dimensions must be 1 or those of the operand")
+    if _masks(mask) and (mask[-1] != shape[-1] or canonical(mask)[0] not in (1, canonical(shape)[0])):
+        raise GraphError(
+            f"softmax of {shape} with a mask of {mask} that repeats in its last dimension or the first ones"
+        )
     return shape, INT8X4
 
 
@@ -123,11 +141,30 @@ def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
 
 def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, powers, axis = arrays[0].astype(np.int64), arrays[1].astype(np.int64), call.attrs["dim"]
-    distance = x.max(axis, keepdims=True) - x
-    total = powers[0][distance].sum(axis, keepdims=True)
+    part = np.broadcast_to(arrays[2] != 0, x.shape)
+    distance = np.where(part, x, -128).max(axis, keepdims=True) - x
+    size, real = (np.where(part, table[np.maximum(distance, 0)], 0) for table in powers)
+    total = np.maximum(size.sum(axis, keepdims=True), 1)
     assert call.output.q is not None
-    steps = (powers[1][distance] + total // 2) // total
+    steps = (real + total // 2) // total
     return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def _masks(mask: Shape) -> bool:
+    """Whether a mask is more than a one."""
+    return math.prod(mask) > 1
+
+
+def _pack_mask(call: Call, mask: Array) -> Array:
+    """Lines of words as the operand's, all bits of an element 1 or 0."""
+    lines = np.where(mask.reshape(-1, mask.shape[-1]) != 0, -1, 0).astype(np.int8)
+    return np.ascontiguousarray(np.pad(lines, ((0, 0), (0, -lines.shape[1] % 4)))).reshape(-1).view("<u4")
+
+
+def _valid_mask(call: Call, arrays: Sequence[Array | None]) -> str:
+    mask = arrays[2]
+    assert mask is not None
+    return "" if _masks(mask.shape) or mask.all() else "has one element, which masks everything"
 
 
 def _words(call: Call) -> rows.Rows:
@@ -143,6 +180,7 @@ def _int8_params(call: Call) -> Params:
     assert call.output.q is not None
     found = _rows(call)
     return {
+        "mask_dims": canonical(call.inputs[2].shape),
         "zero": np.int32(call.output.q.zero),
         "lo": np.int32(call.attrs["lo"]),
         "hi": np.int32(call.attrs["hi"]),
@@ -151,24 +189,35 @@ def _int8_params(call: Call) -> Params:
     }
 
 
+def _whether_masked(call: Call) -> dict[str, int]:
+    return {"MASKED": int(_masks(call.inputs[2].shape))}
+
+
+PACKED = {2: _pack_mask}
+
 Q8TA_SOFTMAX = Op(
     name="q8ta_softmax",
     operands=(
         Operand("x", dtypes=(INT8X4,)),
         Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
+        Operand("mask", constant=True, dtypes=(INT8,), valid=_valid_mask),
     ),
     infer=_infer_int8,
     reference=_softmax_int8,
     schema={**RANGE, "dim": Attr("int", low=0, high=7)},
     reads=_reads,
     kernels=(
-        rows.int8_kernel("q8ta_softmax.rows", ("q8ta_softmax_rows",), _words, _int8_params, 3, _along_words),
+        rows.int8_kernel(
+            "q8ta_softmax.rows", ("q8ta_softmax_rows",), _words, _int8_params, 3, _along_words, _whether_masked, PACKED
+        ),
         Kernel(
             "q8ta_softmax",
             ("q8ta_softmax", "map"),
             (ANY_INT8,),
             ANY_INT8,
             params=_int8_params,
+            constants=_whether_masked,
+            prepack=PACKED,
             turns=lambda call: 8 * _rows(call).length,
             cost=lambda call: 2.0 * call.output.numel * _rows(call).length,
         ),
@@ -177,7 +226,8 @@ Q8TA_SOFTMAX = Op(
 )
 """y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S adds up the powers p[d]
 of the row, and P[d] is p[d] in steps of the result. But for the rounding of the powers a result is the exact one,
-rounded: tables have none of the error of polynomials (I-BERT, I-ViT)."""
+rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Where the mask is 0 an element takes no part, and
+a row of no others is all zeros."""
 
 
 def _op(name: str, log: bool) -> Op:
@@ -189,7 +239,7 @@ def _op(name: str, log: bool) -> Op:
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("softmax",), ("x", "y"), _rows, _params, 3, {"LOG": int(log)}),),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
-        int8=None if log else Rowwise(_lower, QParams(1 / 256, -128)),
+        int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), masked=True),
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),
             Case(((2, 21, 5, 7),), {"dim": 1}),

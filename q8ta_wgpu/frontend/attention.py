@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import named_arguments
+from q8ta_wgpu.frontend.nodes import is_constant, named_arguments
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
 
 
+_MASKED = -3e38
+"""What stands for -inf in a mask: no sum with a score leaves the range of float32."""
+
+
 def expand_attention(module: GraphModule) -> None:
-    """softmax(q k^T * scale + mask) v in place of every call that it says all of: one without dropout and grouped
-    heads, whose mask is no tensor of bools."""
+    """softmax(q k^T * scale + mask) v in place of every call that says all of: one without dropout and grouped heads,
+    whose mask is none of bools unless a constant."""
     for node in list(module.graph.nodes):
-        if node.target is _ATTENTION and _is_plain(named_arguments(node)):
+        if node.target is _ATTENTION and _is_plain(arguments := named_arguments(node)):
             with module.graph.inserting_before(node):
-                node.replace_all_uses_with(_expanded(module.graph, node, named_arguments(node)))
+                node.replace_all_uses_with(_expanded(module, node, arguments))
             module.graph.erase_node(node)
             _reshape_views(module.graph)
     module.recompile()
@@ -34,16 +39,17 @@ def _reshape_views(graph: torch.fx.Graph) -> None:
 
 
 def _is_plain(arguments: dict[str, Any]) -> bool:
-    mask = arguments.get("attn_mask")
-    unusual = arguments.get("dropout_p") or arguments.get("enable_gqa") or arguments.get("is_causal")
-    return not unusual and (mask is None or mask.meta["val"].is_floating_point())
+    mask, causal = arguments.get("attn_mask"), arguments.get("is_causal")
+    if arguments.get("dropout_p") or arguments.get("enable_gqa") or (causal and mask is not None):
+        return False
+    return mask is None or is_constant(mask) or bool(mask.meta["val"].is_floating_point())
 
 
-def _expanded(graph: torch.fx.Graph, node: Node, arguments: dict[str, Any]) -> Node:
+def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Node:
     """The nodes, at the place of the call in the user's model, with the values that quantizers look at."""
 
     def call(target: Any, *args: Any) -> Node:
-        made = graph.call_function(target, args)
+        made = module.graph.call_function(target, args)
         values = [argument.meta["val"] if isinstance(argument, Node) else argument for argument in args]
         made.meta = {**node.meta, "val": target(*values)}
         return made
@@ -52,6 +58,41 @@ def _expanded(graph: torch.fx.Graph, node: Node, arguments: dict[str, Any]) -> N
     scale = arguments.get("scale") or 1.0 / math.sqrt(query.meta["val"].shape[-1])
     scores = call(_aten.matmul.default, query, call(_aten.transpose.int, key, -2, -1))
     scores = call(_aten.mul.Tensor, scores, float(scale))
-    if arguments.get("attn_mask") is not None:
-        scores = call(_aten.add.Tensor, scores, arguments["attn_mask"])
+    if (mask := _mask(module, node, scores, arguments)) is not None:
+        scores = call(_aten.add.Tensor, scores, mask)
     return call(_aten.matmul.default, call(_aten.softmax.int, scores, -1), value)
+
+
+def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, Any]) -> Node | None:
+    """What to add to the scores; of bools, and for a causal attention, a new constant."""
+    given = arguments.get("attn_mask")
+    if arguments.get("is_causal"):
+        takes_part = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
+    elif given is None or given.meta["val"].is_floating_point():
+        return given if isinstance(given, Node) else None
+    else:
+        takes_part = constant(module, given)
+    name = f"_mask_{node.name}"
+    module.register_buffer(name, torch.zeros(takes_part.shape).masked_fill(~takes_part, _MASKED))
+    made = module.graph.get_attr(name)
+    made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(takes_part.shape)}
+    return made
+
+
+MASKS_FROM = -50.0
+"""Constants as low as this are there to mask what they are added to."""
+
+
+def masks(node: Node) -> bool:
+    """Whether a node adds a mask: a constant of zeros and of numbers so low that softmax makes them 0."""
+    added = [n for n in node.all_input_nodes if is_constant(n)] if node.target is _aten.add.Tensor else []
+    if len(added) != 1 or len(node.all_input_nodes) != 2 or node.kwargs.get("alpha", 1) != 1:
+        return False
+    values = constant(node.graph.owning_module, added[0])
+    return bool(((values == 0) | (values <= MASKS_FROM)).all() and (values <= MASKS_FROM).any())
+
+
+def constant(module: Any, node: Node) -> torch.Tensor:
+    """The value of a parameter or buffer."""
+    value: torch.Tensor = operator.attrgetter(str(node.target))(module)
+    return value

@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
 
 from q8ta_wgpu.errors import InputError  # noqa: E402
-from q8ta_wgpu.frontend.attention import expand_attention  # noqa: E402
+from q8ta_wgpu.frontend.attention import expand_attention, masks  # noqa: E402
 from q8ta_wgpu.frontend.identities import remove_identities  # noqa: E402
 from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     adds,
@@ -136,6 +136,13 @@ def _weight(qat: bool, channels: int) -> QuantizationSpec:
     )
 
 
+def _is_masked(node: Node) -> bool:
+    """Whether a node adds a mask, or is a view of that."""
+    while isinstance(kind(node), Moves) and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return masks(node)
+
+
 class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     """Static int8 for everything the operator table has in int8.
 
@@ -179,9 +186,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     self._weighted(node)
                 case Rowwise(_, result):
                     x = node.all_input_nodes[0]
-                    self._put(node, {x: self._activation}, _fixed(result) if result else None)
+                    inputs = {} if _is_masked(x) else {x: self._activation}
+                    self._put(node, inputs, _fixed(result) if result else None)
+                case Arithmetic() if masks(node):
+                    self._masking(node)
                 case Arithmetic() | Product() | Elementwise():
                     self._put(node, {n: self._read(n) for n in node.all_input_nodes if is_float(n)})
+                case Moves() if _is_masked(node):
+                    node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
                 case Moves() | Monotonic():
                     self._shared(node)
                 case Normalization() if not folds_into(node, node.args[0]):
@@ -216,6 +228,11 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             case Rowwise(_, QParams() as result):
                 return _fixed(result)
         return self._activation
+
+    def _masking(self, node: Node) -> None:
+        """The scores before their mask: with it, a step would be as large as the mask is low."""
+        scores = next(n for n in node.all_input_nodes if not is_constant(n))
+        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map={scores: self._activation}, _annotated=True)
 
     def _shared(self, node: Node) -> None:
         inputs = [n for n in node.all_input_nodes if is_float(n)]

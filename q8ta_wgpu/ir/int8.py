@@ -44,6 +44,7 @@ class QuantizedCall:
         lo, hi: range of the result, with fused activations and the quantize node's own range.
         residual: quantization of an addend joined before rounding, if any.
         activation: float64 function applied before rounding, if any (not a clamp).
+        mask: of the first operand's shape, False where an element takes no part, if any is said not to.
     """
 
     attrs: Attrs
@@ -55,6 +56,7 @@ class QuantizedCall:
     hi: int = 127
     residual: QParams | None = None
     activation: Callable[[Array], Array] | None = None
+    mask: Array | None = None
 
 
 RESIDUAL = -1
@@ -96,10 +98,12 @@ class Rowwise:
 
     Attributes:
         result: how the result is quantized where the operator says it, whatever the data.
+        masked: whether elements can be told to take no part, by a large negative constant added to them.
     """
 
     lower: ToInt8
     result: QParams | None = None
+    masked: bool = False
 
 
 @dataclass(frozen=True)
