@@ -35,6 +35,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-gemv": ("upstream", "part_gemv", "matrix-vector kernels against tiles"),
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
+    "engines": ("engines", "part_engines", "bytes of every kernel by every engine, Node and Chromium; docs/kernels.md"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",
@@ -69,7 +70,7 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("save", "plot", "zoo"):
+        if name not in ("save", "plot", "zoo", "engines", "web"):
             print(options.device.name)
         part(options, results) if name in ("networks", "torch") else part(options)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

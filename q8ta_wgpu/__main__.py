@@ -1,4 +1,4 @@
-"""The command line: `python -m q8ta_wgpu devices | show | run | time | tune | wgsl | export-web`."""
+"""The command line: `python -m q8ta_wgpu devices | check | show | run | time | tune | wgsl | export-web`."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Of the command line: each command, its arguments, and the function that runs it."""
     # Here, where an interrupt is answered: these imports take most of a short command's time.
+    from q8ta_wgpu.commands.check import check
     from q8ta_wgpu.commands.devices import devices
     from q8ta_wgpu.commands.export_web import export_web
     from q8ta_wgpu.commands.run import run
@@ -75,6 +76,10 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     command(devices, "list adapters with what matters here")
+
+    checked = command(check, "try every adapter: what it offers, and whether its bytes are right")
+    checked.add_argument("file", metavar="FILE", nargs="?", help="a model to run and time as well")
+    checked.add_argument("--device", help="only this adapter: its number or part of its name")
 
     shown = command(show, "print or draw a model's graph, layouts and program")
     shown.add_argument("file", metavar="FILE")

@@ -1,21 +1,25 @@
-"""A call that reaches a kernel: from the operators' cases, through the passes, as a model's would be."""
+"""Calls that reach a kernel: from the operators' cases, through the passes, as a model's would be."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Attrs, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
-from q8ta_wgpu.ir.kernel import Variant
+from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
+from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.lower import lower
 
 _Q = QParams(0.0625, 3)
@@ -37,28 +41,95 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
                 for call in _calls(op, case, target):
                     for kernel in OPS[call.op].kernels:
                         if kernel.name == name and kernel.runs(call, target):
-                            reads = tuple(layouts[0] if layouts else None for layouts in input_layouts(kernel, call))
-                            return Variant(kernel, reads, allowed(kernel.output, call.output.dtype)[0]), call, target
+                            return _variant(kernel, call), call, target
     raise InputError(f"no case reaches {name} on {' or '.join(target.name for target in targets)}")
 
 
+@dataclass(frozen=True)
+class Sample:
+    """A kernel with a result in int8 on one call: `inputs` by name, and the `expected` output of the reference."""
+
+    kernel: str
+    graph: Graph
+    plan: Plan
+    inputs: dict[str, Array]
+    expected: Array
+
+
+def samples(target: Target) -> Iterator[Sample]:
+    """Every kernel that runs on a target and whose result is int8, each on a large case that reaches it, with random
+    numbers."""
+    seen = set[str]()
+    for op in OPS.values():
+        for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
+            for graph in _graphs(op, case, target, random=True):
+                if len(graph.nodes) != 1:
+                    continue
+                (node,) = graph.nodes
+                call = graph.call(node)
+                kernels = [k for k in OPS[call.op].kernels if k.name not in seen and k.runs(call, target)]
+                if call.output.dtype != INT8X4 or not kernels:
+                    continue
+                inputs = _random(graph)
+                expected = reference.run(graph, inputs)[node.output]
+                for kernel in kernels:
+                    seen.add(kernel.name)
+                    variant = _variant(kernel, call)
+                    named = zip(node.inputs, variant.reads, strict=True)
+                    layouts = {name: layout for name, layout in named if layout is not None}
+                    plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
+                    yield Sample(kernel.name, graph, plan, inputs, expected)
+
+
+def _size(case: Case) -> int:
+    """Elements of a case's operands; those that the reference takes long for come last, the largest at the end."""
+    size = sum(math.prod(shape) for shape in case.shapes)
+    return size if size <= 1 << 16 else -size
+
+
+def _random(graph: Graph) -> dict[str, Array]:
+    """Inputs over the whole range of int8, its ends among them, and floats of that range."""
+    rng, found = np.random.default_rng(0), dict[str, Array]()
+    for name in graph.inputs:
+        t = graph.types[name]
+        drawn = rng.integers(-160, 160, t.shape).clip(-128, 127)
+        found[name] = (drawn.astype(np.float32) - 3) / 16 if t.dtype == FLOAT32 else drawn.astype(np.int8)
+    return found
+
+
+def _variant(kernel: Kernel, call: Call) -> Variant:
+    """A kernel with the first layouts that it takes."""
+    reads = tuple(layouts[0] if layouts else None for layouts in input_layouts(kernel, call))
+    return Variant(kernel, reads, allowed(kernel.output, call.output.dtype)[0])
+
+
 def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:
-    """The calls that a case becomes: as it is, on int8 values, and on float values that are quantized first."""
-    for quantized, image in ((False, False), (True, False), (True, True)):
-        if quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes):
-            continue
-        graph = lower(run_passes(graph_of(op, case, quantized, image)), target)
+    for graph in _graphs(op, case, target):
         yield from (graph.call(node) for node in graph.nodes)
 
 
-def graph_of(op: Op, case: Case, quantized: bool, image: bool) -> Graph:
-    """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first."""
+def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterator[Graph]:
+    """What a case becomes: as it is, on int8 values, and on float values that are quantized first."""
+    for quantized, image in ((False, False), (True, False), (True, True)):
+        if quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes):
+            continue
+        yield lower(run_passes(graph_of(op, case, quantized, image, random)), target)
+
+
+def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = False) -> Graph:
+    """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first.
+
+    Constants are ones, or `random`.
+    """
     graph, names = Graph(), list[str]()
     for position, shape in enumerate(case.shapes):
         operand = op.operand(position, case.attrs)
         if operand.constant:
+            if operand.dtypes[0] == INT32:
+                names.append(graph.add_constant("index", np.zeros(shape, np.int32)))
+                continue
             weight = quantized and position == 1 and isinstance(op.int8, WeightedSum)
-            names.append(_constant(graph, position, shape, weight))
+            names.append(_constant(graph, position, shape, weight, random))
             continue
         dtype = INT8X4 if (quantized and not image) or FLOAT32 not in operand.dtypes else FLOAT32
         name = f"x{position}"
@@ -83,11 +154,19 @@ def _appended(graph: Graph, op: str, inputs: str | list[str], t: TensorType, att
     return name
 
 
-def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool) -> str:
-    """Ones; the weight of a quantized sum is int8 with a scale for each of its rows."""
+def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, random: bool) -> str:
+    """Ones, or random numbers around 1; the weight of a quantized sum is int8 with a scale for each of its rows, if it
+    is random such that the sums spread as their operands do."""
+    rng = np.random.default_rng(position)
     if not weight:
-        return graph.add_constant(f"c{position}", np.ones(shape, np.float32))
-    scale = graph.add_constant("scale", np.full(shape[0], 0.0625, np.float32))
-    zero = graph.add_constant("zero", np.zeros(shape[0], np.int32))
-    parts = [graph.add_constant("weight", np.ones(shape, np.int8)), scale, zero]
+        values = rng.uniform(0.5, 1.5, shape) if random else np.ones(shape)
+        return graph.add_constant(f"c{position}", values.astype(np.float32))
+    spread = 1 / (74 * math.prod(shape[1:]) ** 0.5)
+    scales = rng.uniform(0.5 * spread, spread, shape[0]) if random else np.full(shape[0], 0.0625)
+    weights = rng.integers(-127, 128, shape) if random else np.ones(shape)
+    parts = [
+        graph.add_constant("weight", weights.astype(np.int8)),
+        graph.add_constant("scale", scales.astype(np.float32)),
+        graph.add_constant("zero", np.zeros(shape[0], np.int32)),
+    ]
     return _appended(graph, "dequantize_weight", parts, TensorType(shape), {"axis": 0})

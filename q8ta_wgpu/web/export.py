@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,19 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
     """
     if target.matrix_units:
         raise UnsupportedError(f"no browser offers the matrix units of {target.name}: export for another target")
-    files: dict[str, bytes] = {}
-    programs, sample = {}, _sample_hash(model)
+    programs: dict[str, tuple[Program, Target]] = {}
     for name, chosen in (("gpu", target), ("cpu", CPU)):
         graph = lower(model.graph, chosen)
-        program = build(graph, chosen, sync_layouts(graph, chosen))
-        _compiled(program.shaders)
+        programs[name] = build(graph, chosen, sync_layouts(graph, chosen)), chosen
+        _compiled(programs[name][0].shaders)
+    return write(model, programs, Path(folder))
+
+
+def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) -> Path:
+    """Writes programs of a model, by the names q8ta.js knows them by, "gpu" and "cpu", and returns the folder."""
+    files: dict[str, bytes] = {}
+    programs, sample = {}, _sample_hash(model)
+    for name, (program, chosen) in made.items():
         weights, places = _weights(program)
         whole = {**_program(model, program, places), "sample": sample}
         parts = {f"{name}.json": _json(whole), f"{name}.bin": weights}
@@ -70,7 +77,6 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
     files |= {name: importlib.resources.files(__package__).joinpath(name).read_bytes() for name in SCRIPTS}
     # Last: a folder half written has files of other hashes, and is refused.
     files["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": programs})
-    path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

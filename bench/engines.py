@@ -1,0 +1,162 @@
+"""Kernels by engines: how many bytes of a kernel's result differ from the numpy reference's, packed and emulated.
+
+What is found is merged into docs/kernels.json, a column an engine and adapter, and docs/kernels.md is written from it:
+run it on every machine, and each adds its columns. `--names` takes parts of columns' names; Node and Chromium are taken
+where they are installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bench.options import Options
+from q8ta_wgpu.commands.check import mismatches
+from q8ta_wgpu.commands.example import Sample, samples
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.device import open_device
+from q8ta_wgpu.web import export
+
+DATA, PAGE = Path("docs/kernels.json"), Path("docs/kernels.md")
+DOTS = ("packed", "emulated")
+Found = dict[str, dict[str, int | str]]
+"""By kernel, then by dot product: bytes that differ, or why it did not run."""
+
+HEAD = """\
+# Kernels by engines
+
+Bytes of each kernel's result in int8 that differ from the numpy reference's, on a case of the operator table with
+random numbers, as `python -m bench engines` found them; every machine it runs on adds its columns. Where the dot
+product plays a part, the second number is with the emulated one. An empty cell: the kernel is for other kinds of
+devices.
+"""
+
+
+class Runs(Protocol):
+    """Gives the bytes of a sample that differ, with one of the dot products."""
+
+    def __call__(self, sample: Sample, target: Target, dot: str) -> int: ...
+
+
+def part_engines(options: Options) -> None:
+    """Adds the columns of this machine, and writes the page."""
+    data: dict[str, Found] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    for title, targets, opened in _columns():
+        if options.names and not any(part.lower() in title.lower() for part in options.names):
+            continue
+        with opened as runs:
+            data[title] = _column(runs, targets)
+        wrong = {kernel: found for kernel, found in data[title].items() if any(found.values())}
+        print(f"{title}: {len(data[title])} kernels, wrong: {wrong or 0}", flush=True)
+        DATA.write_text(json.dumps(data, indent=0, sort_keys=True) + "\n")
+        PAGE.write_text(_page(data))
+
+
+def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractContextManager[Runs]]]:
+    """Title, targets and a way to run samples: of every adapter, of Node and of Chromium."""
+    for number, (engine, adapter) in enumerate(engines.listed()):
+        with contextlib.suppress(DeviceError):
+            yield engine.describe(adapter), (open_device(number).target,), _device(number)
+    from tests.conftest import SWIFTSHADER
+    from tests.web import engines as web
+
+    icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
+    both = (BASELINE, export.CPU)
+    if icd and not web.missing_node():
+        yield "Node (SwiftShader)", both, _script(lambda: web.Node(icd))
+    if not web.missing_chromium():
+        yield "Chromium (SwiftShader)", both, _script(web.Chromium)
+
+
+def _column(runs: Runs, targets: tuple[Target, ...]) -> Found:
+    found: Found = {}
+    for target in targets:
+        for sample in samples(target):
+            if sample.kernel in found:
+                continue
+            cells = found[sample.kernel] = {}
+            text = build(sample.graph, target, sample.plan).shaders[0]
+            for dot in DOTS if "dot4I8Packed" in text else DOTS[:1]:
+                try:
+                    cells[dot] = runs(sample, target, dot)
+                except Exception as error:
+                    cells[dot] = f"{type(error).__name__}: {error}"[:200]
+    return found
+
+
+@contextlib.contextmanager
+def _device(number: int) -> Iterator[Runs]:
+    device = open_device(number)
+
+    def run(sample: Sample, target: Target, dot: str) -> int:
+        return mismatches(device, replace(target, packed_dot=dot == "packed"), sample)
+
+    yield run
+
+
+_CODE = """
+    const { load } = await import(given.script);
+    const net = await load(given.url, { verify: false, packed: given.packed, kind: "gpu" });
+    const read = async (name) => await (await fetch(`${given.url}/${name}`)).arrayBuffer();
+    const inputs = {};
+    for (const { name, dtype } of net.inputs) {
+        inputs[name] = new { float32: Float32Array, int8: Int8Array }[dtype](await read(`${name}.bin`));
+    }
+    const [found] = await net.run(inputs), expected = new Int8Array(await read("expected.bin"));
+    net.destroy();
+    if (found.length !== expected.length) throw new Error(`${found.length} elements, expected ${expected.length}`);
+    return expected.reduce((count, value, i) => count + (value !== found[i]), 0);
+"""
+
+
+@contextlib.contextmanager
+def _script(start: Any) -> Iterator[Runs]:
+    """Samples as exports, run by q8ta.js."""
+    from tests.web.engines import served
+
+    with tempfile.TemporaryDirectory() as name, served(Path(name)) as url, contextlib.closing(start()) as engine:
+        folder = Path(name)
+        (folder / "package.json").write_text('{"type": "module"}')
+        (folder / "blank.html").write_text("<!doctype html><title>blank</title>")
+        page = hasattr(engine, "driver")
+        if page:
+            engine.driver.get(f"{url}blank.html")
+
+        def run(sample: Sample, target: Target, dot: str) -> int:
+            made = folder / "net"
+            model = Model(sample.graph, Structure({"list": [0]}))
+            export.write(model, {"gpu": (build(sample.graph, target, sample.plan), target)}, made)
+            _arrays(made, {**sample.inputs, "expected": sample.expected})
+            script = f"{url}net/q8ta.js" if page else str(made / "q8ta.js")
+            return int(engine.run(_CODE, url=f"{url}net", script=script, packed=dot == "packed"))
+
+        yield run
+
+
+def _arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
+    for name, array in arrays.items():
+        (folder / f"{name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
+
+
+def _page(data: Mapping[str, Found]) -> str:
+    columns = sorted(data)
+    kernels = sorted({kernel for found in data.values() for kernel in found})
+    rows = [f"| kernel | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for kernel in kernels:
+        cells = (data[column].get(kernel, {}) for column in columns)
+        rows.append(f"| {kernel} | {' | '.join(', '.join(map(str, cell.values())) for cell in cells)} |")
+    total = sum(v for found in data.values() for cell in found.values() for v in cell.values() if isinstance(v, int))
+    return f"{HEAD}\n{len(kernels)} kernels, {total} bytes differ.\n\n" + "\n".join(rows) + "\n"

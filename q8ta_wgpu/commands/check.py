@@ -1,0 +1,139 @@
+"""Tries every adapter, for a new GPU and for a bug report: what it offers, and whether it computes the right bytes."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from q8ta_wgpu.commands import given
+from q8ta_wgpu.commands.example import Sample, samples
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.session import inputs
+from q8ta_wgpu.session.session import Session
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.device import Device
+
+
+def check(options: argparse.Namespace) -> None:
+    """`check [FILE]`: every engine and adapter, and one line of verdict. Raises DeviceError where bytes are wrong."""
+    model = load(options.file) if options.file else None
+    packages = (f"{name} {version(name)}" for name in ("q8ta-wgpu", "wgpu", "numpy") if _installed(name))
+    print(f"{', '.join(packages)}, Python {platform.python_version()}, {platform.platform()}")
+    right: list[str] = []
+    wrong: list[str] = []
+    for number, name in _adapters(options.device):
+        print(f"\n{number}: {name}", flush=True)
+        try:
+            problems = list(_checked(number, model))
+        except DeviceError as error:
+            problems = [str(error)]
+        print(*(f"  WRONG: {text}" for text in problems), sep="\n", end="\n" if problems else "")
+        (wrong if problems else right).append(name)
+    if wrong:
+        raise DeviceError(f"verdict: do not use {', '.join(wrong)}; right: {', '.join(right) or 'none'}")
+    print(f"\nverdict: right bytes from {', '.join(right)}")
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except ModuleNotFoundError:
+        return False
+
+
+def _adapters(wanted: str | None) -> list[tuple[int, str]]:
+    """Positions and names of all adapters, or of the one asked for."""
+    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.engines import listed
+
+    found = [(number, engine.describe(adapter)) for number, (engine, adapter) in enumerate(listed())]
+    if wanted is not None:
+        name = open_device(given.device(wanted)).name
+        found = [(number, other) for number, other in found if other == name][:1]
+    if not found:
+        raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
+    return found
+
+
+def _checked(number: int, model: Model | None) -> Iterator[str]:
+    """Prints what an adapter offers and how it does; what is wrong."""
+    from q8ta_wgpu.runtime.device import open_device
+
+    device = open_device(number)
+    target, rates = device.target, device.dot_rates
+    print(f"  features: {', '.join(sorted(device.wgpu.features)) or 'none'}")
+    print(
+        f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
+        f"{target.workgroup_memory >> 10} KiB a workgroup, {target.binding_size >> 20} MiB a binding"
+    )
+    units = ", ".join(f"{u.m}x{u.n}x{u.k}" for u in target.matrix_units) or "none"
+    print(
+        f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated, copies "
+        f"{device.copy_rate:.1f} GB/s; int8 matrix units: {units}"
+    )
+    for unit, text in device.unit_faults.items():
+        print(f"  matrix unit {unit.m}x{unit.n}x{unit.k} is not used: {text}")
+    if device.contract:
+        yield f"the arithmetic contract: {device.contract}"
+    if device.loop_turns < target.loop_turns:
+        yield f"loops end after {device.loop_turns} turns, kernels rely on {target.loop_turns}"
+    started, bad, bytes_, count = time.perf_counter(), dict[str, int](), 0, 0
+    for sample in samples(target):
+        if found := mismatches(device, target, sample):
+            bad[sample.kernel] = found
+        bytes_, count = bytes_ + sample.expected.nbytes, count + 1
+    seconds = time.perf_counter() - started
+    print(f"  kernels: {count} compiled and run in {seconds:.1f} s, {sum(bad.values())} of {bytes_} bytes differ")
+    yield from (f"{kernel}: {found} bytes differ" for kernel, found in bad.items())
+    if model is not None:
+        yield from _model(device, model)
+
+
+def mismatches(device: Device, target: Target, sample: Sample) -> int:
+    """Bytes of a kernel's result that differ from the reference's. Raises DeviceError where it does not run."""
+    from q8ta_wgpu.runtime.executor import Executor
+
+    executor = Executor(build(sample.graph, target, sample.plan), device)
+    try:
+        executor.poison(0x8F7F80FF)
+        words = inputs.words(executor.program.inputs, sample.inputs)
+        (found,) = inputs.from_words(executor.program.outputs, executor.run(words))
+        return int((found != sample.expected).sum())
+    finally:
+        executor.close()
+
+
+def _model(device: Device, model: Model) -> Iterator[str]:
+    """Prints the time of a model; what is wrong with its bytes, where they are defined."""
+    arrays = given.random_inputs(model)
+    with Session(model, device) as session:
+        found = model.structure.flatten(session(**arrays))
+        took = []
+        for _ in range(5):
+            started = time.perf_counter()
+            session(**arrays)
+            took.append(time.perf_counter() - started)
+        print(f"  model: {1e3 * float(np.median(took)):.2f} ms a call, numpy to numpy; {session.opening}")
+    if not model.report().exact:
+        print("  its float32 operators have tolerances: bytes are not compared")
+        return
+    expected = model.structure.flatten(Session(model, "reference")(**arrays))
+    differ = sum(_differing(f, e) for f, e in zip(found, expected, strict=True))
+    print(f"  model: {differ} of {sum(e.nbytes for e in expected)} bytes differ")
+    if differ:
+        yield f"the model: {differ} bytes differ"
+
+
+def _differing(found: Array, expected: Array) -> int:
+    return int((found.view(np.uint8) != expected.view(np.uint8)).sum())

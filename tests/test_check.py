@@ -1,0 +1,67 @@
+"""`python -m q8ta_wgpu check`: what it says of right and of wrong adapters, and that its samples reach the kernels."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.commands import check, example
+from q8ta_wgpu.ir.graph import INT8X4
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.runtime.device import Device
+from tests.small import small_model
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dozen kernels stand for all, which compile for ten seconds."""
+    monkeypatch.setattr(check, "samples", lambda target: itertools.islice(example.samples(target), 12))
+
+
+def test_samples_reach_every_kernel() -> None:
+    """But those of matrix units, which have trials of their own, and two that no case reaches as its only node."""
+    reached = {sample.kernel for target in (BASELINE, SOFTWARE) for sample in example.samples(target)}
+    int8 = {kernel.name for op in OPS.values() if op.name.startswith("q8ta_") for kernel in op.kernels}
+    assert {name for name in int8 - reached if "units" not in name} <= {"q8ta_requantize", "q8ta_matmul"}
+
+
+def test_samples_are_no_trivial_ones() -> None:
+    """Results of sums take many values, and few of them are at the ends."""
+    for sample in example.samples(BASELINE):
+        assert sample.graph.types[sample.graph.outputs[0]].dtype == INT8X4
+        if sample.kernel.startswith(("q8ta_conv", "q8ta_linear")) and sample.expected.size > 40:
+            assert np.unique(sample.expected).size > 20, sample.kernel
+            assert (np.abs(sample.expected.astype(int)) > 126).mean() < 0.6, sample.kernel
+
+
+def test_a_right_adapter_and_a_model(vulkan: Device, tmp_path: Path, capsys: Captured) -> None:
+    small_model().save(tmp_path / "net.q8ta")
+    assert main(["check", str(tmp_path / "net.q8ta"), "--device", "wgpu-native:vulkan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"0: {vulkan.name}" in lines
+    assert any(line.startswith("  kernels: 12 compiled and run in ") and ", 0 of " in line for line in lines)
+    assert any(line.startswith("  model: 0 of 4032 bytes differ") for line in lines)
+    assert lines[-1] == f"verdict: right bytes from {vulkan.name}"
+
+
+def test_a_wrong_adapter(vulkan: Device, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte of one kernel is enough: the kernel is named, and the command fails with the verdict."""
+    original = check.mismatches
+
+    def one(device: Device, target: Target, sample: example.Sample) -> int:
+        sample.expected.reshape(-1)[0] ^= sample.kernel == first
+        return original(device, target, sample)
+
+    first = next(example.samples(vulkan.target)).kernel
+    monkeypatch.setattr(check, "mismatches", one)
+    assert main(["check", "--device", "wgpu-native:vulkan"]) == 2
+    out, err = capsys.readouterr()
+    assert f"  WRONG: {first}: 1 bytes differ" in out
+    assert f"verdict: do not use {vulkan.name}; right: none" in err
