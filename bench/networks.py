@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.kernel_sets import general
+from bench.kernel_sets import general, without_units
 from bench.models import read
 from bench.options import Options
-from bench.timing import compared, heaviest, load, spin
-from q8ta_wgpu.runtime.device import Device
+from bench.timing import Loaded, compared, heaviest, load, spin
+from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.device import open_device
 
 Shape = tuple[int, ...]
 Key = tuple[str, int]
@@ -34,21 +35,31 @@ NETWORKS: Mapping[str, tuple[str, Shape]] = {
 
 BATCHES = (1, 32)
 TARGETS: Mapping[Key, tuple[float | None, float | None]] = {
-    ("ResNet-50", 1): (0.5, 1.0),
-    ("ResNet-50", 32): (4.2, None),
+    ("ResNet-50", 1): (0.4, 1.0),
+    ("ResNet-50", 32): (1.5, None),
     ("MobileNetV2", 1): (0.3, 0.7),
-    ("MobileNetV2", 32): (1.2, None),
+    ("MobileNetV2", 32): (0.75, None),
     ("sub-pixel to 720p", 1): (0.12, None),
+    ("sub-pixel to 720p", 32): (1.6, None),
     ("sub-pixel 256x256", 1): (None, 0.5),
+    ("demo to 720p", 32): (3.0, None),
+    ("ViT-B/16 encoder", 1): (0.6, None),
+    ("ViT-B/16 encoder", 32): (3.0, None),
 }
 """Milliseconds the GPU called TARGETS_OF should take: on the GPU, and from numpy to numpy."""
 
 TARGETS_OF = "H200"
 
-INT8, WHOLE, FIRST, FLOAT32 = "int8", "int8 end to end", "general kernels", "float32"
+INT8, WHOLE, MANY = "int8", "int8 end to end", "int8 run_many"
+NATIVE, DAWN, UNITS = "wgpu-native", "Dawn", "Dawn, matrix units"
+FIRST, FLOAT32 = "general kernels", "float32"
 COLUMNS = (
     INT8,
     WHOLE,
+    MANY,
+    NATIVE,
+    DAWN,
+    UNITS,
     FIRST,
     FLOAT32,
     "torch f32",
@@ -82,7 +93,7 @@ class Results:
             cells = []
             for column in COLUMNS:
                 ms, ours = columns.get(column), columns.get(INT8)
-                times = f" ({ms / ours:.2f})" if ms and ours and column not in (INT8, WHOLE) else ""
+                times = f" ({ms / ours:.2f})" if ms and ours and column not in (INT8, WHOLE, MANY) else ""
                 cells.append("" if ms is None else f"{ms:.3f}{times}")
             lines.append(f"| {name} | {batch} | " + " | ".join(cells) + " |")
         return "\n".join(lines)
@@ -99,37 +110,54 @@ def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
 
 
 def part_networks(options: Options, results: Results) -> None:
-    """GPU time of int8 with the kernels chosen, with the general ones, and of float32, in turns; then end to end."""
-    device, folder = options.device, options.models
+    """GPU time of int8 on every engine, with the general kernels, and of float32, in turns; then end to end."""
     for title, (stem, shape) in NETWORKS.items():
         if options.names and stem not in options.names:
             continue
         for batch in options.batches or BATCHES:
             if title == "sub-pixel 256x256" and batch > 1:
                 continue
-            model = read(folder, stem).reshape((batch, *shape))
-            programs = {
-                INT8: load(model.graph, device),
-                FIRST: load(model.graph, device, keep=general),
-                FLOAT32: load(read(folder, f"{stem}.float32").reshape((batch, *shape)).graph, device),
-            }
+            model = read(options.models, stem).reshape((batch, *shape))
+            float32 = read(options.models, f"{stem}.float32").reshape((batch, *shape))
+            programs = _on_engines(model, options.adapter)
+            programs[FIRST] = load(model.graph, options.device, keep=general)
+            programs[FLOAT32] = load(float32.graph, options.device)
             times = {name: us / 1e3 for name, us in compared(programs).items()}
-            _whole(device, model, (title, batch), results, times)
+            _whole(options.adapter, model, (title, batch), results, times)
 
 
-def _whole(device: Device, model: q8.Model, key: Key, results: Results, times: dict[str, float]) -> None:
-    """Adds the end-to-end time, says which target is missed, and prints where the time goes."""
+def _on_engines(model: q8.Model, adapter: str | None) -> dict[str, Loaded]:
+    """A model's int8 programs by column, through wgpu-native and, where it is installed, through Dawn."""
+    name = f":{adapter}" if adapter else ""
+    found = {NATIVE: load(model.graph, open_device(f"wgpu-native{name}"))}
+    if engines.dawn() is not None:
+        dawn = open_device(f"dawn{name}")
+        found[DAWN] = load(model.graph, dawn, keep=without_units)
+        if dawn.target.matrix_units:
+            found[UNITS] = load(model.graph, dawn)
+    return found
+
+
+def _whole(adapter: str | None, model: q8.Model, key: Key, results: Results, times: dict[str, float]) -> None:
+    """Adds the times of what a session takes without being asked, from numpy to numpy as well, says which target is
+    missed, and prints where the time goes."""
     rng = np.random.default_rng(0)
-    inputs = [rng.normal(0, 1, t.shape).astype(np.float32) for t in model.inputs.values()]
-    with q8.Session(model, device) as session:
+    inputs = tuple(rng.normal(0, 1, t.shape).astype(np.float32) for t in model.inputs.values())
+    with q8.Session(model, adapter) as session:
+        device = session.device
+        assert device is not None
+        on_dawn = device.engine.name == "dawn"
+        times = {INT8: times[UNITS if on_dawn and UNITS in times else DAWN if on_dawn else NATIVE], **times}
         spin(session, *inputs)
         times[WHOLE] = end_to_end(functools.partial(session, *inputs), 30 if key[1] == 1 else 10)
+        items = [inputs] * (100 if key[1] == 1 else 16)
+        times[MANY] = end_to_end(lambda: [None for _ in session.run_many(items)], 3) / len(items)
         results.add(key, **times)
         targets = TARGETS.get(key, ()) if TARGETS_OF in device.name else ()
         for column, target in zip((INT8, WHOLE), targets, strict=False):
             if target is not None and times[column] > target:
                 print(f"  MISSED: {column} {times[column]:.3f} ms, target {target} ms")
-        print(heaviest(session.time(*inputs)))
+        print(f"  {session.name}\n{heaviest(session.time(*inputs))}")
 
 
 def part_torch(options: Options, results: Results) -> None:
