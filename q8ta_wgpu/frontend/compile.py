@@ -9,12 +9,15 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 
 
-def compile(program: Any) -> Model:
+def compile(program: Any, int8_outputs: bool = False) -> Model:
     """Fuses an exported program into an int8 model.
 
     Args:
         program: torch.export.ExportedProgram of a PT2E-converted module (static int8 or uint8 activations, int8
             weights), from `q8ta_wgpu.quantize` or any other PT2E quantizer; or the converted module itself.
+        int8_outputs: whether results are given as the int8 (or int16) values the network ends with, a fourth of the
+            bytes to bring back, instead of the float32 they stand for: (value - zero) * scale, by the types of
+            `Model.outputs`. A result that was never rounded stays float32.
 
     Raises:
         UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named).
@@ -26,4 +29,11 @@ def compile(program: Any) -> Model:
     graph, structure = import_program(program)
     if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
         graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")
+    if int8_outputs:
+        made = {node.output: node for node in graph.nodes}
+        ends = (made.get(name) for name in graph.outputs)
+        graph.outputs = [
+            node.inputs[0] if node is not None and node.op == "dequantize" else name
+            for name, node in zip(graph.outputs, ends, strict=True)
+        ]
     return Model(run_passes(graph), structure)

@@ -35,6 +35,11 @@ class Model:
         """Type of every input by name, in order; one given as uint8 is an int8x4 that is 128 less (`graph.uint8`)."""
         return {name: self.graph.types[name] for name in self.graph.inputs}
 
+    @property
+    def outputs(self) -> list[TensorType]:
+        """Type of every output in order, with `q`, its scale and zero point, where it is int8 or int16."""
+        return [self.graph.types[name] for name in self.graph.outputs]
+
     def report(self) -> Report:
         """What runs in int8, what stays in float32 and why; print it."""
         return Report.of(self.graph)
