@@ -27,8 +27,9 @@ BACKENDS = tuple(os.environ.get("Q8TA_TEST_BACKENDS", "vulkan,opengl,swiftshader
 """Backends the kernel tests run on: Vulkan and OpenGL through wgpu-native, SwiftShader through Dawn. A machine without
 OpenGL compute (a headless NVIDIA one) leaves that out."""
 
-OPENED = {"swiftshader": "dawn:swiftshader"}
-"""What opens a backend, where that is not wgpu-native's adapter of this name."""
+OPENED = {"swiftshader": "dawn:swiftshader", "dawn": "dawn"}
+"""What opens a backend, where that is not wgpu-native's adapter of this name. `dawn` is Dawn's best adapter: on a GPU,
+with its matrix units."""
 
 SWIFTSHADER_CASES = 8
 """Of an operator's cases one in so many is for SwiftShader, from the first: two minutes of a core. All are fifteen."""
