@@ -59,17 +59,47 @@ TIMM = """
     vit_relpos_small_patch16_224 volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224
 """
 
-TRANSFORMERS = """
-    ViT DeiT Beit Dinov2 Swin Swinv2 Segformer DPT MobileViT ConvNext LevitForImageClassification PoolFormer Bert
-    DistilBert CLIPVision Siglip
-"""
-SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+VIT = {
+    "image_size": 64,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
+SWIN = {"image_size": 64, "embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+DPT = {
+    "num_hidden_layers": 4,
+    "backbone_out_indices": [0, 1, 2, 3],
+    "neck_hidden_sizes": [16, 16, 32, 32],
+    "fusion_hidden_size": 32,
+}
+DISTILLED = {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128}
+
+TRANSFORMERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    # family: configuration, network, options that make it small
+    "ViT": ("ViTConfig", "ViTModel", VIT),
+    "DeiT": ("DeiTConfig", "DeiTModel", VIT),
+    "Beit": ("BeitConfig", "BeitModel", VIT),
+    "Dinov2": ("Dinov2Config", "Dinov2Model", VIT),
+    "CLIPVision": ("CLIPVisionConfig", "CLIPVisionModel", VIT),
+    "Siglip": ("SiglipVisionConfig", "SiglipVisionModel", VIT),
+    "Swin": ("SwinConfig", "SwinModel", SWIN),
+    "Swinv2": ("Swinv2Config", "Swinv2Model", SWIN),
+    "Segformer": ("SegformerConfig", "SegformerForSemanticSegmentation", {}),
+    "DPT": ("DPTConfig", "DPTForDepthEstimation", {**VIT, **DPT}),
+    "MobileViT": ("MobileViTConfig", "MobileViTModel", {}),
+    "ConvNext": ("ConvNextConfig", "ConvNextModel", {}),
+    "Levit": ("LevitConfig", "LevitForImageClassification", {}),
+    "PoolFormer": ("PoolFormerConfig", "PoolFormerModel", {}),
+    "Bert": ("BertConfig", "BertModel", VIT),
+    "DistilBert": ("DistilBertConfig", "DistilBertModel", DISTILLED),
+}
 
 
 def names() -> list[str]:
     """Every architecture, as library:name."""
-    listed = {"torchvision": TORCHVISION, "timm": TIMM, "transformers": TRANSFORMERS}
-    return [f"{library}:{name}" for library, text in listed.items() for name in text.split()]
+    listed = {"torchvision": TORCHVISION.split(), "timm": TIMM.split(), "transformers": TRANSFORMERS}
+    return [f"{library}:{name}" for library, found in listed.items() for name in found]
 
 
 def _declared() -> Any:
@@ -115,24 +145,9 @@ def _transformers(name: str) -> Any:
         def forward(self, x: torch.Tensor) -> Any:
             return self.network(**{self.argument: x}, return_dict=False)[0]
 
-    text = name in ("Bert", "DistilBert")
-    family = name.removesuffix("ForImageClassification")
-    head = {"Segformer": "ForSemanticSegmentation", "DPT": "ForDepthEstimation"}.get(family, "Model")
-    if family in ("CLIPVision", "Siglip"):
-        family, head = {"CLIPVision": "CLIPVision", "Siglip": "SiglipVision"}[family], "Model"
-    config_type = getattr(transformers, f"{family}Config")
-    given = config_type().to_dict()
-    options: dict[str, Any] = {k: v for k, v in SMALL.items() if isinstance(given.get(k), int)}
-    if family == "DistilBert":
-        options = {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128}
-    if "image_size" in given and family not in ("Swin", "Swinv2", "Levit", "MobileViT"):
-        options["image_size"] = 64
-    if family == "DPT":
-        options |= {"backbone_out_indices": [0, 0, 1, 1], "neck_hidden_sizes": [16, 16, 32, 32]}
-        options |= {"fusion_hidden_size": 32, "image_size": 64}
-    config = config_type(**options, attn_implementation="eager")
-    network = getattr(transformers, f"{family}{'ForImageClassification' if family == 'Levit' else head}")(config)
-    return First(network, "inputs_embeds" if text else "pixel_values")
+    configuration, network, options = TRANSFORMERS[name]
+    config = getattr(transformers, configuration)(**options)
+    return First(getattr(transformers, network)(config), "inputs_embeds" if "Bert" in name else "pixel_values")
 
 
 BUILDERS: Mapping[str, Callable[[str], Any]] = {
