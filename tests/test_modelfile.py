@@ -208,8 +208,8 @@ def test_another_version(saved: bytes, tmp_path: Path) -> None:
     older = refused(forge(saved, lambda data, _: data.update(version=1, surprise=[1])), tmp_path)
     assert "format version 1" in older
     assert "compile the model again" in older
-    message = refused(forge(saved, lambda data, _: data.update(version=3, surprise=[1])), tmp_path)
-    assert "format version 3" in message
+    message = refused(forge(saved, lambda data, _: data.update(version=4, surprise=[1])), tmp_path)
+    assert "format version 4" in message
     assert "upgrade" in message
     assert "checksum" not in message
     for version in (0, -1, True, "1", None, 10**30):

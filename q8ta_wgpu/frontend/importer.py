@@ -177,6 +177,8 @@ class _Importer(GraphBuilder):
                 "export with fixed sizes and use model.reshape for others"
             )
         self.graph.inputs.append(node.name)
+        if value.dim() and not isinstance(value.shape[0], int):
+            self.graph.batched.add(node.name)
         shape = tuple(integer(d) for d in value.shape)
         if value.dtype == torch.uint8:
             self.graph.uint8.add(node.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -31,6 +32,7 @@ def quantize(
     calibration: Iterable[torch.Tensor | Sequence[torch.Tensor]],
     quantizer: TorchaoQuantizer | None = None,
     progress: bool = True,
+    dynamic_batch: bool = False,
 ) -> ExportedProgram:
     """Statically quantizes a float module with PT2E. Neither the module nor any tensor given is changed.
 
@@ -40,6 +42,8 @@ def quantize(
         calibration: representative inputs; each item is a tensor or a tuple of arguments. It is gone through once, and
             one item is held at a time.
         quantizer: any torchao PT2E quantizer; ours by default.
+        dynamic_batch: whether the first dimension of every input is a batch of any size; a session then takes the size
+            that arrives.
         progress: show a progress bar over the calibration items, on stderr if that is a terminal.
 
     Raises:
@@ -55,7 +59,8 @@ def quantize(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
-        float_graph = _exported(module, example)
+        traced, shapes = _batched(example) if dynamic_batch else (example, None)
+        float_graph = _exported(module, traced, shapes)
         fold_norms(float_graph)
         hide_norms(float_graph)
         prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
@@ -70,13 +75,22 @@ def quantize(
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         given.check_ranges(prepared)
         hide_norms(prepared)
-        return torch.export.export(convert_pt2e(prepared), example)
+        return torch.export.export(convert_pt2e(prepared), traced, dynamic_shapes=shapes)
 
 
-def _exported(module: torch.nn.Module, example: given.Tensors) -> GraphModule:
+def _batched(example: given.Tensors) -> tuple[given.Tensors, Any]:
+    """Inputs with a batch of at least two, since one would be traced as a fixed size, and torch's dynamic shapes."""
+    if any(x.dim() == 0 for x in example):
+        raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
+    batch = torch.export.Dim("batch")
+    traced = tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
+    return traced, tuple({0: batch} for _ in example)
+
+
+def _exported(module: torch.nn.Module, example: given.Tensors, shapes: Any) -> GraphModule:
     """The module's graph without in-place operators, with what depends on no input computed."""
     try:
-        program = torch.export.export(module, example)
+        program = torch.export.export(module, example, dynamic_shapes=shapes)
         if not all(is_plain(node) for node in program.graph.nodes):
             program = decomposed(program)
     except Exception as error:

@@ -176,6 +176,7 @@ class Graph:
         types: the type of every value: inputs, constants and node outputs.
         constants: numpy arrays of the constant values.
         uint8: int8x4 inputs that are given as uint8, at scale 1: the int8 is 128 less, the zero point -128.
+        batched: inputs whose first dimension is the batch, of any size.
         notes: what passes had to say (a node left in float and why), for the report.
     """
 
@@ -186,6 +187,7 @@ class Graph:
     constants: dict[str, Array] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     uint8: set[str] = field(default_factory=set)
+    batched: set[str] = field(default_factory=set)
 
     def call(self, node: Node) -> Call:
         """The call a node makes, with the types of its inputs and its output."""
@@ -229,6 +231,7 @@ class Graph:
             dict(self.constants),
             list(self.notes),
             set(self.uint8),
+            set(self.batched),
         )
 
     def given(self, name: str) -> np.dtype[Any]:

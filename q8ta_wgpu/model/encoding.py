@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 2
+VERSION = 3
 """Format version, raised with every change of what a file holds: a reader refuses files of any other."""
 
 MAX_PARTS = 1 << 18
@@ -50,6 +50,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "version": VERSION,
         "inputs": graph.inputs,
         "outputs": graph.outputs,
+        "batched": sorted(graph.batched),
         "structure": structure.tree,
         "notes": graph.notes,
         "values": {name: encode_type(name, t) for name, t in graph.types.items()},
@@ -87,7 +88,7 @@ def _parse(text: str) -> Any:
 
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    _known(data, ("version", "inputs", "outputs", "structure", "notes", "values", "nodes"), "the file")
+    _known(data, ("version", "inputs", "outputs", "batched", "structure", "notes", "values", "nodes"), "the file")
     values, nodes = _get(data, "values", dict, "the file"), _get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=_names(data, "inputs", "the file"),
@@ -95,6 +96,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         notes=[_text(note, "a note") for note in _get(data, "notes", list, "the file")],
         types={_name(name): _type(name, t) for name, t in values.items()},
         constants={_name(name): array for name, array in constants.items()},
+        batched=set(_names(data, "batched", "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
     )
     graph.nodes = [_node(item) for item in nodes]

@@ -54,6 +54,11 @@ class Model:
 
         return export_web(self, folder, target)
 
+    def rebatch(self, size: int) -> Model:
+        """The same model for another batch: the first dimension of every batched input."""
+        batched = self.graph.batched
+        return self.reshape(*((size, *t.shape[1:]) if name in batched else t.shape for name, t in self.inputs.items()))
+
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
         """The same model for inputs of other sizes: one shape per input, in order.
 

@@ -57,6 +57,9 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
     for name in graph.uint8:
         if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
             raise GraphError(f"{name} is given as uint8, so it must be an input alone, of scale 1 and zero point -128")
+    for name in graph.batched:
+        if name not in graph.inputs or not graph.types[name].shape:
+            raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")
     for name in graph.types:
         if name not in defined:
             raise GraphError(f"value {name} is neither input, constant nor the output of a node")

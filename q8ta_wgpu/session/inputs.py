@@ -27,6 +27,22 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
     return {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
 
 
+def batch_of(graph: Graph) -> int | None:
+    """The batch a graph is scheduled for; None where its inputs have no batch of any size."""
+    return next((graph.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
+
+
+def batch(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """The batch that all batched inputs given have; None where there is none, or none that fits a graph like this."""
+    if not graph.batched:
+        return None
+    given = named(graph, args, kwargs)
+    shapes = {name: np.shape(given[name]) for name in graph.batched}
+    sizes = {shape[0] if shape else 0 for shape in shapes.values()}
+    alike = all(shape[1:] == graph.types[name].shape[1:] for name, shape in shapes.items())
+    return sizes.pop() if len(sizes) == 1 and alike and 0 not in sizes else None
+
+
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What was given for every input of a graph, in order. Raises InputError where one is missing or too many."""
     names = graph.inputs

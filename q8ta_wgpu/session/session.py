@@ -23,7 +23,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
-from q8ta_wgpu.session.streaming import Computed, Pending, stream
+from q8ta_wgpu.session.streaming import Computed, Finished, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
 _PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
@@ -80,6 +80,9 @@ class Session:
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
     is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
 
+    A model compiled with a symbolic batch dimension takes batches of any size: calls, run_async and run_many schedule
+    it for each size that arrives, once, and keep program and weights on the device until the session is closed.
+
     Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
     context manager, or `close()`, to free device memory.
     """
@@ -93,7 +96,8 @@ class Session:
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._layouts = layouts
-        self._lock = threading.Lock()
+        self._lock, self._batches_lock = threading.Lock(), threading.Lock()
+        self._batches: dict[int, Session] = {}
         self._closed = False
         self.device: Device | None = None
         self.opening = Opening()
@@ -157,7 +161,7 @@ class Session:
 
         Raises InputError naming the input, what was expected and what was found; DeviceError if the device fails.
         """
-        return self._finish(self._start(args, kwargs).result())
+        return self._begin(args, kwargs).result()
 
     async def run_async(self, *args: Any, **kwargs: Any) -> Any:
         """A call that can be awaited under asyncio: the loop goes on while inputs are packed and the device works.
@@ -183,7 +187,24 @@ class Session:
             iterator = iter(items)
         except TypeError as error:
             raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
-        return stream(iterator, lambda item: self._start(*inputs.arguments(item)), self._finish)
+        return stream(iterator, lambda item: self._begin(*inputs.arguments(item)))
+
+    def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
+        """A run of this session, or of the one for the batch that arrives."""
+        session = self._for_batch(inputs.batch(self.model.graph, args, kwargs))
+        return Finished(session._start(args, kwargs), session._finish)
+
+    def _for_batch(self, size: int | None) -> Session:
+        """The session for a batch of this size: another one on the same device, made when it first arrives."""
+        if size is None or size == inputs.batch_of(self.model.graph):
+            return self
+        with self._batches_lock:
+            self._check_open()
+            if size not in self._batches:
+                device = self.device or "reference"
+                model = self.model.rebatch(size)
+                self._batches[size] = Session(model, device, self._layouts, tune=self.tuning is not None)
+            return self._batches[size]
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
@@ -261,10 +282,12 @@ class Session:
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
-        with self._lock:
+        with self._batches_lock, self._lock:
             if self._executor is not None and not self._closed:
                 self._executor.close()
             self._closed = True
+            for session in self._batches.values():
+                session.close()
 
     def __repr__(self) -> str:
         return f"Session({self.model!r}, {self.name!r})"

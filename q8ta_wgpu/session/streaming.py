@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from q8ta_wgpu.errors import Q8taError
@@ -22,6 +23,22 @@ class Pending(Protocol):
         """Nobody wants the result."""
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A run whose result is made of what it computed."""
+
+    run: Pending
+    finish: Callable[[Any], Any]
+
+    def result(self) -> Any:
+        """What `finish` makes of it."""
+        return self.finish(self.run.result())
+
+    def discard(self) -> None:
+        """Nobody wants the result."""
+        self.run.discard()
+
+
 class Computed:
     """What the reference computed at once, as a run that is over."""
 
@@ -36,8 +53,8 @@ class Computed:
         """Nothing is under way."""
 
 
-def stream(items: Iterator[Any], start: Callable[[Any], Pending], finish: Callable[[Any], Any]) -> Iterator[Any]:
-    """Yields `finish(run.result())` of `start(item)` for every item, in order, with up to IN_FLIGHT runs under way.
+def stream(items: Iterator[Any], start: Callable[[Any], Pending]) -> Iterator[Any]:
+    """Yields `start(item).result()` for every item, in order, with up to IN_FLIGHT runs under way.
 
     Items are taken only as runs are started. What goes wrong with an item, or in `items` itself, is raised when its
     turn comes: after the results of all items before it. Our own errors then say the item's number, from 0. Runs whose
@@ -65,7 +82,7 @@ def stream(items: Iterator[Any], start: Callable[[Any], Pending], finish: Callab
                 break
             number, run = runs.popleft()
             try:
-                outputs = finish(run.result())
+                outputs = run.result()
             except Q8taError as error:
                 raise _numbered(error, number) from error
             yield outputs

@@ -1,0 +1,45 @@
+"""Models with a symbolic batch dimension: scheduled for the batch that arrives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.runtime.device import Device
+from tests.test_upstream_defects import conv, data
+
+
+@pytest.fixture(scope="module")
+def model() -> q8.Model:
+    module = nn.Sequential(conv(3, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)).eval()
+    x = data(1, 3, 6, 7)
+    return q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False, dynamic_batch=True))
+
+
+def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:
+    """Each size is scheduled once and gives the reference's bytes, and those of its images one by one."""
+    model.save(tmp_path / "net.q8ta")
+    loaded = q8.load(tmp_path / "net.q8ta")
+    reference = q8.Session(loaded, "reference")
+    with q8.Session(loaded, vulkan) as session:
+        batches = [data(size, 3, 6, 7, seed=size).numpy() for size in (1, 3, 2, 3)]
+        found = [*map(session, batches[:2]), *session.run_many(batches[2:])]
+        assert sorted(session._batches) == [1, 3]
+    for x, y in zip(batches, found, strict=True):
+        assert int((y != reference(x)).sum()) == 0
+        np.testing.assert_array_equal(y, np.concatenate([reference(image[None]) for image in x]))
+
+
+def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
+    session = q8.Session(model, "reference")
+    for shape in ((0, 3, 6, 7), (2, 3, 6, 8), (3, 6, 7), ()):
+        with pytest.raises(q8.InputError, match="must have shape"):
+            session(np.zeros(shape, np.float32))
+    session(np.zeros((4, 3, 6, 7), np.float32))
+    session.close()
+    with pytest.raises(q8.InputError, match="was closed"):
+        session(np.zeros((4, 3, 6, 7), np.float32))
