@@ -15,13 +15,14 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape, canonical
-from q8ta_wgpu.ir.op import Attr, Op, Operand
+from q8ta_wgpu.ir.op import Attr, Op, Operand, dims
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
-from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product import gemm, weighted
 
 LONGEST = arithmetic.INT32_MAX // 255**2
 """Products of two differences of int8 whose sum cannot pass int32."""
@@ -103,6 +104,62 @@ def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
     return math.prod(rows) * -(-columns // 4), 1, 1
 
 
+TILES = {label: gemm.TILES[label] for label in ("64x64", "32x32")}
+MANY_GROUPS = 300
+"""Workgroups from which on the large tile keeps a large GPU busy, as in kernels/product/sgemm.py."""
+
+FEW_ROWS = 8
+"""Rows up to which a tile would be empty for the most part."""
+
+
+def _vectors(call: Call) -> int:
+    return -(-call.inputs[0].shape[-1] // 16)
+
+
+def _groups(tile: gemm.AnyTile, call: Call) -> int:
+    n, c, rows, columns = dims(call.output)
+    return n * c * tile.groups(rows, columns)
+
+
+def _preferred(call: Call, target: Target, label: str) -> bool:
+    large = _groups(TILES["64x64"], call) >= MANY_GROUPS
+    return target.shares_memory and dims(call.output)[2] > FEW_ROWS and label == ("64x64" if large else "32x32")
+
+
+def _tiled(label: str) -> Kernel:
+    tile = TILES[label]
+
+    def of(call: Call) -> gemm.AnyTile:
+        return tile.at_depth(_vectors(call))
+
+    def whole(call: Call) -> bool:
+        """Whether rows are whole vectors."""
+        return call.inputs[0].shape[-1] % 16 == 0
+
+    def source(call: Call) -> tuple[str, ...]:
+        kind = "whole" if whole(call) else "words"
+        sides = (f"a_vector=a_{kind}", f"b_vector=b_{kind}")
+        return "gemm_pairs", "dot", *sides, "sums_rows", "channel_quad=product_quad"
+
+    def params(call: Call) -> Params:
+        return {**_params(call), "steps": np.uint32(of(call).steps(_vectors(call)))}
+
+    return Kernel(
+        f"q8ta_matmul.tiled_{label}",
+        source,
+        (ONLY_4W,),
+        ONLY_4W | FLOAT,
+        preferred=lambda call, target: _preferred(call, target, label),
+        wide=lambda call: ("a", "b") if whole(call) else (),
+        params=params,
+        constants=lambda call: of(call).constants,
+        threads=lambda call, layout: (_groups(tile, call) * tile.threads, 1, 1),
+        turns=lambda call: tile.turns(_vectors(call)),
+        workgroup=(tile.threads, 1, 1),
+        cost=lambda call: _macs(call) / weighted.MACS_A_BYTE["tiled"],
+    )
+
+
 q8ta_matmul = Op(
     name="q8ta_matmul",
     operands=(Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,))),
@@ -110,6 +167,7 @@ q8ta_matmul = Op(
     reference=_reference,
     schema={"multiplier": Attr("float", low=0, high=3.4e38), "epilogue": epilogue.EPILOGUE},
     kernels=(
+        *(_tiled(label) for label in TILES),
         Kernel(
             "q8ta_matmul",
             ("q8ta_matmul", "dot", "direct", "sums_rows", "channel_quad=product_quad"),

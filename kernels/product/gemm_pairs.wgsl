@@ -1,0 +1,152 @@
+// Products of two int8 activations, tiled twice: ab[m, n] = sum over k of a[m, k] * b[n, k], for each batch of matrices whose
+// rows lie along k. The tiles are those of gemm.wgsl, where b would be constant and packed. A workgroup makes TILE_M rows x
+// TILE_N columns of one matrix; k counts vectors of 16 int8, of which a step brings STEP to workgroup memory while the next
+// are already under way. What lies past the depth is 0 on both sides. Who loads a row also adds up its elements, for the
+// zero points. Linked: the constants in capitals; a_vector and b_vector; product_quad; the stages of an epilogue.
+
+const THREADS = THREADS_M * THREADS_N;
+const TILE_M = THREADS_M * ROWS;
+const TILE_N = THREADS_N * QUADS * 4u;
+const LOADS_A = STEP * TILE_M / THREADS;
+const LOADS_B = STEP * TILE_N / THREADS;
+const ONES = vec4<u32>(0x01010101u);
+
+var<workgroup> a_tile: array<array<array<vec4<u32>, THREADS_M>, ROWS>, STEP>;
+var<workgroup> b_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, STEP>;
+var<workgroup> a_sums: array<array<i32, STEP>, TILE_M>;
+var<workgroup> b_sums: array<array<i32, STEP>, TILE_N>;
+
+// Rows are mixed so that neither the stores along k nor the loads along m hit one memory bank twice.
+fn mixed(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
+
+// The first word of a batch's matrix; batch dimensions of extent 1 are read at 0.
+fn matrix_of(batch: u32, dims: vec4<u32>) -> u32 {
+  let outer = min(batch / params.y_dims.y, dims.x - 1u);
+  let inner = min(batch % params.y_dims.y, dims.y - 1u);
+  return (outer * dims.y + inner) * dims.z * quads(dims.w);
+}
+
+// All bits of the elements of vector k of a row that lie before the depth.
+fn before_depth(k: u32) -> vec4<u32> {
+  let left = vec4<i32>(i32(params.a_dims.w) - i32(16u * k)) - vec4<i32>(0, 4, 8, 12);
+  let bits = vec4<u32>(0xffffffffu) >> vec4<u32>(8 * (4 - clamp(left, vec4<i32>(1), vec4<i32>(4))));
+  return select(bits, vec4<u32>(0u), left <= vec4<i32>(0));
+}
+
+fn a_words(row: u32, k: u32) -> vec4<u32> {
+  let at = row + 4u * k;
+  return vec4<u32>(a[at], a[at + 1u], a[at + 2u], a[at + 3u]) & before_depth(k);
+}
+
+fn b_words(row: u32, k: u32) -> vec4<u32> {
+  let at = row + 4u * k;
+  return vec4<u32>(b[at], b[at + 1u], b[at + 2u], b[at + 3u]) & before_depth(k);
+}
+
+// The same where rows are whole vectors.
+fn a_whole(row: u32, k: u32) -> vec4<u32> { return a[row / 4u + k] & before_depth(k); }
+fn b_whole(row: u32, k: u32) -> vec4<u32> { return b[row / 4u + k] & before_depth(k); }
+
+fn sum_of_bytes(v: vec4<u32>) -> i32 {
+  return dot4(v.x, ONES.x) + dot4(v.y, ONES.x) + dot4(v.z, ONES.x) + dot4(v.w, ONES.x);
+}
+
+fn sum_of_row(parts: array<i32, STEP>) -> i32 {
+  var sum = 0;
+  for (var s = 0u; s < STEP; s++) { sum += parts[s]; }
+  return sum;
+}
+
+@compute @workgroup_size(THREADS)
+fn main(@builtin(local_invocation_index) t: u32,
+        @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(num_workgroups) groups: vec3<u32>) {
+  let rows = params.y_dims.z;
+  let columns = params.y_dims.w;
+  let column_tiles = (columns + TILE_N - 1u) / TILE_N;
+  let row_tiles = (rows + TILE_M - 1u) / TILE_M;
+  let index = group.y * groups.x + group.x;
+  let batch = index / (row_tiles * column_tiles);
+  if (batch >= params.y_dims.x * params.y_dims.y) { return; }
+  let first_m = index / column_tiles % row_tiles * TILE_M;
+  let first_n = index % column_tiles * TILE_N;
+  let row_words = quads(params.a_dims.w);
+  let tm = t / THREADS_N;
+  let tn = t % THREADS_N;
+
+  let k_lane = t % STEP;
+  let lane_row = t / STEP;
+  var a_rows: array<u32, LOADS_A>;
+  for (var i = 0u; i < LOADS_A; i++) {
+    let m = min(first_m + lane_row + i * (THREADS / STEP), rows - 1u);
+    a_rows[i] = matrix_of(batch, params.a_dims) + m * row_words;
+  }
+  var b_rows: array<u32, LOADS_B>;
+  for (var i = 0u; i < LOADS_B; i++) {
+    let n = min(first_n + lane_row + i * (THREADS / STEP), columns - 1u);
+    b_rows[i] = matrix_of(batch, params.b_dims) + n * row_words;
+  }
+  var next_a: array<vec4<u32>, LOADS_A>;
+  var next_b: array<vec4<u32>, LOADS_B>;
+  for (var i = 0u; i < LOADS_A; i++) { next_a[i] = a_vector(a_rows[i], k_lane); }
+  for (var i = 0u; i < LOADS_B; i++) { next_b[i] = b_vector(b_rows[i], k_lane); }
+
+  var acc: array<vec4<i32>, ROWS * QUADS>;
+  var a_parts: array<i32, LOADS_A>;
+  var b_parts: array<i32, LOADS_B>;
+  for (var step = 0u; step < params.steps; step++) {
+    for (var i = 0u; i < LOADS_A; i++) {
+      let m = lane_row + i * (THREADS / STEP);
+      a_tile[k_lane][m / THREADS_M][mixed(m % THREADS_M, k_lane)] = next_a[i];
+      a_parts[i] += sum_of_bytes(next_a[i]);
+    }
+    for (var i = 0u; i < LOADS_B; i++) {
+      let n = lane_row + i * (THREADS / STEP);
+      b_tile[k_lane][n / (4u * THREADS_N) * 4u + n % 4u][n / 4u % THREADS_N] = next_b[i];
+      b_parts[i] += sum_of_bytes(next_b[i]);
+    }
+    workgroupBarrier();
+    if (step + 1u < params.steps) {
+      let k = (step + 1u) * STEP + k_lane;
+      for (var i = 0u; i < LOADS_A; i++) { next_a[i] = a_vector(a_rows[i], k); }
+      for (var i = 0u; i < LOADS_B; i++) { next_b[i] = b_vector(b_rows[i], k); }
+    }
+    for (var s = 0u; s < STEP; s++) {
+      var row: array<vec4<u32>, ROWS>;
+      for (var i = 0u; i < ROWS; i++) { row[i] = a_tile[s][i][mixed(tm, s)]; }
+      for (var q = 0u; q < QUADS; q++) {
+        let b0 = b_tile[s][q * 4u][tn];
+        let b1 = b_tile[s][q * 4u + 1u][tn];
+        let b2 = b_tile[s][q * 4u + 2u][tn];
+        let b3 = b_tile[s][q * 4u + 3u][tn];
+        for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = dot_quad(acc[i * QUADS + q], row[i], b0, b1, b2, b3); }
+      }
+    }
+    workgroupBarrier();
+  }
+
+  for (var i = 0u; i < LOADS_A; i++) { a_sums[lane_row + i * (THREADS / STEP)][k_lane] = a_parts[i]; }
+  for (var i = 0u; i < LOADS_B; i++) { b_sums[lane_row + i * (THREADS / STEP)][k_lane] = b_parts[i]; }
+  workgroupBarrier();
+  // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl.
+  for (var q = 0u; q < QUADS; q++) {
+    let column = (q * THREADS_N + tn) * 4u;
+    let quad = first_n / 4u + q * THREADS_N + tn;
+    let sums = vec4<i32>(
+      sum_of_row(b_sums[column]), sum_of_row(b_sums[column + 1u]),
+      sum_of_row(b_sums[column + 2u]), sum_of_row(b_sums[column + 3u]));
+    let channel = channel_quad(quad);
+    for (var i = 0u; i < ROWS; i++) {
+      let sum = without_zeros(acc[i * QUADS + q], sum_of_row(a_sums[tm + i * THREADS_M]), sums, params.a_dims.w);
+      acc[i * QUADS + q] = quad_value(sum, channel, residual_of(batch * rows + first_m + tm + i * THREADS_M, quad));
+    }
+  }
+  for (var q = 0u; q < QUADS; q++) {
+    let quad = first_n / 4u + q * THREADS_N + tn;
+    let places = quad_places(quad);
+    for (var i = 0u; i < ROWS; i++) {
+      let m = first_m + tm + i * THREADS_M;
+      if (m < rows && quad < params.quads) { store_value(acc[i * QUADS + q], batch * rows + m, quad, places); }
+    }
+  }
+}
