@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_mistake_while_a_program_is_loaded(vulkan: Device, monkeypatch: pytest
         made.append(original(self, size, usage))
         return made[-1]
 
-    def mistake(self: Executor, dispatch: Any) -> Any:
+    def mistake(self: Executor, dispatch: Any, pipeline: Any) -> Any:
         raise IndexError("list index out of range")
 
     monkeypatch.setattr(Executor, "_buffer", noted)
@@ -194,6 +195,29 @@ def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pyt
         assert handles.mapping == before
         monkeypatch.undo()
         opened(small_input())
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_pipelines_compile_at_a_time(threads: int, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, each once, and an error is that of its kernel; what compiled before it stays."""
+    other = Device(vulkan.wgpu)
+    monkeypatch.setattr(other.engine, "compilers", lambda device: threads)
+    original, used = Device._compile, set()
+
+    def compiling(self: Device, text: str, buffers: int) -> devices.Pipeline:
+        used.add(threading.current_thread().name.partition("_")[0])
+        return original(self, text, buffers)
+
+    monkeypatch.setattr(Device, "_compile", compiling)
+    texts = [with_words(f"{threads} at a time, {i % 4}") for i in range(6)]
+    found = list(other.pipelines([(text, 2) for text in texts]))
+    assert found[:2] == found[4:] and len(set(found)) == 4
+    assert [other.pipeline(text, 2) for text in texts] == found
+    assert used == ({"compiling"} if threads > 1 else {"MainThread"})
+    broken = [(texts[0], 2), ("// broken\nfn main( {", 2), (with_words(f"{threads} at a time, last"), 2)]
+    with pytest.raises(DeviceError, match="could not compile kernel broken"):
+        list(other.pipelines(broken))
+    assert other.pipeline(texts[0], 2) is found[0]
 
 
 def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:

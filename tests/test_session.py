@@ -320,6 +320,16 @@ def test_use_after_close(where: str) -> None:
         opened.time(small_input())
 
 
+@pytest.mark.parametrize("where", ["vulkan", "reference"])
+def test_warm_up(where: str) -> None:
+    """A call whose result nobody sees, on zeros of the dtype that is given."""
+    with Session(MODEL, where) as opened:
+        opened.warm_up()
+        close_to(opened(small_input()))
+    with pytest.raises(InputError, match="closed"):
+        opened.warm_up()
+
+
 def test_a_closed_program_is_never_submitted(vulkan: Device) -> None:
     """wgpu-native would end the process."""
     executor = Executor(harness.program_of(MODEL.graph, vulkan.target), vulkan)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,13 +81,30 @@ class Device:
         Compiled once as long as somebody holds it, or it is among the RECENT_PIPELINES last asked for. Raises
         DeviceError with the driver's words if it does not compile.
         """
-        with self.lock:
-            found = self._held.get(text) or self._compile(text, buffers)
-            self._held[text] = self._recent[text] = found
-            self._recent.move_to_end(text)
-            if len(self._recent) > RECENT_PIPELINES:
-                self._recent.popitem(last=False)
-            return found
+        (found,) = self.pipelines([(text, buffers)])
+        return found
+
+    def pipelines(self, wanted: Sequence[tuple[str, int]]) -> Generator[Pipeline]:
+        """`pipeline` of many modules, in order: those that are missing compile at a time, in as many threads as the
+        engine allows. Take them by one thread, to the end or to the first error."""
+        known = {text: self._held.get(text) for text, _ in wanted}
+        missing = {text: buffers for text, buffers in wanted if known[text] is None}
+        threads = min(self.engine.compilers(self.wgpu), len(missing))
+        with self.lock, contextlib.ExitStack() as pools:
+            compiled: dict[str, Future[Pipeline]] = {}
+            if threads > 1:
+                for buffers in missing.values():
+                    self._layout(buffers)  # made here, where nobody else makes one
+                pool = ThreadPoolExecutor(threads, "compiling")
+                pools.callback(pool.shutdown, cancel_futures=True)
+                compiled = {text: pool.submit(self._compile, text, buffers) for text, buffers in missing.items()}
+            for text, buffers in wanted:
+                found = known[text] or (compiled[text].result() if compiled else self._compile(text, buffers))
+                known[text] = self._held[text] = self._recent[text] = found
+                self._recent.move_to_end(text)
+                if len(self._recent) > RECENT_PIPELINES:
+                    self._recent.popitem(last=False)
+                yield found
 
     def _compile(self, text: str, buffers: int) -> Pipeline:
         label = text.split("\n", 1)[0].removeprefix("// ")

@@ -124,6 +124,10 @@ class Engine:
         """Gives up command buffers that nobody will submit, of a device that works, before the buffers they use
         are destroyed."""
 
+    def compilers(self, device: Any) -> int:
+        """How many threads may compile pipelines for a device at a time."""
+        return 1
+
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
         """The int8 products that an adapter says its matrix units compute: none where the engine has no way to them."""
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,10 +72,11 @@ class Executor:
                 self._constants = [self._upload(c, STORAGE) for c in program.constants]
                 self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
                 self._steps: list[Step] = []
-                with bar("compiling") as update:
-                    for i, dispatch in enumerate(program.dispatches):
+                pipelines = device.pipelines([(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches])
+                with bar("compiling") as update, contextlib.closing(pipelines):
+                    for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
                         update(i, len(program.dispatches), dispatch.kernel)
-                        self._steps.append(self._bind(dispatch))
+                        self._steps.append(self._bind(dispatch, pipeline))
                 copies = [
                     (self.buffer(port.buffer), _aligned(port.size), offset)
                     for port, offset in zip(program.outputs, self._offsets, strict=True)
@@ -114,12 +116,11 @@ class Executor:
             self._staged -= 1
             staging.buffer.destroy()
 
-    def _bind(self, dispatch: Dispatch) -> Step:
+    def _bind(self, dispatch: Dispatch, pipeline: Pipeline) -> Step:
         if max(dispatch.grid) > (limit := self.device.target.workgroups):
             raise DeviceError(
                 f"{dispatch.kernel} for {dispatch.value} needs a grid of {dispatch.grid}, the limit is {limit}"
             )
-        pipeline = self.device.pipeline(self.program.shaders[dispatch.shader], len(dispatch.buffers))
         self._pipelines.append(pipeline)
         offset, size = dispatch.uniform
         uniform = {"buffer": self._uniforms, "offset": offset, "size": size}

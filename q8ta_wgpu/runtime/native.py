@@ -6,6 +6,7 @@ What is private to a version of wgpu-py has a form in WebGPU's own terms for whe
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -123,6 +124,10 @@ class WgpuNative(Engine):
         except (ImportError, AttributeError):  # another version of wgpu-py
             return super().create_module(device, label, code)
         return api.GPUShaderModule(label, create(internal, descriptor, checks), device)
+
+    def compilers(self, device: Any) -> int:
+        """One a processor; on OpenGL, whose context one thread holds, one."""
+        return 1 if self.locks(device)[0] is OPENGL else os.cpu_count() or 1
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
         """Submits them, or nothing. wgpu-native keeps a finished command buffer that was never submitted for as long as

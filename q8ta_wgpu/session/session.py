@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError, shown
@@ -279,6 +280,11 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise InputError("this session was closed; make a new Session(model)")
+
+    def warm_up(self) -> None:
+        """Runs the model once on zeros: what drivers, caches and clocks put off until then is not part of the next
+        call. Raises DeviceError if the device fails."""
+        self(*(np.zeros(t.shape, self.model.graph.given(name)) for name, t in self.model.inputs.items()))
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
