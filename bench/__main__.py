@@ -42,6 +42,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_zoo",
         "architectures of torchvision, timm and transformers, into docs/zoo.md (needs the extra zoo)",
     ),
+    "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
     "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),

@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime import engines, kept
 from q8ta_wgpu.runtime.device import Device, Pipeline, open_device
 from tests.small import small_model
 
@@ -61,6 +61,15 @@ def _one_torch_thread() -> None:
     except ModuleNotFoundError:
         return
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What probes find is kept in a folder of this run alone."""
+    empty = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kept, "folder", lambda: empty)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

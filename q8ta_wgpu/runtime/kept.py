@@ -1,0 +1,120 @@
+"""What was found out about an adapter, in the user's cache folder: one JSON file for each adapter, driver and engine.
+
+Files are replaced as a whole, never written in place, so that a process that stops halfway or two that write at once
+leave a valid one. What cannot be read or written is found out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+MAX_BYTES = 1 << 16
+
+
+def folder() -> Path:
+    """The platform's folder for caches of this library. Raises RuntimeError where the user has no home."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA", "")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "q8ta_wgpu" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "q8ta_wgpu"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "q8ta_wgpu"
+
+
+def identity(info: Mapping[str, Any]) -> dict[str, str]:
+    """What a measurement depends on beside the kernel, from a device's info."""
+    names = ("device", "backend_type", "description", "vendor", "vendor_id", "device_id", "engine")
+    return {name: str(info.get(name, "")) for name in names}
+
+
+def file_name(kind: str, adapter: Mapping[str, str]) -> str:
+    """Of what is kept for an adapter, by its identity."""
+    digest = hashlib.blake2b(json.dumps(adapter, sort_keys=True).encode(), digest_size=6).hexdigest()
+    name = re.sub(r"[^A-Za-z0-9]+", "-", f"{adapter['device']} {adapter['backend_type']}").strip("-")[:80]
+    return f"{kind}-{name}-{digest}.json"
+
+
+def read(path: Path, most: int) -> tuple[Any, str]:
+    """The JSON of a file, and what is wrong with it: None and nothing where there is none."""
+    try:
+        # Without waiting: a pipe has nobody who writes.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None, "it is no regular file"
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"it cannot be read ({error.strerror or error})"
+    if len(data) > most:
+        return None, f"it is larger than {most} bytes"
+    try:
+        return json.loads(data), ""
+    except (ValueError, RecursionError):
+        return None, "it is not JSON"
+
+
+def replace(path: Path, text: str) -> None:
+    """Makes a file hold a text, or leaves it as it was. Raises OSError where that fails."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            temporary = file.name
+            file.write(text)
+        Path(temporary).replace(path)
+    except OSError:
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        raise
+
+
+def digest(*parts: str | bytes) -> str:
+    """The key of a finding: of all that it depends on beside the adapter, such as the probe's own text."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        found.update(len(data).to_bytes(8, "little") + data)
+    return found.hexdigest()
+
+
+def recall(info: Mapping[str, Any], key: str) -> Any:
+    """What was kept by this key for an adapter, by its `Device.info`; None where nothing was."""
+    return _findings(info)[1].get(key)
+
+
+def keep(info: Mapping[str, Any], key: str, found: Any) -> None:
+    """Keeps what JSON can hold, where there is a place for it. An adapter that does not say which driver it has may
+    have another one tomorrow: of it nothing is kept."""
+    path, findings = _findings(info)
+    if path is None or not info.get("description"):
+        return
+    content = {"format": FORMAT, "adapter": identity(info), "found": {**findings, key: found}}
+    with contextlib.suppress(OSError):
+        replace(path, json.dumps(content, indent=0))
+
+
+def _findings(info: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    adapter = identity(info)
+    try:
+        path = folder() / file_name("probe", adapter)
+    except RuntimeError:
+        return None, {}
+    content, _ = read(path, MAX_BYTES)
+    if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("adapter") != adapter:
+        return path, {}
+    found = content.get("found")
+    return path, found if isinstance(found, dict) else {}

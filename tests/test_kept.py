@@ -1,0 +1,99 @@
+"""What probes find is kept for an adapter, its driver and its engine: only what a probe passed, by the probe's text."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from q8ta_wgpu.program import link
+from q8ta_wgpu.runtime import kept, probe
+from q8ta_wgpu.runtime.device import Device
+
+INFO = {"device": "a card", "backend_type": "Vulkan", "description": "driver 1.2", "engine": "wgpu 0.32"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(kept, "folder", lambda: tmp_path / "caches")
+    return tmp_path / "caches"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The first lines of the probes that run."""
+    ran: list[str] = []
+    original = probe._run
+
+    def run(device: Device, text: str, *rest: Any) -> Any:
+        ran.append(text.split("\n", 1)[0])
+        return original(device, text, *rest)
+
+    monkeypatch.setattr(probe, "_run", run)
+    return ran
+
+
+def test_probes_run_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = counted(monkeypatch)
+    first = (probe.contract(vulkan), probe.loop_turns(vulkan), probe.dot_rates(vulkan, 0.001))
+    assert len(ran) >= 4
+    ran.clear()
+    assert (probe.contract(vulkan), probe.loop_turns(vulkan), probe.dot_rates(vulkan, 0.001)) == first
+    assert ran == []
+
+
+def test_another_probe_is_run(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is of one text: arithmetic that changes is looked at again, and what is wrong is never kept."""
+    assert probe.contract(vulkan) == ""
+    complete = link.complete
+    good, bad = "f32(acc) * multiplier", "f32(acc & -2) * multiplier"
+    monkeypatch.setattr(link, "complete", lambda text: complete(text).replace(good, bad))
+    ran = counted(monkeypatch)
+    for _ in range(2):
+        assert "accumulator" in probe.contract(vulkan)
+    assert len(ran) == 2
+
+
+def test_adapters_drivers_and_engines_are_apart() -> None:
+    kept.keep(INFO, "contract", True)
+    assert kept.recall(INFO, "contract") is True
+    for name in INFO:
+        assert kept.recall({**INFO, name: "other"}, "contract") is None
+    nameless = {**INFO, "description": ""}
+    kept.keep(nameless, "contract", True)
+    assert kept.recall(nameless, "contract") is None, "a driver that does not say which it is"
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "{}", '{"format": 1}', "\x00", "[" * 10**5])
+def test_a_damaged_file_is_empty(content: str, folder: Path) -> None:
+    kept.keep(INFO, "contract", True)
+    (path,) = folder.iterdir()
+    whole = json.loads(path.read_text())
+    path.write_text(content)
+    assert kept.recall(INFO, "contract") is None
+    changes: tuple[dict[str, Any], ...] = ({"found": []}, {"adapter": {}}, {"format": 2})
+    for changed in changes:
+        path.write_text(json.dumps({**whole, **changed}))
+        assert kept.recall(INFO, "contract") is None
+    kept.keep(INFO, "contract", True)
+    assert kept.recall(INFO, "contract") is True
+
+
+def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
+    rates = probe.dot_rates(vulkan, 0.001)
+    (path,) = folder.iterdir()
+    whole = json.loads(path.read_text())
+    for wrong in ([1.0], ["1", "2"], [0.0, 1.0], "fast", None):
+        found = {key: wrong for key in whole["found"]}
+        path.write_text(json.dumps({**whole, "found": found}))
+        assert min(probe.dot_rates(vulkan, 0.001).packed, rates.packed) > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs permissions of Unix")
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(kept, "folder", lambda: tmp_path / "file" / "caches")
+    kept.keep(INFO, "contract", True)
+    assert kept.recall(INFO, "contract") is None
