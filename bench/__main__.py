@@ -36,6 +36,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
     "engines": ("engines", "part_engines", "bytes of every kernel by every engine, Node and Chromium; docs/kernels.md"),
+    "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",

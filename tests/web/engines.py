@@ -165,13 +165,14 @@ def missing_chromium() -> str:
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    requested: list[str]
-
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")
+        # Isolated pages have shared memory, and so threads.
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
         super().end_headers()
 
 

@@ -1,0 +1,138 @@
+"""q8ta.js beside onnxruntime-web in one page of Chromium: its WebGPU and its WASM provider, int8, same network and input.
+
+Networks are quantized for onnxruntime by its own static quantization (QDQ, int8, weights by channel) from the same
+torch module and calibration. Needs torch, `pip install onnx onnxscript onnxruntime`, and where `.ci/browser` puts its
+packages `npm install onnxruntime-web`. Runs are timed in turns, from typed array to typed array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import q8ta_wgpu as q8
+from bench.options import Options
+from q8ta_wgpu.ir.graph import Array
+
+Made = tuple[Callable[[], Any], tuple[int, ...]]
+
+_CODE = """
+    const ort = await import(`${given.url}ort/ort.all.min.mjs`);
+    const q8ta = await import(`${given.url}${given.name}/q8ta.js`);
+    ort.env.wasm.wasmPaths = `${given.url}ort/`;
+    ort.env.logLevel = "error";
+    const read = async (file) => await (await fetch(`${given.url}${given.name}/${file}`)).arrayBuffer();
+    const x = new Float32Array(await read("x.bin")), found = { threads: crossOriginIsolated }, runs = {};
+    const net = await q8ta.load(`${given.url}${given.name}`);
+    runs["q8ta.js"] = async () => Object.values({ y: await net.run(x) })[0];
+    for (const provider of ["webgpu", "wasm"]) {
+        try {
+            const model = new Uint8Array(await read("int8.onnx"));
+            const session = await ort.InferenceSession.create(model, { executionProviders: [provider] });
+            const feeds = () => ({ [session.inputNames[0]]: new ort.Tensor("float32", x, given.shape) });
+            runs[provider] = async () => (await session.run(feeds()))[session.outputNames[0]].data;
+        } catch (error) {
+            found[provider] = String(error).slice(0, 300);
+        }
+    }
+    const first = {}, times = Object.fromEntries(Object.keys(runs).map((name) => [name, []]));
+    for (const [name, run] of Object.entries(runs)) {
+        try {
+            first[name] = Array.from((await run()).slice(0, 2000));
+        } catch (error) {
+            found[name] = String(error).slice(0, 300);
+            delete runs[name];
+        }
+    }
+    for (let i = 0; i < given.repeats; i++) {
+        for (const [name, run] of Object.entries(runs)) {
+            const start = performance.now();
+            await run();
+            times[name].push(performance.now() - start);
+        }
+    }
+    net.destroy();
+    return { ...found, adapter: net.adapter, times, first };
+"""
+
+
+def networks() -> dict[str, Made]:
+    """The demo's network on a small picture, and MobileNetV2 at its own size."""
+    from demo.network import trained
+    from tests.networks import mobilenet_v2
+
+    return {"demo": (trained, (1, 1, 48, 64)), "mobilenet_v2": (mobilenet_v2, (1, 3, 224, 224))}
+
+
+def part_web(options: Options) -> None:
+    """Prints medians in milliseconds, and how far results are from the float network's."""
+    from tests.web import engines as web
+
+    package = web.PACKAGES / "node_modules" / "onnxruntime-web" / "dist"
+    if lacking := web.missing_chromium() or ("" if package.is_dir() else f"npm's onnxruntime-web in {web.PACKAGES}"):
+        sys.exit(f"{lacking} is missing: .ci/browser installs what the tests need, npm the rest")
+    with tempfile.TemporaryDirectory() as name, contextlib.closing(web.Chromium()) as chromium:
+        folder = Path(name)
+        (folder / "blank.html").write_text("<!doctype html><title>blank</title>")
+        shutil.copytree(package, folder / "ort", ignore=shutil.ignore_patterns("*.map", "*.js"))
+        with web.served(folder) as url:
+            chromium.driver.set_script_timeout(580)
+            for title, (factory, shape) in networks().items():
+                if options.names and title not in options.names:
+                    continue
+                expected = _written(factory(), shape, folder / title)
+                chromium.driver.get(f"{url}blank.html")
+                found = chromium.run(_CODE, url=url, name=title, shape=shape, repeats=min(options.count, 5))
+                print(f"{title} {list(shape)} on {found['adapter']}")
+                for run in ("q8ta.js", "webgpu", "wasm"):
+                    if run in found:
+                        print(f"  {run:<8} fails: {found[run]}")
+                        continue
+                    error = np.abs(np.array(found["first"][run]) - expected[: len(found["first"][run])]).mean()
+                    ms = float(np.median(found["times"][run]))
+                    print(f"  {run:<8} {ms:9.1f} ms, mean error {error / np.abs(expected).mean():.4f}", flush=True)
+                print(json.dumps({title: found["times"]}))
+
+
+def _written(module: Any, shape: tuple[int, ...], folder: Path) -> Array:
+    """A network's export for q8ta.js and for onnxruntime, an input, and what the float network makes of it, flat."""
+    import torch
+    from onnxruntime import quantization  # type: ignore[import-not-found, unused-ignore]
+
+    from tests.networks import example_input
+
+    batches = [example_input(shape, seed) for seed in range(3)]
+    if shape[1] == 1:  # luma
+        batches = [(x - x.min()) / (x.max() - x.min()) for x in batches]
+    x, *calibration = batches
+    q8.compile(q8.quantize(module, (x,), calibration=calibration, progress=False)).export_web(folder)
+    (folder / "x.bin").write_bytes(x.numpy().tobytes())
+    torch.onnx.export(module, (x,), str(folder / "float.onnx"), dynamo=False, input_names=["x"], output_names=["y"])
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            self.left = iter([{"x": batch.numpy()} for batch in calibration])
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    quantization.quantize_static(
+        str(folder / "float.onnx"),
+        str(folder / "int8.onnx"),
+        Reader(),
+        quant_format=quantization.QuantFormat.QDQ,
+        activation_type=quantization.QuantType.QInt8,
+        weight_type=quantization.QuantType.QInt8,
+        per_channel=True,
+    )
+    with torch.no_grad():
+        found: Array = module(x).numpy().reshape(-1)
+    return found
