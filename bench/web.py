@@ -1,4 +1,4 @@
-"""q8ta.js beside onnxruntime-web in one page of Chromium: its WebGPU and its WASM provider, int8, same network and input.
+"""q8ta.js beside onnxruntime-web, by WebGPU and by WASM, in one page of Chromium: int8, the same network and input.
 
 Networks are quantized for onnxruntime by its own static quantization (QDQ, int8, weights by channel) from the same
 torch module and calibration. Needs torch, `pip install onnx onnxscript onnxruntime`, and where `.ci/browser` puts its
