@@ -165,7 +165,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    late = {"torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama", "matplotlib"}
+    late = {"asyncio", "torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama", "matplotlib"}
     code = f"import sys, q8ta_wgpu.__main__ as m; m.parser(); print(sorted({late} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60

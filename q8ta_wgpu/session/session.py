@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 import time
@@ -171,6 +170,8 @@ class Session:
         change an input array before its call has finished. Cancelling stops the waiting, not the device. Raises as a
         call does.
         """
+        import asyncio  # a tenth of the time that importing this package takes
+
         return await asyncio.to_thread(self, *args, **kwargs)
 
     def run_many(self, items: Iterable[Any]) -> Iterator[Any]:
