@@ -44,6 +44,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "architectures of torchvision, timm and transformers, into docs/zoo.md (needs the extra zoo)",
     ),
     "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),
+    "peers": ("peers", "part_peers", "the same networks in other int8 runtimes, as far as they are installed"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
     "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
@@ -72,7 +73,7 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("save", "plot", "zoo", "engines", "web"):
+        if name not in ("engines", "peers", "plot", "save", "web", "zoo"):
             print(options.device.name)
         part(options, results) if name in ("networks", "torch") else part(options)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

@@ -64,14 +64,18 @@ def test_beside_ncnn(
     benchmark: BenchmarkFixture, name: str, vulkan: Device, ncnn_version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ncnn's results, its own quantization included, point where torch's do: all engines do the same work."""
-    from bench.ncnn_net import NcnnNet
+    from bench.ncnn_net import NcnnNet, convert
 
     module, x = NETWORKS[name].factory(), example_input(NETWORKS[name].shape)
     program = q8.quantize(module, (x,), calibration=[x], progress=False)
     int8 = q8.Session(q8.compile(program), vulkan)
     float32 = q8.Session(q8.compile(torch.export.export(module, (x,))), vulkan)
     engines: dict[str, Engine] = {OURS: int8, OURS_FLOAT: float32, TORCH: lambda a: _torch(module, a)}
-    engines |= {label: NcnnNet(module, x, *options) for label, options in NCNN.items()}
+    threads = torch.get_num_threads()
+    engines |= {
+        label: NcnnNet(*convert(module, x, quantized), half, threads=threads)
+        for label, (quantized, half) in NCNN.items()
+    }
     image = x.numpy()
     expected = engines[TORCH](image)
     taken: dict[str, list[float]] = {label: [] for label in engines}

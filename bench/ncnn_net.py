@@ -216,34 +216,34 @@ def _parameter(key: int, value: int | float | list[float]) -> str:
 
 
 class NcnnNet:
-    """A network on ncnn's Vulkan device, called like a function: one image in, one result out, both numpy.
+    """A network in ncnn, called like a function: one image in, one result out, both numpy.
 
     Args:
-        module, x: what `convert` takes.
-        int8: whether to quantize it.
+        text, data: what `convert` gave.
         half: whether ncnn may store and compute what is not int8 in float16 (its default) instead of float32.
+        vulkan: whether it runs on ncnn's Vulkan device, or on the CPU.
+        threads: of the CPU.
 
     Raises RuntimeError if ncnn finds no Vulkan device, or refuses the network or falls back from Vulkan.
     """
 
-    def __init__(self, module: nn.Module, x: Tensor, int8: bool, half: bool) -> None:
-        if ncnn.get_gpu_count() == 0:
+    def __init__(self, text: str, data: bytes, half: bool, vulkan: bool = True, threads: int = 1) -> None:
+        if vulkan and ncnn.get_gpu_count() == 0:
             raise RuntimeError("ncnn found no Vulkan device")
         self.net = ncnn.Net()
         option = self.net.opt
-        option.use_vulkan_compute = True
-        option.num_threads = torch.get_num_threads()
+        option.use_vulkan_compute = vulkan
+        option.num_threads = threads
         for name in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"):
             setattr(option, name, half)
         option.use_bf16_packed = option.use_bf16_storage = False
-        text, data = convert(module, x, int8)
         if self.net.load_param_mem(text) != 0:
             raise RuntimeError("ncnn refused the network:\n" + text)
         with tempfile.NamedTemporaryFile(suffix=".bin") as file:
             Path(file.name).write_bytes(data)
             if self.net.load_model(file.name) != 0:
                 raise RuntimeError("ncnn refused the weights")
-        if not self.net.opt.use_vulkan_compute or self.on_cpu:
+        if vulkan and (not self.net.opt.use_vulkan_compute or self.on_cpu):
             raise RuntimeError(f"ncnn fell back to the CPU ({', '.join(self.on_cpu) or 'everything'})")
         self.input, self.output = self.net.input_names()[0], self.net.output_names()[0]
 

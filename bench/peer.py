@@ -1,0 +1,296 @@
+"""One runtime and one network in a process of its own: `python -m bench.peer make|run PEER NETWORK FOLDER THREADS`.
+
+`make` writes the runtime's own file from the torch module, with torch; `run` loads that file as a user of the runtime
+would, times it, and prints a line of JSON. What a peer lacks (a package, a device, an operator) ends in an error that
+names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Run = Callable[[Array], Array]
+SECONDS, LEAST, MOST = 6.0, 5, 200
+"""Runs are timed for so long, at least and at most so often."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A runtime: what writes its file into a folder, and what loads that for a number of threads."""
+
+    make: Callable[[nn.Module, Tensor, Path], None]
+    load: Callable[[Path, int], Run]
+
+
+# --- this library ---
+
+
+def _make_ours(module: nn.Module, x: Tensor, folder: Path) -> None:
+    import q8ta_wgpu as q8
+
+    q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False)).save(folder / "net.q8ta")
+
+
+def _load_ours(folder: Path, threads: int) -> Run:
+    import q8ta_wgpu as q8
+
+    session = q8.Session(q8.load(folder / "net.q8ta"))
+    print(f"on {session.name}", file=sys.stderr)
+    return session
+
+
+# --- PyTorch on the CPU ---
+
+
+def _make_torch(module: nn.Module, x: Tensor, folder: Path) -> None:
+    import torch
+
+    torch.export.save(torch.export.export(module, (x,)), folder / "float.pt2")
+
+
+def _load_torch(folder: Path, threads: int) -> Run:
+    import torch
+
+    torch.set_num_threads(threads)
+    return _without_grad(torch.export.load(folder / "float.pt2").module())
+
+
+def _without_grad(module: Any) -> Run:
+    import torch
+
+    def run(image: Array) -> Array:
+        with torch.no_grad():
+            found: Array = module(torch.from_numpy(image)).numpy()
+        return found
+
+    return run
+
+
+def _pt2e(module: nn.Module, x: Tensor, quantizer: Any) -> Any:
+    import torch
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(), quantizer)
+    prepared(x)
+    return torch.export.export(convert_pt2e(prepared), (x,))
+
+
+def _make_inductor(module: nn.Module, x: Tensor, folder: Path) -> None:
+    import torch
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    torch.export.save(_pt2e(module, x, quantizer), folder / "inductor.pt2")
+
+
+def _load_inductor(folder: Path, threads: int) -> Run:
+    import torch
+    import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401 (its operators)
+
+    torch.set_num_threads(threads)
+    torch._inductor.config.freezing = True
+    with torch.no_grad():
+        return _without_grad(torch.compile(torch.export.load(folder / "inductor.pt2").module()))
+
+
+# --- ONNX Runtime ---
+
+
+def _make_onnx(module: nn.Module, x: Tensor, folder: Path) -> None:
+    """float.onnx and int8.onnx: quantize and dequantize around each operator, weights by channel."""
+    import torch
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.items: Iterator[dict[str, Array]] = iter([{"x": x.numpy()}])
+
+        def get_next(self) -> dict[str, Array] | None:
+            return next(self.items, None)
+
+    source, prepared = folder / "float.onnx", folder / "prepared.onnx"
+    torch.onnx.export(module, (x,), str(source), input_names=["x"], dynamo=True, external_data=False, verbose=False)
+    quant_pre_process(str(source), str(prepared))
+    kinds = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
+    quantize_static(str(prepared), str(folder / "int8.onnx"), Reader(), per_channel=True, **kinds)
+
+
+def _load_onnx(provider: str, file: str) -> Callable[[Path, int], Run]:
+    def load(folder: Path, threads: int) -> Run:
+        import onnxruntime
+
+        if provider not in onnxruntime.get_available_providers():
+            raise RuntimeError(f"this build of onnxruntime has no {provider}")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(folder / file), options, providers=[provider])
+
+        def run(image: Array) -> Array:
+            found: Array = session.run(None, {"x": image})[0]
+            return found
+
+        return run
+
+    return load
+
+
+# --- ncnn ---
+
+
+def _make_ncnn(module: nn.Module, x: Tensor, folder: Path) -> None:
+    from bench.ncnn_net import convert
+
+    text, data = convert(module, x, int8=True)
+    (folder / "ncnn.param").write_text(text)
+    (folder / "ncnn.bin").write_bytes(data)
+
+
+def _load_ncnn(vulkan: bool) -> Callable[[Path, int], Run]:
+    def load(folder: Path, threads: int) -> Run:
+        from bench.ncnn_net import NcnnNet
+
+        text, data = (folder / "ncnn.param").read_text(), (folder / "ncnn.bin").read_bytes()
+        return NcnnNet(text, data, half=True, vulkan=vulkan, threads=threads)
+
+    return load
+
+
+# --- ExecuTorch ---
+
+
+def _make_executorch(module: nn.Module, x: Tensor, folder: Path) -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
+    from executorch.exir import to_edge_transform_and_lower
+
+    config = xnnpack.get_symmetric_quantization_config(is_per_channel=True)
+    exported = _pt2e(module, x, xnnpack.XNNPACKQuantizer().set_global(config))
+    lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+    (folder / "net.pte").write_bytes(lowered.to_executorch().buffer)
+
+
+def _load_executorch(folder: Path, threads: int) -> Run:
+    import torch
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(folder / "net.pte").load_method("forward")
+
+    def run(image: Array) -> Array:
+        found: Array = method.execute([torch.from_numpy(image)])[0].numpy()
+        return found
+
+    return run
+
+
+# --- IREE, tinygrad ---
+
+
+def _make_iree(module: nn.Module, x: Tensor, folder: Path) -> None:
+    import subprocess
+
+    _make_onnx(module, x, folder)
+    python = sys.executable, "-m"
+    imported = folder / "iree.mlir"
+    tool = "iree.compiler.tools.import_onnx"
+    subprocess.run([*python, tool, str(folder / "int8.onnx"), "-o", str(imported)], check=True)
+    import iree.compiler
+
+    iree.compiler.compile_file(
+        str(imported),
+        target_backends=["vulkan-spirv"],
+        input_type="onnx",
+        output_file=str(folder / "net.vmfb"),
+    )
+
+
+def _load_iree(folder: Path, threads: int) -> Run:
+    from iree import runtime
+
+    config = runtime.Config("vulkan")
+    loaded = runtime.load_vm_module(runtime.VmModule.mmap(config.vm_instance, str(folder / "net.vmfb")), config)
+    names = [name for name in loaded.vm_module.function_names if "$" not in name and "__" not in name]
+    function = loaded[names[0]]
+    return lambda image: np.asarray(function(image))
+
+
+def _load_tinygrad(folder: Path, threads: int) -> Run:
+    os.environ["DEV"] = "WEBGPU"
+    from tinygrad import Device, Tensor, TinyJit
+    from tinygrad.nn.onnx import OnnxRunner
+
+    assert Device.DEFAULT == "WEBGPU", Device.DEFAULT
+    network = OnnxRunner(str(folder / "float.onnx"))
+    compiled = TinyJit(lambda image: next(iter(network({"x": image}).values())).realize())
+
+    def run(image: Array) -> Array:
+        found: Array = compiled(Tensor(image).realize()).numpy()
+        return found
+
+    return run
+
+
+PEERS = {
+    "q8ta_wgpu int8": Peer(_make_ours, _load_ours),
+    "torch float32, CPU": Peer(_make_torch, _load_torch),
+    "torch inductor int8, CPU": Peer(_make_inductor, _load_inductor),
+    "ONNX Runtime int8 QDQ, CPU": Peer(_make_onnx, _load_onnx("CPUExecutionProvider", "int8.onnx")),
+    "ONNX Runtime float32, CPU": Peer(_make_onnx, _load_onnx("CPUExecutionProvider", "float.onnx")),
+    "ONNX Runtime int8 QDQ, WebGPU": Peer(_make_onnx, _load_onnx("WebGpuExecutionProvider", "int8.onnx")),
+    "ncnn int8, Vulkan": Peer(_make_ncnn, _load_ncnn(vulkan=True)),
+    "ncnn int8, CPU": Peer(_make_ncnn, _load_ncnn(vulkan=False)),
+    "ExecuTorch XNNPACK int8, CPU": Peer(_make_executorch, _load_executorch),
+    "IREE int8 QDQ, Vulkan": Peer(_make_iree, _load_iree),
+    "tinygrad float32, WebGPU": Peer(_make_onnx, _load_tinygrad),
+}
+
+
+def timed(load: Callable[[], Run], image: Array) -> tuple[Array, dict[str, float]]:
+    """The result, and: seconds from the file to it, median milliseconds of a call, and MiB of the process at most."""
+    started = time.perf_counter()
+    run = load()
+    found = np.array(run(image))
+    loaded, taken = time.perf_counter() - started, list[float]()
+    while len(taken) < LEAST or (sum(taken) < SECONDS and len(taken) < MOST):
+        started = time.perf_counter()
+        run(image)
+        taken.append(time.perf_counter() - started)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found, {"load_s": loaded, "ms": 1e3 * float(np.median(taken)), "memory_mib": peak}
+
+
+def main() -> None:
+    """Makes a file or runs it."""
+    doing, peer, network, where, threads = sys.argv[1:]
+    folder = Path(where)
+    if doing == "make":
+        from tests.networks import NETWORKS, example_input
+
+        entry = NETWORKS[network]
+        x = example_input(entry.shape)
+        np.save(folder / "x.npy", x.numpy())
+        PEERS[peer].make(entry.factory(), x, folder)
+        return
+    found, figures = timed(lambda: PEERS[peer].load(folder, int(threads)), np.load(folder / "x.npy"))
+    np.save(folder / "y.npy", found)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
