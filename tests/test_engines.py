@@ -229,3 +229,11 @@ def test_what_dawn_raises(
         monkeypatch.setattr(swiftshader.wgpu, "create_command_encoder", fails)
         with pytest.raises(DeviceError, match="could not run the program: the driver's words"):
             session(INPUTS[0])
+
+
+def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some drivers compute wrong results with them: what was found when the device was opened."""
+    monkeypatch.setattr(vulkan, "unit_faults", {MatrixUnit(16, 16, 32, 32): "a kernel gives 3 of 64 words otherwise"})
+    with Session(MODEL, vulkan) as session:
+        last = str(session.program).splitlines()[-1]
+    assert last == "matrix unit 16x16x32 is not used: a kernel gives 3 of 64 words otherwise"

@@ -83,7 +83,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
         f"{device.copy_rate:.1f} GB/s; int8 matrix units: {units}"
     )
     for unit, text in device.unit_faults.items():
-        print(f"  matrix unit {unit.m}x{unit.n}x{unit.k} is not used: {text}")
+        print(f"  matrix unit {unit} is not used: {text}")
     if device.contract:
         yield f"the arithmetic contract: {device.contract}"
     if device.loop_turns < target.loop_turns:

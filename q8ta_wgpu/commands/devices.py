@@ -44,7 +44,7 @@ def _unit_faults(number: int) -> list[str]:
     from q8ta_wgpu.runtime.device import open_device
 
     faults = open_device(number).unit_faults
-    return [f"{number}: matrix unit {unit.m}x{unit.n}x{unit.k} is not used: {text}" for unit, text in faults.items()]
+    return [f"{number}: matrix unit {unit} is not used: {text}" for unit, text in faults.items()]
 
 
 def _names(engine: Engine, adapter: Any) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
         f"{rates.emulated:.1f} GOP/s",
         f"{device.copy_rate:.1f} GB/s",
         *features,
-        " ".join(f"{unit.m}x{unit.n}x{unit.k}" for unit in target.matrix_units) or "no",
+        " ".join(map(str, target.matrix_units)) or "no",
         *limits,
         "yes",
     )

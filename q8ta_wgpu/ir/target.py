@@ -28,6 +28,9 @@ class MatrixUnit:
     k: int
     lanes: int
 
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
 
 MATRIX_WORK = 1 << 27
 """Multiply-accumulates of a call from which matrix units pay on an NVIDIA H200: below, dot products whose threads

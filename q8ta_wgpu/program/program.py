@@ -61,7 +61,8 @@ class Dispatch:
 @dataclass(frozen=True)
 class Program:
     """Shaders, buffers and dispatches in order. `slots` are byte sizes; `constants` are uploaded once as they are;
-    `values` are the bytes of each tensor that lives in a slot, which several share one after the other."""
+    `values` are the bytes of each tensor that lives in a slot, which several share one after the other; `notes` say
+    what of the device it leaves unused, and why."""
 
     shaders: tuple[str, ...]
     slots: tuple[int, ...]
@@ -71,6 +72,7 @@ class Program:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     values: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def activation_bytes(self) -> int:
@@ -92,4 +94,4 @@ class Program:
             lines.append(
                 " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + f" {d.described}"
             )
-        return "\n".join(lines)
+        return "\n".join((*lines, *self.notes))

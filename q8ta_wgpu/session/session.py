@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +145,9 @@ class Session:
     def program(self) -> Program:
         """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
         plan = self.tuning.plan if self.tuning else sync_layouts(self._graph, self._target, self._layouts)
-        return build(self._graph, self._target, plan)
+        program = build(self._graph, self._target, plan)
+        faults = self.device.unit_faults if self.device else {}
+        return replace(program, notes=tuple(f"matrix unit {unit} is not used: {text}" for unit, text in faults.items()))
 
     @property
     def name(self) -> str:
