@@ -13,7 +13,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, PixelShuffle, Stage, Table
 from q8ta_wgpu.passes.rewriter import Rewriter
 
-POSITIONS = {"q8ta_add": (1, 0), "q8ta_table": (0,), "dequantize": (0,)}
+POSITIONS = {"q8ta_add": (1, 0), "q8ta_table": (0,), "dequantize": (0,), "pixel_shuffle": (0,)}
 """What may join a sum, and the operands that may be the sum: of an add the later one first, as it is computed last."""
 
 
@@ -48,8 +48,10 @@ def _merged(graph: Graph, source: Node, shuffle: Node | None, node: Node, positi
 
 
 def _stages(graph: Graph, shuffle: Node | None, node: Node, position: int) -> tuple[Stage, ...]:
-    """What a node, behind a pixel_shuffle or not, is as stages behind the int8 value it reads at `position`."""
+    """What a node, behind a pixel_shuffle or not, is as stages behind the value it reads at `position`."""
     q, attrs = graph.types[node.inputs[position]].q, node.attrs
+    if node.op == "pixel_shuffle":
+        return (PixelShuffle(attrs["upscale_factor"]),)
     assert q is not None
     match node.op:
         case "q8ta_add":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from q8ta_wgpu.errors import DeviceError, GraphError, InputError, ModelFileError, Q8taError, UnsupportedError
 
 if TYPE_CHECKING:
+    from q8ta_wgpu.frontend.compare import compare
     from q8ta_wgpu.frontend.compile import compile
     from q8ta_wgpu.frontend.quantize import quantize
     from q8ta_wgpu.frontend.quantizer import Quantizer
@@ -34,6 +35,7 @@ __all__ = [
     "Session",
     "TiledSession",
     "UnsupportedError",
+    "compare",
     "compile",
     "load",
     "quantize",
@@ -53,9 +55,11 @@ def __getattr__(name: str) -> Any:
             from q8ta_wgpu.session import tiled as module
         case "compile":
             from q8ta_wgpu.frontend import compile as module
-        case "quantize" | "Quantizer":
+        case "compare" | "quantize" | "Quantizer":
             try:
-                from q8ta_wgpu.frontend import quantize as module
+                from q8ta_wgpu.frontend import compare, quantize
+
+                module = compare if name == "compare" else quantize
             except ModuleNotFoundError as error:
                 raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
         case _:

@@ -233,6 +233,7 @@ SIMPLE = (
     "requantize pixel_shuffle dequantize",
     "requantize add pixel_shuffle dequantize",
     "scale",
+    "scale pixel_shuffle",
 )
 COMBINED = tuple(
     " ".join(filter(None, stages))
@@ -300,7 +301,8 @@ def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[
                 last = rounded(emit(kind, joined, TensorType(shape), **attrs), made, -128, 121)
             case "pixel_shuffle" if factor > 1:
                 moved, _ = OPS["pixel_shuffle"].check((graph.types[last],), {"upscale_factor": factor})
-                last = emit("pixel_shuffle", (last,), TensorType(moved, INT8X4, made), upscale_factor=factor)
+                moved_type = TensorType(moved) if after.startswith("scale") else TensorType(moved, INT8X4, made)
+                last = emit("pixel_shuffle", (last,), moved_type, upscale_factor=factor)
             case "dequantize":
                 last = emit("dequantize", (last,), TensorType(graph.types[last].shape))
     graph.outputs = [last]

@@ -55,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
 OUTSIDE: dict[str, set[str]] = {
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
-    "frontend": {"torch", "torchao"},
+    "frontend": {"torch", "torchao", "matplotlib"},
     "progress": {"rich"},
     "view": {"fast_sugiyama", "matplotlib"},
 }

@@ -37,7 +37,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 
 ORDER = re.compile(
     r"(residual |scaled_residual |curve )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
-    r"|(scaled_residual )?requantize_int16|scale"
+    r"|(scaled_residual )?requantize_int16|scale( pixel_shuffle)?"
 )
 """The stages an epilogue may have, by name. Those that read an operand fill the eight buffers every device binds."""
 
@@ -64,7 +64,7 @@ class Epilogue:
     @property
     def dtype(self) -> str:
         """The result's dtype."""
-        return self.stages[-1].dtype
+        return self.stages[0].dtype if self.keeps_accumulator else self.stages[-1].dtype
 
     @property
     def keeps_accumulator(self) -> bool:

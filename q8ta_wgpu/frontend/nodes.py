@@ -124,6 +124,11 @@ def integer(dimension: Any) -> int:
     return int(dimension.node.hint) if isinstance(dimension, torch.SymInt) else int(dimension)
 
 
+def module_paths(node: Node) -> list[str]:
+    """The paths of the modules a node was called in, outermost first, without the whole."""
+    return [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
+
+
 def source_of(node: Node) -> str:
     """Where in the user's model: `module.path (file.py:12)`."""
     stack = node.meta.get("nn_module_stack") or {}

@@ -60,8 +60,7 @@ def quantize(
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
         traced, shapes = _batched(example) if dynamic_batch else (example, None)
-        float_graph = _exported(module, traced, shapes)
-        fold_norms(float_graph)
+        float_graph = float_program(module, traced, shapes)
         hide_norms(float_graph)
         prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
         index, total = -1, operator.length_hint(items, 0)
@@ -87,8 +86,9 @@ def _batched(example: given.Tensors) -> tuple[given.Tensors, Any]:
     return traced, tuple({0: batch} for _ in example)
 
 
-def _exported(module: torch.nn.Module, example: given.Tensors, shapes: Any) -> GraphModule:
-    """The module's graph without in-place operators, with what depends on no input computed."""
+def float_program(module: torch.nn.Module, example: given.Tensors, shapes: Any = None) -> GraphModule:
+    """The module's graph as it is quantized: without in-place operators, with what depends on no input computed and
+    batch norms folded where that is right. `shapes` are torch's dynamic ones."""
     try:
         program = torch.export.export(module, example, dynamic_shapes=shapes)
         if not all(is_plain(node) for node in program.graph.nodes):
@@ -107,4 +107,5 @@ def _exported(module: torch.nn.Module, example: given.Tensors, shapes: Any) -> G
     graph: GraphModule = program.module(check_guards=False)
     fold(graph)
     given.check_floats(graph)
+    fold_norms(graph)
     return graph

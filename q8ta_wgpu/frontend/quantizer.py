@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +46,7 @@ from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     is_weighted,
     joins,
     kind,
+    module_paths,
     multiplies,
     named_arguments,
     normalizes,
@@ -155,16 +157,20 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
+        skip: paths of modules that stay in float, as `compare` names them, each with all within it.
 
     Raises:
-        InputError: `residual` is neither.
+        InputError: `residual` is neither, or `skip` is a string.
     """
 
-    def __init__(self, qat: bool = False, residual: str = "int16") -> None:
+    def __init__(self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = ()) -> None:
         super().__init__()
         if residual not in ("int8", "int16"):
             raise InputError(f"residual must be 'int16' or 'int8', found {residual!r}")
+        if isinstance(skip, str):
+            raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         self._residual = _residual(qat) if residual == "int16" else None
+        self._skip = tuple(skip)
         self._activation = _activation(qat)
         self._weight = _weight(qat, channels=0)
         self._columns = _weight(qat, channels=1)
@@ -176,7 +182,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Writes the annotation of every node the table knows."""
+        """Writes the annotation of every node the table knows. Raises InputError where `skip` names no module."""
+        for path in self._skip:
+            skipped = [node for node in model.graph.nodes if any(_within(part, path) for part in module_paths(node))]
+            if not skipped:
+                raise InputError(f"skip names {path!r}, but no operator comes from a module of that path")
+            for node in skipped:
+                node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
         for node in model.graph.nodes:
             name = str(node.target)
             if node.op != "call_function" or name not in ATEN or not is_float(node) or _ANNOTATION in node.meta:
@@ -257,6 +269,10 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             part.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
         if not _is_head(unit):
             unit[-1].meta[_ANNOTATION].output_qspec = output or self._activation
+            return
+        for moved in unit[-1].users:
+            if kind(moved) is not None:
+                moved.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
 
 
 def _unit(node: Node) -> list[Node]:
@@ -267,11 +283,16 @@ def _unit(node: Node) -> list[Node]:
         end, user = unit[-1], next(iter(unit[-1].users))
         joining = clamps(user) or (not joined and (joins(user) or _is_last_term(user, end)))
         scaled = end is node and multiplies(node) and scales(user)
-        if not (joining or scaled or takes_result(user) or (normalizes(user) and folds_into(user, end))):
+        follows = joining or scaled or takes_result(user) or (normalizes(user) and folds_into(user, end))
+        if not follows or _ANNOTATION in user.meta:
             break
         joined |= joining
         unit.append(user)
     return unit
+
+
+def _within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
 
 
 def _sums(node: Node) -> bool:
@@ -286,6 +307,11 @@ def _is_last_term(node: Node, term: Node) -> bool:
 
 
 def _is_head(unit: list[Node]) -> bool:
-    """Whether a unit is a weighted sum, without more, whose result nothing stores in int8: it needs no rounding."""
+    """Whether a unit is a weighted sum, without more, whose result nothing stores in int8: it needs no rounding. A
+    pixel_shuffle before the program's end, which the sum takes in, does not ask for it."""
     plain = _sums(unit[0]) and all(normalizes(part) or takes_result(part) for part in unit[1:])
-    return plain and all(kind(user) is None for user in unit[-1].users)
+    return plain and all(kind(user) is None or _ends_shuffled(user) for user in unit[-1].users)
+
+
+def _ends_shuffled(node: Node) -> bool:
+    return str(node.target) == "aten.pixel_shuffle.default" and all(user.op == "output" for user in node.users)

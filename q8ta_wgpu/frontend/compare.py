@@ -1,0 +1,223 @@
+"""compare: where a quantized network loses quality, layer by layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.frontend import given, qdq
+from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.frontend.nodes import module_paths, source_of
+from q8ta_wgpu.frontend.quantize import float_program
+from q8ta_wgpu.frontend.quantizer import Quantizer
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes import PASSES, run_passes
+from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
+
+CLIPPED = 0.01
+"""Share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
+
+LOSS = 3.0
+"""dB that a layer may lose before it is named: halving a scale is worth six."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One stored int8 value.
+
+    Attributes:
+        name: the operator whose result it is, in the exported program.
+        module: path of the module it belongs to, as `Quantizer(skip=[...])` takes it; empty where there is none.
+        source: where in the user's model.
+        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, all channels alike.
+        snr: the same of our integer arithmetic.
+        lost: dB by which `snr` is below the worst of the values the layer was computed from.
+        clipped: share of the float values that lie beyond the int8 range.
+        place: its number in the network's order.
+    """
+
+    name: str
+    module: str
+    source: str
+    simulated: float
+    snr: float
+    lost: float
+    clipped: float
+    place: int
+
+    @property
+    def advice(self) -> str:
+        """What to do about it; empty where it loses little."""
+        if self.clipped > CLIPPED:
+            return "values are clipped: calibrate with inputs that reach them, or with another observer"
+        if self.lost < LOSS:
+            return ""
+        return f"keep it in float: Quantizer(skip=[{self.module!r}])" if self.module else "keep it in float"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every stored int8 value of a network, the largest loss first; `print` shows the table."""
+
+    layers: tuple[Layer, ...]
+
+    def __str__(self) -> str:
+        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  layer"
+        rows = [
+            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.name} {x.source}"
+            + (f"\n{'':37}→ {x.advice}" if x.advice else "")
+            for x in self.layers
+        ]
+        return "\n".join([head, *rows])
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the ratio of every layer in the network's order, simulated and ours, to an image file (matplotlib).
+
+        Raises UnsupportedError where matplotlib is missing.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
+        figure = Figure(figsize=(max(6.0, 0.18 * len(self.layers)), 5), layout="constrained")
+        axes = figure.add_subplot()
+        order = sorted(self.layers, key=lambda layer: layer.place)
+        axes.plot([x.simulated for x in order], "o-", label="PT2E simulation")
+        axes.plot([x.snr for x in order], ".--", label="int8")
+        axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6)
+        axes.set_ylabel("signal to noise in dB")
+        axes.legend()
+        figure.savefig(path)
+
+
+def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence[torch.Tensor]) -> Comparison:
+    """Compares the float module, PT2E's simulation and our integer arithmetic on one set of inputs.
+
+    Args:
+        module: the float module, in eval mode.
+        exported: what `quantize` made of it.
+        inputs: positional arguments, shaped as the example inputs were.
+
+    Raises:
+        InputError: the module does not run on the inputs, or `exported` was made from another one.
+        UnsupportedError: as `quantize` and `compile` raise it.
+    """
+    given.check_module(module)
+    example = given.example(inputs)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given.check_runs(module, example)
+        in_float = _float_values(module, exported, example)
+        simulated = _recorded(exported.module(check_guards=False), example)
+    graph = run_passes(import_program(exported)[0], [step for step in PASSES if step is not fold_epilogues])
+    ours = reference.run(
+        graph, {n: graph.stored(n, x.numpy()) for n, x in zip(graph.inputs, example, strict=True)}, True
+    )
+    layers: dict[str, Layer] = {}
+    for node in exported.graph.nodes:
+        if node.name in ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
+            layers[node.name] = _layer(node, graph, in_float, simulated, ours[node.name], layers)
+    return Comparison(tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped))))
+
+
+def _layer(
+    node: Node,
+    graph: Graph,
+    in_float: dict[str, Array],
+    simulated: dict[str, Array],
+    stored: Array,
+    done: dict[str, Layer],
+) -> Layer:
+    made = node.args[0]
+    assert isinstance(made, Node)
+    exact, q = in_float[made.name], graph.types[node.name].q
+    assert q is not None
+    low, high = (
+        (end - q.zero + side / 2) * q.scale
+        for end, side in zip(RANGES[graph.types[node.name].dtype], (-1, 1), strict=True)
+    )
+    snr = _snr(exact, (stored.astype(np.float64) - q.zero) * q.scale)
+    step, zero = float(node.args[1]), int(node.args[2])  # type: ignore[arg-type]
+    read = [done[name].snr for name in _read(made) if name in done]
+    paths = module_paths(made)
+    return Layer(
+        made.name,
+        paths[-1] if paths else "",
+        source_of(made),
+        _snr(exact, (simulated[node.name].astype(np.float64) - zero) * step),
+        snr,
+        max(0.0, min(read) - snr) if read else 0.0,
+        float(np.mean((exact < low) | (exact > high))),
+        len(done),
+    )
+
+
+def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: given.Tensors) -> dict[str, Array]:
+    """The float module's values, by the names their operators have in the quantized program."""
+    graph = float_program(module, example)
+    calls = [node for node in exported.graph.nodes if not _is_qdq(node)]
+    for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
+        transform(graph)
+        found = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
+        inputs = set(exported.graph_signature.user_inputs)
+        known = [n for n in calls if n.op == "call_function" or n.name in inputs]
+        if [str(n.target) for n in found if n.op != "placeholder"] == [
+            str(n.target) for n in known if n.op != "placeholder"
+        ]:
+            values = _recorded(graph, example)
+            return {n.name: values[f.name] for n, f in zip(known, found, strict=True) if f.name in values}
+    raise InputError("the exported program was not made from this module by q8ta_wgpu.quantize")
+
+
+def _recorded(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str, Array]:
+    """Every tensor a graph computes, by name."""
+    values: dict[str, Array] = {}
+
+    class Recorder(Interpreter):
+        def run_node(self, n: Node) -> Any:
+            result = super().run_node(n)
+            if isinstance(result, torch.Tensor) and n.op != "get_attr":
+                values[n.name] = result.numpy()
+            return result
+
+    Recorder(module).run(*pytree.tree_leaves(example))
+    return values
+
+
+def _read(node: Node) -> Iterator[str]:
+    """The stored values that a value is computed from."""
+    for source in node.all_input_nodes:
+        if _is_quantize(source):
+            yield source.name
+        elif source.op == "call_function":
+            yield from _read(source)
+
+
+def _is_qdq(node: Node) -> bool:
+    return str(node.target).startswith(f"{qdq.NAMESPACE}.")
+
+
+def _is_quantize(node: Node) -> bool:
+    return str(node.target).startswith(f"{qdq.NAMESPACE}.quantize_per_tensor")
+
+
+def _snr(exact: Array, found: Array) -> float:
+    """In dB, at most 120: noise to signal, the mean over all channels (dimension 1), so that no large channel hides
+    what small ones lose. A channel a million times weaker than the others counts as silent."""
+    exact = exact.astype(np.float64)
+    noise = (exact - found.reshape(exact.shape)) ** 2
+    other = tuple(axis for axis in range(exact.ndim) if axis != 1) if exact.ndim > 1 else None
+    signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
+    ratio = float(np.mean(noises / (signals + 1e-6 * np.mean(signals) + 1e-30)))
+    return min(120.0, -10 * float(np.log10(ratio))) if ratio > 0 else 120.0
