@@ -1,0 +1,44 @@
+"""bench zoo: a row for a network, the file that rows are appended to, the table they become."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from bench import zoo
+from tests.test_upstream_defects import conv
+
+
+def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that runs, one that cannot be imported and one that cannot be built; the last row of a name counts."""
+
+    class Sorted(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sort(-1).values
+
+    made = {"net": nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5)), "sorted": Sorted()}
+    monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: made[name]})
+    monkeypatch.setattr(zoo, "SIZES", (8,))
+    rows = [{**zoo.measured(f"small:{name}", "llvmpipe"), "seconds": 1.0} for name in ("net", "sorted", "missing")]
+    net, refused, missing = rows
+    assert (net["mismatches"], net["macs_int8"], net["input"]) == (0, net["macs"], [1, 3, 8, 8])
+    assert net["macs"] > 0
+    assert "quantize: UnsupportedError" in refused["error"]
+    assert "build: KeyError" in missing["error"]
+    path = tmp_path / "zoo.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [{"name": "small:net", "error": "old"}, *rows]))
+    assert list(zoo.read(path).values()) == rows
+    text = zoo.table(rows)
+    assert "1 of 3 architectures that were tried compile and run, 1 with 0 mismatches; 100.0 %" in text
+    assert "| small net | 1x3x8x8 | 100.0 % | none | 0 |" in text
+    assert "aten.sort.default" in text
+
+
+def test_every_name_has_a_builder() -> None:
+    names = zoo.names()
+    assert len(names) == len(set(names))
+    assert {name.partition(":")[0] for name in names} == set(zoo.BUILDERS)
