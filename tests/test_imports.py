@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": IR | {"program", "progress"},
     "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session"},
-    "commands": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "tune", "session", "view"},
+    "commands": GRAPH | {"passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view"},
     "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }

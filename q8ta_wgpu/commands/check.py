@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.program.build import build
+from q8ta_wgpu.progress import bar
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.session import Session
 
@@ -89,10 +90,12 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     if device.loop_turns < target.loop_turns:
         yield f"loops end after {device.loop_turns} turns, kernels rely on {target.loop_turns}"
     started, bad, bytes_, count = time.perf_counter(), dict[str, int](), 0, 0
-    for sample in samples(target):
-        if found := mismatches(device, target, sample):
-            bad[sample.kernel] = found
-        bytes_, count = bytes_ + sample.expected.nbytes, count + 1
+    with bar("kernels") as update:
+        for sample in samples(target):
+            update(count, 0, sample.kernel)
+            if found := mismatches(device, target, sample):
+                bad[sample.kernel] = found
+            bytes_, count = bytes_ + sample.expected.nbytes, count + 1
     seconds = time.perf_counter() - started
     print(f"  kernels: {count} compiled and run in {seconds:.1f} s, {sum(bad.values())} of {bytes_} bytes differ")
     yield from (f"{kernel}: {found} bytes differ" for kernel, found in bad.items())
