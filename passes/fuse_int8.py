@@ -45,7 +45,7 @@ def _tail(rewriter: Rewriter, node: Node) -> Tail:
     value, types = node.output, rewriter.graph.types
     if isinstance(OPS[node.op].int8, Product):
         scaled = rewriter.only_reader(value)
-        if scaled is not None and scaled.op == "affine" and scaled.attrs["factor"] > 0 and not scaled.attrs["term"]:
+        if scaled is not None and _is_factor(scaled):
             return replace(_clamped(rewriter, scaled.output), factor=scaled.attrs["factor"])
     reader = rewriter.only_reader(value) if isinstance(OPS[node.op].int8, WeightedSum) else None
     if reader is None:
@@ -113,7 +113,8 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
 def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
     """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
     reader, mask = _unmasked(rewriter, node)
-    call = _quantized_call(rewriter, reader, tail, quantize, mask)
+    reader, factor = _unscaled(rewriter, reader)
+    call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize, mask)
     form = call if isinstance(call, str) else _int8_form(OPS[node.op], call)
     if isinstance(form, str):
         return form
@@ -151,6 +152,22 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     except GraphError as error:
         return str(error)
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
+
+
+def _is_factor(node: Node) -> bool:
+    """Whether a node multiplies by a positive number."""
+    return node.op == "affine" and bool(node.attrs["factor"] > 0 and not node.attrs["term"])
+
+
+def _unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
+    """A product of activations reading what positive factors were multiplied with, and these factors' product."""
+    inputs, factor = list(node.inputs), 1.0
+    for position, name in enumerate(node.inputs if isinstance(OPS[node.op].int8, Product) else ()):
+        scaled = rewriter.producer(name)
+        if scaled is not None and _is_factor(scaled) and _int8_behind(rewriter, scaled.inputs[0]):
+            inputs[position] = scaled.inputs[0]
+            factor *= scaled.attrs["factor"]
+    return replace(node, inputs=tuple(inputs)), factor
 
 
 FAINT = 22.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -138,6 +138,11 @@ def _weight(qat: bool, channels: int) -> QuantizationSpec:
     )
 
 
+def _scales_operand(node: Node) -> bool:
+    """Whether a node multiplies an operand of products, and of nothing else, by a number."""
+    return scales(node) and bool(node.users) and all(multiplies(user) for user in node.users)
+
+
 def _is_masked(node: Node) -> bool:
     """Whether a node adds a mask, or is a view of that."""
     while isinstance(kind(node), Moves) and len(node.all_input_nodes) == 1:
@@ -200,10 +205,10 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     x = node.all_input_nodes[0]
                     inputs = {} if _is_masked(x) else {x: self._activation}
                     self._put(node, inputs, _fixed(result) if result else None)
-                case Arithmetic() if masks(node):
-                    self._masking(node)
+                case Arithmetic() if masks(node) or _scales_operand(node):
+                    self._passing(node)
                 case Arithmetic() | Product() | Elementwise():
-                    self._put(node, {n: self._read(n) for n in node.all_input_nodes if is_float(n)})
+                    self._put(node, self._operands(node.all_input_nodes))
                 case Moves() if _is_masked(node):
                     node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
                 case Moves() | Monotonic():
@@ -230,7 +235,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         elif isinstance(matrix, Node) and is_constant(matrix) and matrix.meta["val"].dim() == 2:
             self._put(node, {x: self._activation, matrix: self._columns})
         elif isinstance(matrix, Node):
-            self._put(node, {x: self._read(x), matrix: self._read(matrix)})
+            self._put(node, self._operands((x, matrix)))
 
     def _read(self, node: Node) -> Any:
         """How an operand is quantized: as it was where its operator says how, whatever the data."""
@@ -241,10 +246,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 return _fixed(result)
         return self._activation
 
-    def _masking(self, node: Node) -> None:
-        """The scores before their mask: with it, a step would be as large as the mask is low."""
-        scores = next(n for n in node.all_input_nodes if not is_constant(n))
-        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map={scores: self._activation}, _annotated=True)
+    def _operands(self, nodes: Iterable[Node]) -> dict[Node, Any]:
+        """How operands are quantized, but for those that a product takes with their factor."""
+        return {n: self._read(n) for n in nodes if is_float(n) and not _scales_operand(n)}
+
+    def _passing(self, node: Node) -> None:
+        """What is read, not what is given: scores before their mask, since with it a step would be as large as the mask
+        is low, and an operand before its factor, which becomes part of a product's rounding."""
+        read = next(n for n in node.all_input_nodes if not is_constant(n))
+        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map={read: self._read(read)}, _annotated=True)
 
     def _shared(self, node: Node) -> None:
         inputs = [n for n in node.all_input_nodes if is_float(n)]
