@@ -301,6 +301,6 @@ def part_fuzz(options: Options) -> None:
     rows = []
     for what, where, does in fuzzed:
         outcomes = does()
-        happened = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
+        happened = "; ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
         rows.append(Tried(what, where, options.count, happened))
     record(rows)
