@@ -160,6 +160,8 @@ SOAKS: dict[Work, int] = {
 def _found(options: Options) -> Iterator[Tried]:
     device = options.device
     for work, part in SOAKS.items():
+        if options.names and work.__name__ not in options.names:
+            continue
         count = options.count // part
         times = count * (THREADS if work in (threads_on_one, threads_on_several) else 1)
         what = str(work.__doc__).rstrip(".").lower()

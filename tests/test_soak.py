@@ -13,6 +13,7 @@ from q8ta_wgpu.runtime.device import Device
 from tests.small import small_input, small_model
 
 COUNTS: dict[soak.Work, int] = {
+    soak.unused: 150,
     soak.runs: 300,
     soak.streamed: 100,
     soak.threads_on_one: 10,

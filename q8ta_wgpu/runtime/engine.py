@@ -121,8 +121,9 @@ class Engine:
         return device.create_shader_module(label=label, code=code)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
-        """Gives up command buffers that nobody will submit, of a device that works, before the buffers they use
-        are destroyed."""
+        """Gives up command buffers that nobody will submit, of a device that works, before the buffers they use are
+        destroyed. Submits nothing: until a submission an engine keeps what was written, though nothing uses it."""
+        device.queue.submit([])
 
     def compilers(self, device: Any) -> int:
         """How many threads may compile pipelines for a device at a time."""

@@ -130,9 +130,8 @@ class WgpuNative(Engine):
         return 1 if self.locks(device)[0] is OPENGL else os.cpu_count() or 1
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
-        """Submits them, or nothing. wgpu-native keeps a finished command buffer that was never submitted for as long as
-        the device lives (100 KiB of six dispatches on lavapipe), and what is written but not used until the next
-        submission."""
+        """Submits them: wgpu-native keeps a finished command buffer that was never submitted for as long as the device
+        lives, 100 KiB of six dispatches on lavapipe."""
         device.queue.submit(list(commands))
 
     def timestamp_period(self, device: Any) -> float:
