@@ -62,9 +62,8 @@ def samples(target: Target) -> Iterator[Sample]:
     seen = set[str]()
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
-            for graph in _graphs(op, case, target, random=True):
-                if len(graph.nodes) != 1:
-                    continue
+            whole = _graphs(op, case, target, random=True)
+            for graph in (_alone(several, node) for several in whole for node in several.nodes):
                 (node,) = graph.nodes
                 call = graph.call(node)
                 kernels = [k for k in OPS[call.op].kernels if k.name not in seen and k.runs(call, target)]
@@ -79,6 +78,14 @@ def samples(target: Target) -> Iterator[Sample]:
                     layouts = {name: layout for name, layout in named if layout is not None}
                     plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
                     yield Sample(kernel.name, graph, plan, inputs, expected)
+
+
+def _alone(graph: Graph, node: Node) -> Graph:
+    """A node as a graph of its own, whose inputs are what it reads."""
+    read = list(dict.fromkeys(node.inputs))
+    types = {name: graph.types[name] for name in (*read, node.output)}
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    return Graph([name for name in read if name not in constants], [node.output], [node], types, constants)
 
 
 def _size(case: Case) -> int:
