@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 ELSEWHERE = {
     "README.md": "index.md",
-    "kernels/README.md": "kernels.md",
+    "kernels/README.md": "shaders.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
@@ -35,12 +35,13 @@ SECTIONS = {
         "arithmetic.md": "The arithmetic contract",
         "layouts.md": "Layouts and layout sync",
         "engines.md": "Engines, adapters, matrix units",
-        "kernels.md": "Kernels",
+        "shaders.md": "Kernels",
         "executorch.md": "Coming from ExecuTorch Vulkan",
     },
     "What was measured": {
         "performance.md": "Performance",
         "portability.md": "Portability",
+        "kernels.md": "Kernels on every engine",
         "zoo.md": "Networks that were tried",
         "faults.md": "Faults",
     },
@@ -57,6 +58,7 @@ SECTIONS = {
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages from elsewhere, and orders all."""
     for source, name in ELSEWHERE.items():
+        assert files.get_file_from_path(name) is None, f"docs/{name} would be hidden by {source}"
         if (ROOT / source).exists():
             content = _links((ROOT / source).read_text(encoding="utf-8"), posixpath.dirname(source))
             files.append(File.generated(config, name, content=content))
