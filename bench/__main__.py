@@ -43,6 +43,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_zoo",
         "architectures of torchvision, timm and transformers, into docs/zoo.md (needs the extra zoo)",
     ),
+    "residual": ("residual", "part_residual", "residual streams in int8 and int16 (needs torch and scikit-learn)"),
     "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),
     "peers": ("peers", "part_peers", "the same networks in other int8 runtimes, as far as they are installed"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
