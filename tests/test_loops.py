@@ -93,7 +93,7 @@ BOUNDED_INT8 = ("matmul",)
 @pytest.mark.parametrize("name", [name for name in BEYOND if OPS[name].int8 and name not in BOUNDED_INT8])
 def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """0 mismatches. Values are small, so that no sum could pass int32."""
-    monkeypatch.setattr(harness, "extremes", lambda g, shape: g.integers(-16, 16, shape, dtype=np.int8))
+    monkeypatch.setattr(harness, "extremes", lambda g, shape, *_: g.integers(-16, 16, shape, dtype=np.int8))
     graph, inputs = harness.int8_graph(OPS[name], BEYOND[name], harness.SETTINGS[0])
     assert not graph.notes
     run_beyond(graph, inputs, device, 0.0)
