@@ -182,6 +182,7 @@ def test_a_visit(page: Page, folder: Path, tmp_path: Path, url: str) -> None:
     assert page.size() == [22, 18, 66, 54]
     assert page.text("time").endswith(" ms") and float(page.text("time").split()[0]) > 0
     assert "SwiftShader" in page.text("adapter")
+    assert page.text("bytes") == "equal to Python's"
     size = sum((folder / "landscape" / f"cpu.{end}").stat().st_size for end in ("json", "bin"))
     assert page.text("model") == f"{size / 1000:.0f} kB, int8"
     portrait = tmp_path / "portrait.jpg"

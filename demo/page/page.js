@@ -18,11 +18,19 @@ function loaded({ stage: step, done, total }) {
   say(step === "compile" ? `Compiling shader ${done} of ${total}` : `Loading ${(done / 1000).toFixed(0)} kB`);
 }
 
+/** What is shown as equal has been compared. */
+async function compared(opening) {
+  const net = await opening, equal = await net.verify();
+  if (equal === false) throw new Error(`${net.adapter} computes other bytes than the reference`);
+  at("bytes").textContent = equal ? "equal to Python's" : "not compared";
+  return net;
+}
+
 function network(portrait) {
   const name = portrait ? "portrait" : "landscape";
   if (!networks.has(name)) {
     at("progress").classList.remove("done");
-    const opening = load(`./${name}/`, { onprogress: loaded }).finally(() => at("progress").classList.add("done"));
+    const opening = compared(load(`./${name}/`, { onprogress: loaded, verify: false })).finally(() => at("progress").classList.add("done"));
     opening.catch(() => networks.delete(name)); // the next picture tries again
     networks.set(name, opening);
   }
@@ -63,7 +71,6 @@ async function show(source, width, height) {
   at("size").textContent = `${w} × ${h} → ${3 * w} × ${3 * h}`;
   at("adapter").textContent = net.adapter;
   at("model").textContent = `${(net.bytes / 1000).toFixed(0)} kB, int8`;
-  at("bytes").textContent = "equal to Python's";
   say(stream ? "Camera" : "Move the slider to compare");
 }
 
