@@ -38,7 +38,8 @@ def part_peers(options: Options) -> None:
         print(table(network, found), flush=True)
         rows += [{"network": network, "peer": peer, **row} for peer, row in found.items()]
     FIGURES.parent.mkdir(parents=True, exist_ok=True)
-    FIGURES.write_text(json.dumps({"threads": os.cpu_count(), "rows": rows}, indent=1), encoding="utf-8")
+    finite = [{key: None if value == float("inf") else value for key, value in row.items()} for row in rows]
+    FIGURES.write_text(json.dumps({"threads": os.cpu_count(), "rows": finite}, indent=1), encoding="utf-8")
     draw(rows, PICTURE)
     print(f"{FIGURES}, {PICTURE}")
 
@@ -51,7 +52,7 @@ def _networks() -> set[str]:
 
 def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dict[str, dict[str, Any]]:
     """What each peer reached: medians over rounds of seconds, milliseconds and MiB, and the signal to noise of its
-    result against torch's float32 in decibels; or `missing`, why it could not."""
+    result against torch's float32 in decibels, None without that; or `missing`, why it could not."""
     rows: dict[str, dict[str, Any]] = {}
     results: dict[str, np.ndarray] = {}
     for peer in peers:
@@ -69,14 +70,15 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
         if not row["missing"]:
             results[peer] = np.load(folder / "y.npy").ravel()
             row |= {key: float(np.median([one[key] for one in rounds])) for key in rounds[0]}
-            row["decibels"] = decibels(results[REFERENCE], results[peer]) if REFERENCE in results else None
+    for peer, found in results.items():
+        rows[peer]["decibels"] = decibels(results[REFERENCE], found) if REFERENCE in results else None
     return rows
 
 
-def decibels(expected: np.ndarray, found: np.ndarray) -> float | None:
-    """Power of what was expected over that of the error; None where there is no error."""
+def decibels(expected: np.ndarray, found: np.ndarray) -> float:
+    """Power of what was expected over that of the error; infinite where there is no error."""
     error = float(((expected - found) ** 2).sum())
-    return 10 * float(np.log10(float((expected**2).sum()) / error)) if error else None
+    return 10 * float(np.log10(float((expected**2).sum()) / error)) if error else float("inf")
 
 
 def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> tuple[str, str]:
@@ -102,8 +104,8 @@ def table(network: str, rows: dict[str, dict[str, Any]]) -> str:
     able = sorted((row["ms"], peer) for peer, row in rows.items() if not row["missing"])
     for ms, peer in able:
         row = rows[peer]
-        error = f"{row['decibels']:>6.1f}" if row["decibels"] is not None else " exact"
-        lines.append(f"  {peer:<30} {ms:>9.2f} {row['load_s']:>8.2f} {row['memory_mib']:>7.0f} {error}")
+        error = f"{row['decibels']:>6.1f}" if row["decibels"] is not None else "-"
+        lines.append(f"  {peer:<30} {ms:>9.2f} {row['load_s']:>8.2f} {row['memory_mib']:>7.0f} {error:>6}")
     lines += [f"  {peer:<30} not measured: {row['missing']}" for peer, row in rows.items() if row["missing"]]
     return "\n".join(lines)
 

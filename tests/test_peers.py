@@ -24,7 +24,7 @@ def test_ours_and_torch_compute_the_same_network(tmp_path: Path, monkeypatch: py
         found[name], figures = peer.timed(lambda one=one: one.load(tmp_path, 1), x.numpy())  # type: ignore[misc]
         assert all(value > 0 for value in figures.values()) and set(figures) == {"load_s", "ms", "memory_mib"}
     error = peers.decibels(found[peers.REFERENCE], found["q8ta_wgpu int8"])
-    assert error is not None and error > 20
+    assert 20 < error < 100
 
 
 def test_every_peer_has_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,12 +38,13 @@ def test_every_peer_has_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return json.dumps(figures), ""
 
     monkeypatch.setattr(peers, "_child", child)
-    names = [peers.REFERENCE, "q8ta_wgpu int8", "tinygrad float32, WebGPU"]
+    names = ["q8ta_wgpu int8", peers.REFERENCE, "tinygrad float32, WebGPU"]
     rows = peers.measured("subpixel", names, tmp_path, 1)
     assert rows["q8ta_wgpu int8"]["ms"] == 2.0 and rows["q8ta_wgpu int8"]["decibels"] == pytest.approx(43.98, abs=0.01)
     text = peers.table("subpixel", rows).splitlines()
     assert len(text) == 4 and text[-1].endswith("not measured: make: ModuleNotFoundError: No module named 'tinygrad'")
-    assert " exact" in next(line for line in text if peers.REFERENCE in line)
+    assert next(line for line in text if peers.REFERENCE in line).endswith(" inf")
+    assert next(line for line in text if "q8ta" in line).endswith(" 44.0")
     drawn: list[dict[str, Any]] = [{"network": "subpixel", "peer": name, **row} for name, row in rows.items()]
     peers.draw(drawn, tmp_path / "peers.svg")
     assert (tmp_path / "peers.svg").read_text().count("2 ms") >= 2
