@@ -37,6 +37,11 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
     "engines": ("engines", "part_engines", "bytes of every kernel by every engine, Node and Chromium; docs/kernels.md"),
     "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
+    "accuracy": (
+        "accuracy",
+        "part_accuracy",
+        "int8 beside float on real data, into docs/accuracy.md (needs the extra accuracy)",
+    ),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",
@@ -74,7 +79,7 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("engines", "peers", "plot", "save", "web", "zoo"):
+        if name not in ("accuracy", "engines", "peers", "plot", "save", "web", "zoo"):
             print(options.device.name)
         part(options, results) if name in ("networks", "torch") else part(options)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

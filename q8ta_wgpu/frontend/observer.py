@@ -14,6 +14,10 @@ from q8ta_wgpu.ir.graph import Array
 _CANDIDATES = 64
 """Ends tried on each side."""
 
+_WORTH = 1.2
+"""By how much clipping must lower the error. Pixels lie on steps of the whole range, which rounding then keeps, and
+what is clipped is rare but large."""
+
 _TRIED = 16
 """Ranges, the best by the estimate, whose error is computed: an estimate knows no zero point."""
 
@@ -74,6 +78,9 @@ def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[floa
     estimate = (clipping + inside * step**2 / 12).reshape(-1)
     best = np.argsort(estimate)[:_TRIED]
     errors = [_error(counts, x, lows[i // len(highs)], step.reshape(-1)[i], steps) for i in best]
+    whole = _error(counts, x, lows.min(), (highs.max() - lows.min()) / steps, steps)
+    if whole <= _WORTH * min(errors):
+        return float(lows.min()), float(highs.max())
     row, column = divmod(int(best[np.argmin(errors)]), len(highs))
     return float(lows[row]), float(highs[column])
 

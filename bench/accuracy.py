@@ -1,0 +1,82 @@
+"""How much of a network's quality int8 keeps: our quantizer beside XNNPACK's and X86Inductor's, all through this
+runtime's reference, on data that nobody calibrated on."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import q8ta_wgpu as q8
+from bench.options import Options
+from bench.suite.tasks import TASKS, inputs, trained
+
+CALIBRATION = 2
+"""Batches, each as large as the test."""
+
+TABLE = Path("docs/accuracy.md")
+
+HEAD = """# Accuracy
+
+What int8 keeps of small networks with real weights (`bench/suite`): trained on scikit-learn's digits, scikit-image's
+photographs and the standard library's text, judged on what neither training nor calibration saw. The quantizers of
+XNNPACK and X86Inductor (torchao) go through the same runtime, so the columns differ in where values are rounded, or left in
+float, and in how ranges are found. In brackets the ratio of signal to noise of the outputs against float, in dB.
+`python -m bench accuracy` writes this page.
+
+| network | measure | float | XNNPACK | X86Inductor | ours |
+|---|---|---|---|---|---|
+"""
+
+
+def xnnpack() -> Any:
+    """As ExecuTorch's users have it."""
+    from torchao.testing.pt2e import _xnnpack_quantizer as found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "deprecated", of the copy in torchao
+        return found.XNNPACKQuantizer().set_global(found.get_symmetric_quantization_config(is_per_channel=True))
+
+
+def x86() -> Any:
+    """Of torch.compile on a CPU."""
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as found
+
+    return found.X86InductorQuantizer().set_global(found.get_default_x86_inductor_quantization_config())
+
+
+QUANTIZERS: dict[str, Callable[[], Any]] = {"XNNPACK": xnnpack, "X86Inductor": x86, "ours": q8.Quantizer}
+
+
+def measured(name: str, quantizer: Any, count: int = 0) -> tuple[float, float]:
+    """How good a network of the suite is in int8 through the numpy reference, and the ratio of signal to noise of its
+    outputs against float in dB; with None, in float. On `count` inputs, or all of the test."""
+    task = TASKS[name]
+    module, count = trained(name), count or task.test
+    x, truth = inputs(name, True, count)
+    with torch.no_grad():
+        exact = module(x).numpy()
+    if quantizer is None:
+        return task.measure(exact, truth), math.inf
+    batches = [inputs(name, False, count, seed=seed)[0] for seed in range(CALIBRATION)]
+    model = q8.compile(q8.quantize(module, (x,), batches, quantizer, progress=False))
+    found = q8.Session(model, "reference")(x.numpy())
+    return task.measure(found, truth), float(10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()))
+
+
+def part_accuracy(options: Options) -> None:
+    """Prints the table, and writes it where all networks were asked for."""
+    rows = []
+    for name in options.names or TASKS:
+        in_float, _ = measured(name, None)
+        int8 = [measured(name, make()) for make in QUANTIZERS.values()]
+        cells = " | ".join(f"{value:.2f} ({snr:.1f})" for value, snr in int8)
+        rows.append(f"| {name} | {TASKS[name].unit} | {in_float:.2f} | {cells} |")
+        print(rows[-1], flush=True)
+    if not options.names:
+        TABLE.write_text(HEAD + "\n".join(rows) + "\n", "utf-8")

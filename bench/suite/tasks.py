@@ -1,0 +1,104 @@
+"""Each network's task: data, how good an output is, and the least that int8 must keep of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from bench.suite import data, networks
+
+WEIGHTS = Path(__file__).with_name("weights")
+
+
+def accuracy(scores: data.Array, truth: data.Array) -> float:
+    """Percent of the classifications that are right."""
+    return 100 * float((scores.argmax(1) == truth).mean())
+
+
+def psnr(picture: data.Array, truth: data.Array) -> float:
+    """dB, borders left out."""
+    inner = np.s_[..., 3:-3, 3:-3]
+    return float(-10 * np.log10(np.mean((np.clip(picture, 0, 1) - truth)[inner] ** 2)))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network with its data.
+
+    Attributes:
+        build: the network without weights.
+        samples: (held out, count, seed) → inputs and truth.
+        test: how many inputs it is judged on.
+        measure: (outputs, truth) → how good they are, more is better.
+        unit: of the measure.
+        loss: that it is trained with.
+        slack: how far below float the measure of int8 may be.
+        steps: of training.
+    """
+
+    build: Callable[[], nn.Module]
+    samples: Callable[[bool, int, int], tuple[data.Array, data.Array]]
+    test: int
+    measure: Callable[[data.Array, data.Array], float]
+    unit: str
+    loss: Callable[[Tensor, Tensor], Tensor]
+    slack: float
+    steps: int = 1500
+
+
+def _digits(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
+    images, labels = data.digits(held_out)
+    chosen = slice(count) if held_out else np.random.default_rng(seed).integers(len(images), size=count)
+    return images[chosen], labels[chosen].astype(np.float32)
+
+
+def _of_digits(build: Callable[[], nn.Module]) -> Task:
+    return Task(build, _digits, 600, accuracy, "%", _classes, 0.5)
+
+
+def _classes(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(scores, truth.long(), label_smoothing=0.05)
+
+
+def _lines(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
+    x, y = data.lines(held_out, count, seed)
+    return x, y.astype(np.float32)
+
+
+def _photographs(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
+    return data.photographs(held_out, count, 32, seed)
+
+
+TASKS = {
+    "residual": _of_digits(networks.residual),
+    "depthwise": _of_digits(networks.depthwise),
+    "sequence": _of_digits(networks.sequence),
+    "vision": _of_digits(networks.vision),
+    "superresolution": Task(
+        networks.superresolution, _photographs, 24, psnr, "dB", nn.functional.mse_loss, 0.3, steps=3000
+    ),
+    "text": Task(networks.text, _lines, 500, accuracy, "%", _classes, 0.5),
+}
+
+
+def trained(name: str) -> nn.Module:
+    """A network with the repository's weights, in evaluation mode.
+
+    Raises FileNotFoundError when the weights are missing; `python -m bench.suite.train` writes them.
+    """
+    module = TASKS[name].build()
+    state = load_file(WEIGHTS / f"{name}.safetensors")
+    module.load_state_dict({key: value.float() if value.is_floating_point() else value for key, value in state.items()})
+    return module.eval()
+
+
+def inputs(name: str, held_out: bool, count: int, seed: int = 0) -> tuple[Tensor, data.Array]:
+    """Inputs as a tensor, and the truth."""
+    x, y = TASKS[name].samples(held_out, count, seed)
+    return torch.from_numpy(np.ascontiguousarray(x)), y
