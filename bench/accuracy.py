@@ -25,9 +25,9 @@ HEAD = """# Accuracy
 
 What int8 keeps of small networks with real weights (`bench/suite`): trained on scikit-learn's digits, scikit-image's
 photographs and the standard library's text, judged on what neither training nor calibration saw. The quantizers of
-XNNPACK and X86Inductor (torchao) go through the same runtime, so the columns differ in where values are rounded, or left in
-float, and in how ranges are found. In brackets the ratio of signal to noise of the outputs against float, in dB.
-`python -m bench accuracy` writes this page.
+XNNPACK and X86Inductor (torchao) go through the same runtime, so the columns differ in where values are rounded, or
+left in float, and in how ranges are found. In brackets the ratio of signal to noise of the outputs against float in
+dB. `python -m bench accuracy` writes this page.
 
 | network | measure | float | XNNPACK | X86Inductor | ours |
 |---|---|---|---|---|---|
