@@ -277,7 +277,7 @@ def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[
         graph.inputs.append(name)
         narrower = 256 if (setting.dtypes[1], out.dtype) == (INT8X4, INT16X4) else 1
         wider = 256 if (setting.dtypes[1], out.dtype) == (INT16X4, INT8X4) else 1
-        ratio = 1.7 if setting.zeros[1] % 2 else 0.9  # with a residual, those up to 1.0 round by an addition
+        ratio = 0.9 if setting.zeros[1] % 2 else 1.7  # with a residual, those up to 1.0 round by an addition
         q = setting.q(1, out.scale * ratio * narrower / wider)
         graph.types[name] = TensorType(shape, q.dtype, q)
         inputs[name] = extremes(rng(op.name, case, after, name), shape, q.dtype)
