@@ -20,11 +20,6 @@ def general(kernel: Kernel) -> bool:
     return kernel.name.partition(".")[2] in GENERAL
 
 
-def without_units(kernel: Kernel) -> bool:
-    """Whether a kernel runs without matrix units."""
-    return "units" not in kernel.name
-
-
 @contextlib.contextmanager
 def only(keep: Callable[[Kernel], bool]) -> Iterator[None]:
     """Inside, schedules choose among the kernels that `keep` accepts; an operator it leaves none keeps all of its own.

@@ -6,14 +6,14 @@ import functools
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.kernel_sets import general, without_units
+from bench.kernel_sets import general
 from bench.models import read
 from bench.options import Options
 from bench.timing import Loaded, compared, heaviest, load, spin
@@ -132,7 +132,7 @@ def _on_engines(model: q8.Model, adapter: str | None) -> dict[str, Loaded]:
     found = {NATIVE: load(model.graph, open_device(f"wgpu-native{name}"))}
     if engines.dawn() is not None:
         dawn = open_device(f"dawn{name}")
-        found[DAWN] = load(model.graph, dawn, keep=without_units)
+        found[DAWN] = load(model.graph, dawn, target=replace(dawn.target, matrix_units=()))
         if dawn.target.matrix_units:
             found[UNITS] = load(model.graph, dawn)
     return found

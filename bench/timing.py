@@ -12,6 +12,7 @@ from bench.graphs import random_words
 from bench.kernel_sets import only
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
@@ -49,14 +50,20 @@ class Loaded:
 
 
 def load(
-    graph: Graph, device: Device, plan: Plan | None = None, keep: Callable[[Kernel], bool] | None = None
+    graph: Graph,
+    device: Device,
+    plan: Plan | None = None,
+    keep: Callable[[Kernel], bool] | None = None,
+    target: Target | None = None,
 ) -> Loaded:
-    """A graph's program with the layouts of `plan` (optimal ones by default), of the kernels that `keep` accepts."""
+    """A graph's program with the layouts of `plan` (optimal ones by default), of the kernels that `keep` accepts, for
+    the device's target or another that it can run."""
+    target = target or device.target
     with only(keep or (lambda kernel: True)):
         if plan is None:
-            graph = lower(graph, device.target)
-            plan = sync_layouts(graph, device.target)
-        program = build(graph, device.target, plan)
+            graph = lower(graph, target)
+            plan = sync_layouts(graph, target)
+        program = build(graph, target, plan)
     return Loaded(Executor(program, device), random_words(graph, plan))
 
 

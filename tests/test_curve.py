@@ -41,6 +41,26 @@ def test_within_rounding_of_the_function(name: str, out: QParams) -> None:
     assert np.abs(np.clip(steps, *bounds) - np.clip(exact, *bounds)).max() <= 0.02
 
 
+@pytest.mark.parametrize("name", ["hardswish", "silu", "gelu"])
+@pytest.mark.parametrize("zero", [-128, 0, 127])
+def test_tiny_values(name: str, zero: int) -> None:
+    """Of a network whose values are tiny only what its sums reach counts: the rest is too steep for its scale."""
+    out = QParams(2e-6, zero)
+    assert name != "hardswish" or curve.fit(FUNCTIONS[name], out, -128, 127) is None
+    found = curve.fit(FUNCTIONS[name], out, -128, 127, farthest=0.01)
+    assert found is not None and found.low >= -0.01
+    x = np.linspace(-0.01, 0.01, 20001)
+    v = np.rint((x - found.low) / found.step * 2.0**arithmetic.FRACTION).astype(np.int64)
+    steps = curve.evaluate(v, found.knots) / 2.0**arithmetic.FRACTION
+    bounds = -128 - zero, 127 - zero
+    exact = FUNCTIONS[name](x) / out.scale
+    assert np.abs(np.clip(steps, *bounds) - np.clip(exact, *bounds)).max() <= 0.02
+
+
+def test_sums_that_are_always_zero_have_a_curve() -> None:
+    assert curve.fit(FUNCTIONS["silu"], QParams(0.1, 0), -128, 127, farthest=0.0) is not None
+
+
 def test_a_function_too_steep_is_refused() -> None:
     assert curve.fit(lambda x: np.sign(x) * 1e6, QParams(1e-6, 0), -128, 127) is None
 

@@ -41,20 +41,23 @@ class Curve:
     knots: NDArray[np.int32]
 
 
-def fit(function: Function, out: QParams, lo: int, hi: int) -> Curve | None:
+def fit(function: Function, out: QParams, lo: int, hi: int, farthest: float = _FARTHEST) -> Curve | None:
     """The curve of `function` for a result quantized to `out` and clamped to [lo, hi]; None where it is too steep.
 
-    The float64 function is sampled over an interval that is doubled until it holds everything up to the asymptotes.
+    The float64 function is sampled over an interval that is doubled until it holds everything up to the asymptotes, or
+    everything that the sum can reach, which `farthest` bounds: where a network's values are tiny, hardswish turns far
+    beyond them.
     """
 
     def steps(x: Array) -> NDArray[np.float64]:
         value = np.nan_to_num(np.asarray(function(x), np.float64) / out.scale, nan=0.0)
         return np.clip(value, lo - out.zero - 1.0, hi - out.zero + 1.0)
 
-    reach = 256 * out.scale + 16.0
-    while not _settled(steps, reach):
-        reach *= 2
-        if reach > _FARTHEST:
+    farthest = max(farthest, out.scale)
+    reach = min(256 * out.scale + 16.0, farthest)
+    while reach < farthest and not _settled(steps, reach):
+        reach = min(2 * reach, farthest)
+        if reach >= _FARTHEST:
             return None
     x = np.linspace(-reach, reach, 2 * _GRID + 1)
     y = steps(x)

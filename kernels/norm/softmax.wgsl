@@ -28,8 +28,8 @@ fn main(
   let whole = reduced(thread, Partial(largest, sum));
   if (place >= params.rows) { return; }
 
-  let log_sum = log(whole.y);
   let factor = 1.0 / whole.y;
+  let log_sum = select(log(whole.y), -factor, whole.y == 0.0);  // some devices' logarithm of 0 is finite
   for (var k = lane; k < params.items; k += LANES) {
     let at = base + k * params.inner;
     let shifted = x[at] - whole.x;

@@ -138,7 +138,8 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
     if call.activation and INT16X4 in (call.out.dtype, call.residual.dtype if call.residual else ""):
         return "an activation before rounding has no int16 form"
-    curve = curves.fit(call.activation, call.out, call.lo, call.hi) if call.activation else None
+    reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())
+    curve = curves.fit(call.activation, call.out, call.lo, call.hi, reached) if call.activation else None
     if call.activation and (curve is None or call.residual):
         return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
     unit = 2.0 ** arithmetic.fraction(call.out.dtype) / (curve.step if curve else call.out.scale)
