@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator
 from typing import cast
 
@@ -23,6 +24,24 @@ SHAPE = (1, 3, 640, 641)
 def test_copies_are_equal(size: int) -> None:
     source = np.random.default_rng(size).integers(0, 255, size, dtype=np.uint8)
     np.testing.assert_array_equal(transfer.copied(source), source)
+
+
+def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        if source[0]:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        ended.append(True)
+
+    source = np.zeros(2 * transfer._PIECE, np.uint8)
+    source[0] = 1
+    monkeypatch.setattr(transfer, "_THREADS", 2)
+    monkeypatch.setattr(np, "copyto", copyto)
+    with pytest.raises(KeyboardInterrupt):
+        transfer.copy(source, np.empty_like(source))
+    assert ended
 
 
 def _two_inputs() -> Model:

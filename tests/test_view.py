@@ -187,7 +187,7 @@ def test_commands(
 
 def test_a_plot_of_a_program_that_only_moves_bytes(tmp_path: Path) -> None:
     program = picture_of(small_model()).program
-    moving = replace(program, dispatches=tuple(replace(d, macs=0) for d in program.dispatches))
+    moving = replace(program, dispatches=tuple(replace(d, macs=0, value=r"$\frac$") for d in program.dispatches))
     samples = np.ones((1, len(program.dispatches)))
     plot(Timing("gpu", moving, samples, np.ones(1)), tmp_path / "times.svg")
     with pytest.raises(InputError, match="cannot write"):

@@ -111,12 +111,14 @@ class Binding:
 
     def record(self, encoder: Any) -> None:
         """Records a run in a command encoder of the application, which submits it: passes of its own that follow read
-        what the run wrote.
+        what the run wrote. Close the session after that submission: WebGPU refuses commands on buffers that were freed,
+        and wgpu-native ends the process.
 
         Raises DeviceError where the session was closed or the device refuses.
         """
         device = self._device
         with device.lock, wgpu_errors(f"{device.name} could not record the program"):
+            self._executor.check_open()  # before the application's encoder has copies of buffers that are gone
             for source, target, size in self._copies_in:
                 encoder.copy_buffer_to_buffer(source, 0, target, 0, size)
             self._executor.record(encoder, self._before, self._after)

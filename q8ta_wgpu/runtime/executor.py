@@ -153,7 +153,7 @@ class Executor:
         returns."""
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
-            self._check_open()
+            self.check_open()
             self.upload(inputs)
             staging, commands = self._ahead.pop() if self._ahead else self._recorded()
             try:
@@ -169,8 +169,7 @@ class Executor:
 
     def record(self, encoder: Any, before: Sequence[Step], after: Sequence[Step]) -> None:
         """Records a run between steps of the caller's, in one compute pass of the caller's encoder. The caller holds
-        `device.lock`."""
-        self._check_open()
+        `device.lock` and has called `check_open`."""
         compute = encoder.begin_compute_pass()
         dispatch_steps(compute, [*before, *self._steps, *after])
         compute.end()
@@ -223,7 +222,7 @@ class Executor:
         """Microseconds of compute passes, (repeats, passes)."""
         gpu, microseconds = self.device.wgpu, np.zeros((repeats, len(passes)))
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
-            self._check_open()
+            self.check_open()
             self.upload(inputs)
             if not passes:
                 return microseconds
@@ -258,7 +257,8 @@ class Executor:
                 self._drop(staging)
             self._made, self._uploads, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], [], []
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises DeviceError after `close`."""
         # wgpu-native ends the whole process when destroyed buffers are submitted.
         if not self._made:
             raise DeviceError("this program was closed")

@@ -319,18 +319,18 @@ def _prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
     with contextlib.ExitStack() as made:
 
-        def kept(buffer: Any) -> Any:
+        def freed(buffer: Any) -> Any:
             made.callback(buffer.destroy)
             return buffer
 
         bound = [
-            kept(
+            freed(
                 gpu.create_buffer(size=content, usage=STORAGE)
                 if isinstance(content, int)
                 else gpu.create_buffer_with_data(data=content, usage=STORAGE)
             )
             for content in buffers
         ]
-        params = kept(gpu.create_buffer_with_data(data=uniform, usage=UNIFORM))
+        params = freed(gpu.create_buffer_with_data(data=uniform, usage=UNIFORM))
         group = device.bind_group(compiled, [{"buffer": buffer} for buffer in (*bound, params)])
         yield _Probe(device, compiled.pipeline, group, bound[-1])

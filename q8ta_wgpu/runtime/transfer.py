@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,22 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copies a contiguous array to another of its dtype and size."""
+    """Copies a contiguous array to another of its dtype and size.
+
+    When it returns or raises nothing is copied any more: who is interrupted frees the memory.
+    """
     pieces = min(_THREADS, source.nbytes // _PIECE)
     if pieces < 2:
         np.copyto(target, source)
         return
     ends = [source.size * i // pieces for i in range(pieces + 1)]
     parts = [slice(*pair) for pair in itertools.pairwise(ends)]
-    list(_pool().map(lambda part: np.copyto(target[part], source[part]), parts))
+    copies = [_pool().submit(np.copyto, target[part], source[part]) for part in parts]
+    try:
+        for each in copies:
+            each.result()
+    finally:
+        wait(copies)
 
 
 def copied(source: NDArray[Any]) -> NDArray[Any]:

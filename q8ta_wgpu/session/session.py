@@ -27,16 +27,6 @@ from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
-_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
-"""Operators that matrix units could compute."""
-
-
-def _has_matrix_work(graph: Graph) -> bool:
-    """Whether a graph has an int8 product so large that matrix units would pay."""
-    calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
-    return any((macs := OPS[call.op].macs) is not None and macs(call) >= MATRIX_WORK for call in calls)
-
-
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
     from q8ta_wgpu.runtime.binding import Binding
@@ -45,6 +35,9 @@ if TYPE_CHECKING:
     from q8ta_wgpu.tune.report import Tuning
 
 Array = NDArray[Any]
+
+_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
+"""Operators that matrix units could compute."""
 
 MAX_REPEATS = 100_000
 """Runs `Session.time` may be asked for: hours, on the fastest GPU, and their times still fit into memory."""
@@ -312,3 +305,9 @@ class Session:
 def _is_count(value: object, least: int) -> bool:
     """Whether a value is an integer that `Session.time` can repeat something by."""
     return isinstance(value, int) and least <= value <= MAX_REPEATS
+
+
+def _has_matrix_work(graph: Graph) -> bool:
+    """Whether a graph has an int8 product so large that matrix units would pay."""
+    calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
+    return any((macs := OPS[call.op].macs) is not None and macs(call) >= MATRIX_WORK for call in calls)

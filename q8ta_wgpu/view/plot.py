@@ -47,7 +47,8 @@ def plot(timing: Timing, path: Path) -> None:
 def _bars(axes: Axes, timed: list[tuple[Dispatch, float]]) -> None:
     longest = sorted(timed, key=lambda pair: -pair[1])[:_LONGEST][::-1]
     axes.barh(range(len(longest)), [us for _, us in longest], color="#0072b2")
-    axes.set_yticks(range(len(longest)), [f"{d.kernel}  {d.value}" for d, _ in longest], fontsize=7)
+    names = [f"{d.kernel}  {d.value}" for d, _ in longest]
+    axes.set_yticks(range(len(longest)), names, fontsize=7, parse_math=False)  # a name of a file may hold dollars
     rest = sum(us for _, us in timed) - sum(us for _, us in longest)
     axes.set_title(f"the {len(longest)} longest dispatches" + (f" ({rest:.0f} us in others)" if rest > 0 else ""))
     axes.set_xlabel("microseconds (median)")

@@ -345,8 +345,7 @@ export class Network {
         pipelines.set(shader, made.finally(() => report({ stage: "compile", done: ++done, total })));
       }
     }
-    const ready = new Map();
-    for (const [shader, made] of pipelines) ready.set(shader, await made);
+    const ready = new Map(await Promise.all([...pipelines].map(async ([shader, made]) => [shader, await made])));
     this.#steps = program.dispatches.map(({ shader, buffers, uniform: [offset, size], grid }) => {
       const bound = [...buffers.map((i) => ({ buffer: this.#buffers[i] })), { buffer: this.#uniforms, offset, size }];
       return { pipeline: ready.get(shader), group: grouped(device, layouts.get(buffers.length), bound), grid };
