@@ -59,6 +59,9 @@ def test_the_layer_that_hurts_comes_first_and_can_be_skipped(tmp_path: Path) -> 
     assert {"mul", "conv2d"} <= set(q8.compile(program).report().float32)
     found.plot(tmp_path / "layers.png")
     assert (tmp_path / "layers.png").stat().st_size > 1000
+    for wrong in ("none/layers.png", "layers.docx"):
+        with pytest.raises(q8.InputError, match="cannot write"):
+            found.plot(tmp_path / wrong)
 
 
 def test_clipping_is_told_from_coarse_steps() -> None:

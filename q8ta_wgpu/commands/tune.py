@@ -7,7 +7,7 @@ import argparse
 import numpy as np
 
 from q8ta_wgpu.commands import given
-from q8ta_wgpu.errors import InputError, printable
+from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
 
@@ -35,12 +35,13 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def _clear(device: str | None) -> None:
+    from q8ta_wgpu.runtime import kept
     from q8ta_wgpu.runtime.device import open_device
     from q8ta_wgpu.tune.cache import Cache
 
     opened = open_device(given.device(device))
-    cache = Cache.of(opened.info)
     try:
-        print(f"removed {printable(str(cache.path))}" if cache.clear() else f"nothing was kept for {opened.name}")
+        removed = [Cache.of(opened.info).clear(), kept.forget(opened.info)]
     except OSError as error:
-        raise InputError(f"cannot remove {cache.path}: {error.strerror or error}") from error
+        raise InputError(f"cannot remove {error.filename}: {error.strerror or error}") from error
+    print(f"removed what was kept for {opened.name}" if any(removed) else f"nothing was kept for {opened.name}")

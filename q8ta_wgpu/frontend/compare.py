@@ -84,7 +84,7 @@ class Comparison:
     def plot(self, path: str | Path) -> None:
         """Draws the ratio of every layer in the network's order, simulated and ours, to an image file (matplotlib).
 
-        Raises UnsupportedError where matplotlib is missing.
+        Raises UnsupportedError where matplotlib is missing, InputError where the file cannot be written.
         """
         try:
             from matplotlib.figure import Figure
@@ -95,10 +95,13 @@ class Comparison:
         order = sorted(self.layers, key=lambda layer: layer.place)
         axes.plot([x.simulated for x in order], "o-", label="PT2E simulation")
         axes.plot([x.snr for x in order], ".--", label="int8")
-        axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6)
+        axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6, parse_math=False)
         axes.set_ylabel("signal to noise in dB")
         axes.legend()
-        figure.savefig(path)
+        try:
+            figure.savefig(path)
+        except (OSError, ValueError) as error:  # a ValueError for an ending that matplotlib does not know
+            raise InputError(f"cannot write {path}: {error}") from error
 
 
 def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence[torch.Tensor]) -> Comparison:

@@ -38,7 +38,7 @@ pack2x16unorm pack2x16float unpack4x8snorm unpack4x8unorm unpack4xI8 unpack4xU8 
 unpack2x16float storageBarrier workgroupBarrier workgroupUniformLoad
 texture_2d sampler textureLoad textureSampleLevel
 subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major col_major subgroupMatrixLoad
-subgroupMatrixStore subgroupMatrixMultiplyAccumulate texture_2d textureLoad
+subgroupMatrixStore subgroupMatrixMultiplyAccumulate
 """
 _LANGUAGE = frozenset(_WORDS.split())
 """Words that WGSL itself gives a meaning: keywords, types, address spaces and functions."""

@@ -107,6 +107,15 @@ def keep(info: Mapping[str, Any], key: str, found: Any) -> None:
         replace(path, json.dumps(content, indent=0))
 
 
+def forget(info: Mapping[str, Any]) -> bool:
+    """Removes what was kept for an adapter; whether there was a file. Raises OSError if it cannot be removed."""
+    path, _ = _findings(info)
+    if path is None or not path.exists():
+        return False
+    path.unlink()
+    return True
+
+
 def _findings(info: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
     adapter = identity(info)
     try:

@@ -149,7 +149,8 @@ class Session:
 
     @property
     def memory(self) -> Memory | None:
-        """Device memory the session holds, at most so far; None for the reference, which has none."""
+        """Device memory the session holds, at most so far, without that for batches other than the model's own;
+        None for the reference, which has none."""
         return self._executor.memory if self._executor else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
