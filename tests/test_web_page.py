@@ -103,10 +103,11 @@ def test_pictures_have_the_bytes_of_python(js: Callable[..., Any], folder: Path,
             found[name] = text(await net.run({ x: image }));
         }
         const drawn = [];
-        for (const colours of [false, true]) {
+        const values = new Float32Array(bitmap.width * bitmap.height);
+        for (const [image, colours] of [[bitmap, false], [bitmap, true], [values, true]]) {
             const shown = document.createElement("canvas");
             document.body.append(shown);
-            await net.draw(bitmap, shown, { colours });
+            await net.draw(image, shown, { colours });
             drawn.push(shown.toDataURL());
         }
         return [found, drawn];
@@ -115,11 +116,12 @@ def test_pictures_have_the_bytes_of_python(js: Callable[..., Any], folder: Path,
     values = {name: np.frombuffer(base64.b64decode(text), np.float32) for name, text in found.items()}
     wrong = {name: int((y.view(np.uint32) != expected.reshape(-1).view(np.uint32)).sum()) for name, y in values.items()}
     assert wrong == dict.fromkeys(SOURCES, 0)
-    grey, coloured = (np.asarray(Image.open(io.BytesIO(base64.b64decode(d.split(",")[1])))) for d in drawn)
+    grey, coloured, array = (np.asarray(Image.open(io.BytesIO(base64.b64decode(d.split(",")[1])))) for d in drawn)
     luma = np.asarray(photos.to_image(expected)).astype(int)
     assert np.abs(grey[..., 0].astype(int) - luma).max() <= 1
     assert np.abs(coloured.astype(float)[..., :3] @ (0.299, 0.587, 0.114) - luma).mean() < 4
     assert np.ptp(coloured[..., :3].astype(int), axis=2).mean() > 40
+    assert not np.ptp(array[..., :3].astype(int), axis=2).any(), "an array has no colours, whatever was drawn before"
 
 
 def test_wrong_pictures(js: Callable[..., Any]) -> None:

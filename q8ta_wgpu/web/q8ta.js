@@ -273,6 +273,7 @@ export class Network {
   #steps = [];
   #staging = [];
   #images = new Map();
+  #shown = null;
   #canvases = new Map();
 
   constructor(url, options) {
@@ -415,9 +416,8 @@ export class Network {
       throw new Q8taError("input", `only an output of shape (1, 1 or 3, h, w) can be drawn, there are ${there}`);
     }
     const encoder = this.#encode(inputs, options);
-    // A grey result may take the colours of the image it was made of.
-    const picture = [...this.#images.values()].at(-1)?.texture;
-    this.#drawn(port, canvas).draw(encoder, picture, options);
+    // A grey result may take the colours of its image.
+    this.#drawn(port, canvas).draw(encoder, this.#shown, options);
     device.queue.submit([encoder.finish()]);
     await this.#waits(device.queue.onSubmittedWorkDone());
   }
@@ -481,9 +481,10 @@ export class Network {
   #encode(inputs, options) {
     const device = this.#device, given = this.#arguments(inputs);
     const encoder = device.createCommandEncoder();
+    this.#shown = null;
     for (const port of this.#program.inputs) {
       const value = given.get(port.name), buffer = this.#buffers[port.buffer];
-      if (isImage(value)) this.#image(port, buffer).read(encoder, value, options);
+      if (isImage(value)) this.#shown = this.#image(port, buffer).read(encoder, value, options);
       else if (inWords(port)) device.queue.writeBuffer(buffer, 0, packed(port, value));
       else device.queue.writeBuffer(buffer, 0, value instanceof Float32Array ? value : Float32Array.from(value));
     }
@@ -627,6 +628,7 @@ class Picture {
     queue.writeBuffer(this.table, 0, table(this.port, options));
     queue.copyExternalImageToTexture({ source }, { texture: this.texture, premultipliedAlpha: true }, [width, height]);
     dispatched(encoder.beginComputePass(), [this]);
+    return this.texture;
   }
 
   destroy() {
