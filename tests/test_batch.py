@@ -39,6 +39,8 @@ def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
     for shape in ((0, 3, 6, 7), (2, 3, 6, 8), (3, 6, 7), ()):
         with pytest.raises(q8.InputError, match="must have shape"):
             session(np.zeros(shape, np.float32))
+    with pytest.raises(q8.InputError, match="cannot become a numpy array"):
+        session([[1.0], [1.0, 2.0]])
     session(np.zeros((4, 3, 6, 7), np.float32))
     session.close()
     with pytest.raises(q8.InputError, match="was closed"):

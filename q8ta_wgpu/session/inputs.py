@@ -37,10 +37,16 @@ def batch(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int |
     if not graph.batched:
         return None
     given = named(graph, args, kwargs)
-    shapes = {name: np.shape(given[name]) for name in graph.batched}
+    shapes = {name: _shape(name, given[name]) for name in graph.batched}
     sizes = {shape[0] if shape else 0 for shape in shapes.values()}
     alike = all(shape[1:] == graph.types[name].shape[1:] for name, shape in shapes.items())
     return sizes.pop() if len(sizes) == 1 and alike and 0 not in sizes else None
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    """The shape of what was given, read without a copy where it says it."""
+    found = getattr(value, "shape", None)
+    return found if isinstance(found, tuple) else as_array(name, value).shape
 
 
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
