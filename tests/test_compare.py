@@ -47,7 +47,7 @@ def quantized(
 
 def test_the_layer_that_hurts_comes_first_and_can_be_skipped(tmp_path: Path) -> None:
     module, x = network(), data(2, 3, 8, 8, seed=5)
-    found = q8.compare(module, quantized(module), (x,))
+    found = q8.compare(module, quantized(module), (x.clone().requires_grad_(),))
     worst = found.layers[0]
     assert worst.lost > 10
     assert worst.module.startswith("1.")

@@ -117,7 +117,7 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     given.check_module(module)
-    example = given.example(inputs)
+    example = tuple(x.detach() for x in given.example(inputs))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
