@@ -191,7 +191,8 @@ def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
     if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
         return node, None
     part = values == 0
-    if np.any(~part & ~(values <= -(q.span * 2 * q.scale + FAINT))):
+    low, high = q.range
+    if np.any(~part & ~(values <= -((high - low) * q.scale + FAINT))):
         return node, None
     for view in reversed(views):
         to = replace(graph.types[int8], shape=graph.types[view.output].shape)

@@ -132,6 +132,37 @@ def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device:
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
+def test_what_no_score_makes_up_for_is_a_mask() -> None:
+    """Any two scores of int8 are at most 255 steps apart; e^-22 is in no table."""
+    for low, op in ((-(255 * 0.125 + 22.1), "q8ta_softmax"), (-(255 * 0.125 + 21.9), "softmax")):
+        graph = Graph(["x"], ["y"])
+        graph.types = {
+            name: TensorType((2, 4), INT8X4, QParams(scale, -128)) for name, scale in (("x", 0.125), ("y", 1 / 256))
+        }
+        graph.types |= dict.fromkeys(("real", "added", "soft"), TensorType((2, 4)))
+        added = graph.add_constant("mask", np.array([[0, low, 0, 0]], np.float32))
+        graph.nodes = [
+            Node("dequantize", ("x",), "real"),
+            Node("add", ("real", added), "added", {"alpha": 1.0}),
+            Node("softmax", ("added",), "soft", {"dim": 1}),
+            Node("quantize", ("soft",), "y", {"lo": -128, "hi": 127}),
+        ]
+        assert op in [node.op for node in run_passes(graph).nodes]
+
+
+def test_a_scale_of_zero_is_one() -> None:
+    """Every value has the same weight then."""
+
+    class Mean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.scaled_dot_product_attention(x, x, x, scale=0.0)
+
+    x = torch.randn(2, 5, 8)
+    model = q8.compile(q8.quantize(Mean().eval(), (x,), [x], progress=False))
+    found = q8.Session(model, "reference")(x)
+    np.testing.assert_allclose(found, np.broadcast_to(x.mean(1, keepdim=True).numpy(), found.shape), atol=0.05)
+
+
 class Encoder(nn.Module):
     """A layer of torch's own encoder, whose attention is scaled_dot_product_attention."""
 

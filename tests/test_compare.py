@@ -81,3 +81,27 @@ def test_skip_names_a_module() -> None:
         quantized(network(), q8.Quantizer(skip=["head"]))
     with pytest.raises(q8.InputError, match=r"skip=\['head'\]"):
         q8.Quantizer(skip="head")
+
+
+def test_a_batch_of_any_size() -> None:
+    """Programs with a dynamic batch are compared on the batch that is given, be it one."""
+    module, x = Windows().eval(), data(1, 4, 4, 4)
+    program = q8.quantize(module, (x,), [x], progress=False, dynamic_batch=True)
+    for batch in (1, 3):
+        found = q8.compare(module, program, (data(batch, 4, 4, 4),))
+        assert {layer.name for layer in found.layers} >= {"x", "relu"}
+        assert min(layer.snr for layer in found.layers) > 15
+
+
+class Windows(nn.Module):
+    """Windows of rows, whose number follows from the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 4, 4, 4) → the same."""
+        n = x.shape[0]
+        y: Tensor = self.linear(x.reshape(n * 2, 4, 8)).relu().reshape(n, 4, 4, 4)
+        return y

@@ -96,6 +96,41 @@ def test_residual_stream(tmp_path: Path, vulkan: Device) -> None:
     assert errors[0] < errors[1]
 
 
+class Merged(nn.Module):
+    """A stream that a part of its own moves before it norms it, as Swin merges patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.merge = Merge()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.first(x)
+        y: torch.Tensor = self.merge(x + self.last(self.norm(x)))
+        return y
+
+
+class Merge(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.norm(torch.cat([x[:, ::2], x[:, 1::2]], -1))
+        return y
+
+
+@pytest.mark.parametrize("skip", ["merge", "last"])
+def test_a_stream_through_modules_left_in_float(skip: str) -> None:
+    """Its sums stay int16, also where what is added to them comes from a module in float."""
+    x = torch.randn(1, 4, 8)
+    quantizer = q8.Quantizer(skip=[skip])
+    model = q8.compile(q8.quantize(Merged().eval(), (x,), [x], quantizer, progress=False))
+    assert set(model.report().float32) == {"layer_norm" if skip == "merge" else "linear"}
+    sums = [node for node in model.graph.nodes if node.op in ("q16ta_add", "q8ta_linear")]
+    assert [model.graph.types[node.output].dtype for node in sums] == [INT16X4] * 2
+
+
 def test_convolutional_networks_have_no_stream() -> None:
     """Sums that no layer_norm reads stay int8."""
 

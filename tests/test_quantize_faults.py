@@ -70,6 +70,11 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         "value of exp .* is NaN or infinite on calibration item 0",
         {"module": module(lambda s, x: s.last(torch.exp(s.conv(x) * 1e6)), last=pointwise)},
     ),
+    "index of bools": (
+        UnsupportedError,
+        "depends on the values of a tensor.*mask.nonzero",
+        {"module": module(lambda s, x: s.conv(x)[:, torch.tensor([True, False, True, True])])},
+    ),
     "control flow": (
         UnsupportedError,
         "cannot trace.*must not depend on the data.*torch.where",

@@ -55,7 +55,9 @@ def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Nod
         return made
 
     query, key, value = (arguments[name] for name in ("query", "key", "value"))
-    scale = arguments.get("scale") or 1.0 / math.sqrt(query.meta["val"].shape[-1])
+    scale = arguments.get("scale")
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.meta["val"].shape[-1])
     scores = call(_aten.matmul.default, query, call(_aten.transpose.int, key, -2, -1))
     scores = call(_aten.mul.Tensor, scores, float(scale))
     if (mask := _mask(module, node, scores, arguments)) is not None:

@@ -18,10 +18,11 @@ from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend import given, qdq
 from q8ta_wgpu.frontend.importer import import_program
 from q8ta_wgpu.frontend.nodes import module_paths, source_of
-from q8ta_wgpu.frontend.quantize import float_program
+from q8ta_wgpu.frontend.quantize import batched, float_program
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 
@@ -123,7 +124,10 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
         given.check_runs(module, example)
         in_float = _float_values(module, exported, example)
         simulated = _recorded(exported.module(check_guards=False), example)
-    graph = run_passes(import_program(exported)[0], [step for step in PASSES if step is not fold_epilogues])
+    graph, structure = import_program(exported)
+    graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
+    if graph.batched:
+        graph = Model(graph, structure).rebatch(example[0].shape[0]).graph
     ours = reference.run(
         graph, {n: graph.stored(n, x.numpy()) for n, x in zip(graph.inputs, example, strict=True)}, True
     )
@@ -168,7 +172,7 @@ def _layer(
 
 def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: given.Tensors) -> dict[str, Array]:
     """The float module's values, by the names their operators have in the quantized program."""
-    graph = float_program(module, example)
+    graph = float_program(module, *(batched(example) if exported.range_constraints else (example, None)))
     calls = [node for node in exported.graph.nodes if not _is_qdq(node)]
     for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
         transform(graph)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from q8ta_wgpu.errors import printable
+from q8ta_wgpu.errors import UnsupportedError, printable
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
@@ -120,8 +120,18 @@ def is_constant(node: Node) -> bool:
 
 
 def integer(dimension: Any) -> int:
-    """A dimension as a number; a symbolic one by the size it was exported with."""
-    return int(dimension.node.hint) if isinstance(dimension, torch.SymInt) else int(dimension)
+    """A dimension as a number; a symbolic one by the size it was exported with.
+
+    Raises UnsupportedError where the size is known only once the model runs.
+    """
+    if not isinstance(dimension, torch.SymInt):
+        return int(dimension)
+    if dimension.node.hint is None:
+        raise UnsupportedError(
+            f"the size {dimension} depends on the values of a tensor, as behind an index of bools: make it a constant, "
+            "for instance by an index of the places (mask.nonzero(), computed when the module is made)"
+        )
+    return int(dimension.node.hint)
 
 
 def module_paths(node: Node) -> list[str]:

@@ -59,7 +59,7 @@ def quantize(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
-        traced, shapes = _batched(example) if dynamic_batch else (example, None)
+        traced, shapes = batched(example) if dynamic_batch else (example, None)
         float_graph = float_program(module, traced, shapes)
         hide_norms(float_graph)
         prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
@@ -77,7 +77,7 @@ def quantize(
         return torch.export.export(convert_pt2e(prepared), traced, dynamic_shapes=shapes)
 
 
-def _batched(example: given.Tensors) -> tuple[given.Tensors, Any]:
+def batched(example: given.Tensors) -> tuple[given.Tensors, Any]:
     """Inputs with a batch of at least two, since one would be traced as a fixed size, and torch's dynamic shapes."""
     if any(x.dim() == 0 for x in example):
         raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")

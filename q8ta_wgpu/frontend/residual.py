@@ -32,7 +32,7 @@ def widen(model: GraphModule, spec: QuantizationSpec) -> None:
     for node in model.graph.nodes:
         if node in stream:
             _widen_sum(node, wide, spec)
-        elif _moves(node) and any(source in wide for source in node.all_input_nodes) and _feeds(node, stream):
+        elif _is_shared(node) and any(source in wide for source in node.all_input_nodes) and _feeds(node, stream):
             _give(node, wide, spec)
         elif str(node.target) in _NORMS and node.all_input_nodes[0] in wide:
             _read(node, node.all_input_nodes[0], spec)
@@ -68,13 +68,24 @@ def _moves(node: Node) -> bool:
     return isinstance(kind(node), Moves) and not isinstance(node.meta.get("val"), (list, tuple))
 
 
+def _is_shared(node: Node) -> bool:
+    """Whether a node moves what is quantized: in a module that is left in float none does."""
+    return _moves(node) and bool(getattr(node.meta.get(ANNOTATION), "input_qspec_map", None))
+
+
+def _is_rounded_sum(node: Node) -> bool:
+    """Whether a node is a weighted sum whose own result is rounded, and read once."""
+    rounded = getattr(node.meta.get(ANNOTATION), "output_qspec", None) is not None
+    return rounded and is_weighted(node) and len(node.users) == 1
+
+
 def _widen_sum(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
     node.meta[ANNOTATION].output_qspec = spec
     joined = False
     for operand in sorted(node.all_input_nodes, reverse=True):  # the one that is computed last joins its sum
         if operand in wide or is_constant(operand):
             _read(node, operand, spec)
-        elif not joined and is_weighted(operand) and len(operand.users) == 1:
+        elif not joined and _is_rounded_sum(operand):
             joined = True
             operand.meta[ANNOTATION].output_qspec = None
             node.meta[ANNOTATION].input_qspec_map.pop(operand, None)
@@ -87,9 +98,9 @@ def _widen_sum(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
 def _from_weighted(node: Node) -> list[Node]:
     """A weighted sum and what moves its result, each read by the next alone, up to a node; empty if there is none."""
     path = [node]
-    while _moves(path[0]) and len(path[0].all_input_nodes) == 1 and len(path[0].users) == 1:
+    while _is_shared(path[0]) and len(path[0].all_input_nodes) == 1 and len(path[0].users) == 1:
         path.insert(0, path[0].all_input_nodes[0])
-    return path if is_weighted(path[0]) and len(path[0].users) == 1 else []
+    return path if _is_rounded_sum(path[0]) else []
 
 
 def _give(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
