@@ -43,6 +43,8 @@ def _failed(message: str) -> int:
 
 def _drop_output() -> None:
     """What is left unwritten must not fail again at exit."""
+    if sys.stdout is None:
+        return
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -78,7 +78,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
         f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
         f"{target.workgroup_memory >> 10} KiB a workgroup, {target.binding_size >> 20} MiB a binding"
     )
-    units = ", ".join(f"{u.m}x{u.n}x{u.k}" for u in target.matrix_units) or "none"
+    units = ", ".join(map(str, target.matrix_units)) or "none"
     print(
         f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated, copies "
         f"{device.copy_rate:.1f} GB/s; int8 matrix units: {units}"
@@ -93,8 +93,11 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     with bar("kernels") as update:
         for sample in samples(target):
             update(count, 0, sample.kernel)
-            if found := mismatches(device, target, sample):
-                bad[sample.kernel] = found
+            try:
+                if found := mismatches(device, target, sample):
+                    bad[sample.kernel] = found
+            except DeviceError as error:  # what was found before it must be told
+                yield f"{sample.kernel}: {error}"
             bytes_, count = bytes_ + sample.expected.nbytes, count + 1
     seconds = time.perf_counter() - started
     print(f"  kernels: {count} compiled and run in {seconds:.1f} s, {sum(bad.values())} of {bytes_} bytes differ")

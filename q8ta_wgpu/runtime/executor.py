@@ -247,8 +247,9 @@ class Executor:
         if self.device.lock.inherited:
             return
         with self.device.lock:
-            if self._made and self.device.alive:
-                self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
+            with contextlib.suppress(DeviceError), wgpu_errors(f"{self.device.name} was lost"):
+                if self._made and self.device.alive:
+                    self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
             for staging, _ in self._ahead:
                 self._drop(staging)
             for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):

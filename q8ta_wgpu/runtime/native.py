@@ -6,7 +6,6 @@ What is private to a version of wgpu-py has a form in WebGPU's own terms for whe
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Copy, Step
+from q8ta_wgpu.runtime.transfer import processors
 
 _HANDOVER = 10.0
 """Seconds another thread may take to deliver a mapping that its own poll picked up."""
@@ -126,8 +126,8 @@ class WgpuNative(Engine):
         return api.GPUShaderModule(label, create(internal, descriptor, checks), device)
 
     def compilers(self, device: Any) -> int:
-        """One a processor; on OpenGL, whose context one thread holds, one."""
-        return 1 if self.locks(device)[0] is OPENGL else os.cpu_count() or 1
+        """One a processor, of at most sixteen; on OpenGL, whose context one thread holds, one."""
+        return 1 if self.locks(device)[0] is OPENGL else min(processors(), 16)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
         """Submits them: wgpu-native keeps a finished command buffer that was never submitted for as long as the device

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_THREADS = min(8, os.cpu_count() or 1)
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_THREADS = min(8, processors())
 _PIECE = 2 << 20
 """Bytes of a thread at least: handing out a piece takes some 50 us."""
 
