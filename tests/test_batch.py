@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import q8ta_wgpu as q8
@@ -45,3 +46,37 @@ def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
     session.close()
     with pytest.raises(q8.InputError, match="was closed"):
         session(np.zeros((4, 3, 6, 7), np.float32))
+
+
+class Token(nn.Module):
+    """Repeats a parameter for every image of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.ones(1, 3, 6))
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, 3, 6) -> (n, 6, 6)."""
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), self.linear(x)], 1)
+
+
+class FirstTwo(nn.Module):
+    """Two of the batch, which is all of a batch of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, 3, 6) -> (2, 3, 6)."""
+        y: torch.Tensor = self.linear(x)[:2].relu()
+        return y
+
+
+@pytest.mark.parametrize("module", [Token, FirstTwo])
+def test_a_batch_that_would_be_frozen_is_refused(module: type[nn.Module]) -> None:
+    x = data(1, 3, 6)
+    with pytest.raises(q8.UnsupportedError, match="size of a dynamic batch"):
+        q8.quantize(module().eval(), (x,), [x], progress=False, dynamic_batch=True)
+    q8.quantize(module().eval(), (x,), [x], progress=False)

@@ -261,8 +261,7 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
 
     if not isinstance(node.target, torch._ops.OpOverload):
         raise RefusedError("this operator is not supported")
-    # As an entry of a shape the batch size is what a reshaped model finds anew; elsewhere it would be frozen.
-    if any(isinstance(a, torch.fx.Node) and isinstance(a.meta.get("val"), torch.SymInt) for a in node.args):
+    if _freezes_batch(node):
         raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
     arguments: dict[str, Any] = {}
     for position, parameter in enumerate(node.target._schema.arguments):
@@ -273,6 +272,28 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
         else:
             arguments[parameter.name] = parameter.default_value
     return arguments
+
+
+def _freezes_batch(node: torch.fx.Node) -> bool:
+    """Whether the size of a dynamic batch, as exported, would stay in a call. As an entry of a shape a reshaped model
+    finds it anew, but not where a value without it is repeated that often, or where a part of it is cut out."""
+    if any(_is_symbolic(argument) for argument in node.args):
+        return True
+    source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+    if str(node.target) == "aten.expand.default" and isinstance(source, torch.Tensor):
+        sizes = node.args[1]
+        assert isinstance(sizes, (list, tuple))
+        kept = [None] * (len(sizes) - source.dim()) + list(source.shape)
+        return any(_is_symbolic(n) and not isinstance(old, torch.SymInt) for n, old in zip(sizes, kept, strict=True))
+    if str(node.target) == "aten.slice.Tensor" and isinstance(source, torch.Tensor):
+        dim, _, end = node.args[1:4] if len(node.args) >= 4 else (0, None, None)
+        size = source.shape[dim] if isinstance(dim, int) else 0
+        return isinstance(size, torch.SymInt) and isinstance(end, int) and integer(size) <= end < 2**63 - 1
+    return False
+
+
+def _is_symbolic(argument: Any) -> bool:
+    return isinstance(argument, torch.fx.Node) and isinstance(argument.meta.get("val"), torch.SymInt)
 
 
 def _numbered(outputs: Sequence[Any]) -> list[int | None]:
