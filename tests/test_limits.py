@@ -88,7 +88,7 @@ def test_a_constant_counts_as_its_kernel_packs_it(vulkan: Device) -> None:
 def test_a_constant_that_no_kernel_packs_small_enough_is_named() -> None:
     graph, _ = linear(130, 64, rows=4)
     weight = graph.nodes[0].inputs[1]
-    for size in (131 * 64, 2000):
+    for size in (131 * 64, 3000):
         with pytest.raises(DeviceError, match=rf"constant {re.escape(weight)}, as .* packs it, takes \d+ bytes, more"):
             sync_layouts(graph, replace(BASELINE, binding_size=size))
 

@@ -81,7 +81,7 @@ def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: floa
     """Equal wherever no rounding was within `tie` steps of a tie, at most a step for each rounding apart elsewhere;
     where scales are powers of two and nothing joins the sum, halves are even for both.
 
-    An 'overflow' sum saturates beyond 2^16 steps before its bias is added: nine of ten are equal.
+    An 'overflow' sum saturates beyond 2^16 steps before its bias is added: four of five are equal.
     """
     (name,), fused = graph.outputs, run_passes(graph)
     if setting.mode == "overflow" and fused.notes:
@@ -98,7 +98,7 @@ def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: floa
     step = 1.0 if graph.types[name].q else q.scale
     apart = np.rint(np.abs(found - exact) / step)
     if setting.mode == "overflow":
-        assert (apart == 0).mean() >= 0.9, setting
+        assert (apart == 0).mean() >= 0.8, setting
         return
     assert apart.max() <= sum(node.op == "quantize" for node in graph.nodes), setting
     assert not apart[~near].any(), setting

@@ -94,7 +94,7 @@ def test_a_linear_before_a_pixel_shuffle(vulkan: Device) -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.PixelShuffle(2))
     x = torch.randn(1, 4, 2, 8)
     model = _int8(module, x)
-    assert [stages_of(node) for node in model.graph.nodes] == ["", "requantize", "", ""]
+    assert [stages_of(node) for node in model.graph.nodes] == ["", "scale", ""]
     expected = q8.Session(model, "reference")(x)
     np.testing.assert_array_equal(q8.Session(model, vulkan)(x), expected)
 
@@ -103,7 +103,7 @@ def test_a_value_repeated_by_cat_is_expanded() -> None:
     module = Net(lambda s, x: s.conv(x) + torch.cat([x] * 9, 1), conv=nn.Conv2d(1, 9, 3, padding=1))
     model = _int8(module, torch.randn(2, 1, 6, 5))
     assert [node.op for node in model.graph.nodes] == ["quantize", "expand", "q8ta_conv2d"]
-    assert stages_of(model.graph.nodes[-1]) == "requantize add dequantize"
+    assert stages_of(model.graph.nodes[-1]) == "residual requantize dequantize"
 
 
 def test_a_module_applied_twice_has_its_weights_once() -> None:

@@ -59,7 +59,7 @@ def test_everything_runs_in_int8(quantized: tuple[Any, q8.Model, Tensor], device
     _, model, x = quantized
     ops = [node.op for node in model.graph.nodes if node.op != "permute"]
     assert ops == ["q8ta_table", "q8ta_conv2d", "q8ta_conv2d"]
-    assert stages_of(model.graph.nodes[-1]) == "requantize dequantize"
+    assert stages_of(model.graph.nodes[-1]) == "scale"
     assert model.report().exact
     with q8.Session(model, device) as session:
         for array in (image(x.shape[-1] == 3, seed) for seed in range(2)):
@@ -72,7 +72,7 @@ def test_against_the_simulation(quantized: tuple[Any, q8.Model, Tensor]) -> None
     exported, model, x = quantized
     (name,) = model.graph.inputs
     found = simulation.compare(exported, model, {name: x.numpy()})
-    assert len(found) >= 3
+    assert len(found) >= 2
     assert all(c.largest <= 1 and c.equal >= 0.999 for c in found), found
 
 

@@ -70,7 +70,8 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
         weight = (place - first).reshape((-1, 1) if axis == 0 else (-1,))
         pair = (np.take(x, indices, axis - 2) for indices in (first, np.minimum(first + 1, extent - 1)))
         a, b = pair
-        x = a + (b - a) * np.where(first == extent - 1, 0.0, weight.reshape(-1)).reshape(weight.shape)
+        with np.errstate(invalid="ignore"):
+            x = a * (1.0 - weight) + b * weight
     return x.astype(np.float32)
 
 

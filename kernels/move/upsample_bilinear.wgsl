@@ -17,10 +17,12 @@ fn upsample_bilinear(p: vec4<u32>) -> f32 {
   let h = row_tap(p);
   let w = column_tap(p);
   let across = f32(w.weight) / 262144.0;
-  let top = mix(x_at(vec4<u32>(p.xy, h.first, w.first)), x_at(vec4<u32>(p.xy, h.first, w.second)), across);
-  let bottom = mix(x_at(vec4<u32>(p.xy, h.second, w.first)), x_at(vec4<u32>(p.xy, h.second, w.second)), across);
-  return mix(top, bottom, f32(h.weight) / 262144.0);
+  let top = between(x_at(vec4<u32>(p.xy, h.first, w.first)), x_at(vec4<u32>(p.xy, h.first, w.second)), across);
+  let bottom = between(x_at(vec4<u32>(p.xy, h.second, w.first)), x_at(vec4<u32>(p.xy, h.second, w.second)), across);
+  return between(top, bottom, f32(h.weight) / 262144.0);
 }
+
+fn between(a: f32, b: f32, weight: f32) -> f32 { return a * (1.0 - weight) + b * weight; }
 
 fn q8ta_upsample_bilinear(p: vec4<u32>) -> i32 {
   let h = row_tap(p);

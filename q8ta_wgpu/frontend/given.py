@@ -163,8 +163,11 @@ def check_ranges(prepared: GraphModule) -> None:
     """Raises InputError where an observer saw NaN or an infinity without failing."""
     for node in prepared.graph.nodes:
         observer = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
-        ends = [getattr(observer, name, None) for name in ("min_val", "max_val")]
-        if any(isinstance(end, torch.Tensor) and end.numel() and end.isnan().any() for end in ends):
+        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
+        if not isinstance(low, torch.Tensor) or not isinstance(high, torch.Tensor) or not low.numel():
+            continue
+        unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
+        if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise _not_finite(node, "the calibration")
 
 

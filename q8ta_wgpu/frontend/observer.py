@@ -35,7 +35,9 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         self.zeros = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Counts a batch; returns it."""
+        """Counts a batch; returns it. Raises RuntimeError, as torchao's observers do, at NaN and infinities."""
+        if not torch.isfinite(x).all():
+            raise RuntimeError("a value that is not finite has no range")
         self.zeros += x.numel() - int(torch.count_nonzero(x))
         counted: Tensor = super().forward(x)
         return counted
