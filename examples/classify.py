@@ -16,10 +16,14 @@ from urllib.error import URLError
 import numpy as np
 import torch
 from PIL import Image
-from torchvision import models
 
 import q8ta_wgpu as q8
 from examples import photos
+
+try:
+    from torchvision import models
+except RuntimeError as error:  # its compiled operators were built for another torch
+    sys.exit(f"torchvision does not load ({error}): install it from the index that torch came from, see README")
 
 
 def network(name: str, weights: str) -> tuple[torch.nn.Module, list[str]]:

@@ -42,6 +42,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """What may be used, loaded or not."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Everything is loaded when it is first used: `quantize` and `Quantizer` alone load torch, and the command line
     answers an interrupt from its first moment on."""

@@ -82,8 +82,11 @@ class Session:
     """
 
     def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
-        if not hasattr(model, "graph"):
-            raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
+        if not isinstance(getattr(model, "graph", None), Graph):
+            raise InputError(
+                f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, "
+                "q8ta_wgpu.compile makes one of a quantized program"
+            )
         if layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
         if tune and isinstance(device, str) and device == "reference":
