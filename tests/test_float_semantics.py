@@ -28,10 +28,11 @@ FLOATS = [
     op
     for op in OPS.values()
     if op.kernels and op.name in oracle.TORCH and all(FLOAT32 in operand.dtypes for operand in op.operands)
+    if op.name != "upsample_bilinear"
 ]
-ELEMENTWISE = [op for op in FLOATS if op.name in (*(row.name for row in unary.ROWS), "add", "mul", "prelu")]
-JOINING = [op for op in FLOATS if op not in ELEMENTWISE and op.name != "upsample_bilinear"]
 """Not bilinear resizing: at weights of 0, torch reads a NaN beside the place in two dimensions and not in one."""
+ELEMENTWISE = [op for op in FLOATS if op.name in (*(row.name for row in unary.ROWS), "add", "mul", "prelu")]
+JOINING = [op for op in FLOATS if op not in ELEMENTWISE]
 
 
 PRECISE = [name for name in BACKENDS if name != "swiftshader"]
