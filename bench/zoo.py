@@ -8,7 +8,6 @@ rows are written as a table to docs/zoo.md. Needs the extra `zoo`.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -103,25 +102,6 @@ def names() -> list[str]:
     return [f"{library}:{name}" for library, found in listed.items() for name in found]
 
 
-def _declared() -> Any:
-    """Two operators that torchvision names on import, where its own library does not load, as beside a CPU torch.
-
-    They are gone when the returned library is.
-    """
-    import torch
-
-    spec = importlib.util.find_spec("torchvision")
-    try:
-        load: Any = torch.ops.load_library
-        load(next(Path(str(spec and spec.origin)).parent.glob("_C*")))
-    except (OSError, StopIteration):
-        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return library
-    return None
-
-
 def _torchvision(name: str) -> Any:
     import torchvision
 
@@ -184,6 +164,8 @@ def measured(name: str, adapter: str | None) -> Row:
     """The row of one network; `error` says at which step it failed, and why."""
     import torch
 
+    from examples.vision import declare_operators
+
     warnings.simplefilter("ignore")
     torch.set_num_threads(2)
     torch.manual_seed(0)
@@ -191,7 +173,7 @@ def measured(name: str, adapter: str | None) -> Row:
     row: Row = {"name": name}
     try:
         step = "build"
-        declared = _declared()
+        declare_operators()
         module = BUILDERS[library](short).eval()
         x = _input(module, torch)
         row["input"] = list(x.shape)
@@ -204,7 +186,6 @@ def measured(name: str, adapter: str | None) -> Row:
         row |= described(model)
         step = "run"
         row |= _compared(model, x.numpy(), adapter)
-        del declared
     except Exception as error:
         row["error"] = f"{step}: {type(error).__name__}: {error}"
     return row

@@ -19,15 +19,14 @@ from PIL import Image
 
 import q8ta_wgpu as q8
 from examples import photos
-
-try:
-    from torchvision import models
-except RuntimeError as error:  # its compiled operators were built for another torch
-    sys.exit(f"torchvision does not load ({error}): install it from the index that torch came from, see README")
+from examples.vision import declare_operators
 
 
 def network(name: str, weights: str) -> tuple[torch.nn.Module, list[str]]:
     """A network in evaluation mode, and the names of its classes."""
+    declare_operators()
+    from torchvision import models
+
     chosen = models.get_model_weights(name).DEFAULT
     torch.manual_seed(0)
     try:

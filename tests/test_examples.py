@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -11,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import q8ta_wgpu as q8
-from examples import segment, stream, upscale_window
+from examples import classify, segment, stream, upscale_window
 from q8ta_wgpu.runtime.device import Device
 from tests.small import small_input, small_model
 
@@ -23,25 +21,8 @@ ROOT = Path(__file__).parents[1]
 Captured = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def _torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchvision, also where it was built for another build of torch: its compiled operators are missing then, which
-    classifiers do not use, but which it describes when it is imported."""
-    original = torch.library.register_fake
-
-    def register(name: Any, *args: Any, **kwargs: Any) -> Any:
-        described = isinstance(name, str) and name.startswith("torchvision::")
-        return (lambda function: function) if described else original(name, *args, **kwargs)
-
-    monkeypatch.setattr(torch.library, "register_fake", register)
-    importlib.import_module("torchvision")
-
-
-@pytest.mark.usefixtures("_torchvision")
 def test_classify(vulkan: Device, capsys: Captured, tmp_path: Path) -> None:
     """With random weights, which need no network to come over."""
-    from examples import classify
-
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 70, 3), np.uint8)).save(tmp_path / "photo.png")
     options = ["--weights", "none", "--size", "32", "--device", "wgpu-native:vulkan"]
     classify.main([*options, "--image", str(tmp_path / "photo.png")])

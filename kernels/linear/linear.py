@@ -126,9 +126,7 @@ FAST_KERNELS = (
     *(
         Kernel(
             f"q8ta_linear.tiled_{label}",
-            functools.partial(
-                _source, files=(tile.body, "gemm_rows", *(every_row() if tile.body == UNITS else ()), "gemm_pixels")
-            ),
+            functools.partial(_source, files=_files(tile)),
             (ONLY_4W,),
             ONLY_4W | FLOAT,
             supports=functools.partial(_supports, most_rows=1 << 31, tile=tile),

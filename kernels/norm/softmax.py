@@ -195,7 +195,7 @@ def _whether_masked(call: Call) -> dict[str, int]:
 
 PACKED = {2: _pack_mask}
 
-Q8TA_SOFTMAX = Op(
+q8ta_softmax = Op(
     name="q8ta_softmax",
     operands=(
         Operand("x", dtypes=(INT8X4,)),
