@@ -118,7 +118,7 @@ fn main() {
 
 def test_shaders_stay_in_their_buffers(device: Device) -> None:
     """Wherever an index points: what is read is of the buffer or 0, what is written stays in the buffer or nowhere."""
-    found = probe._run(
+    found = probe.run(
         device,
         OUTSIDE,
         (np.full(16, 5, np.int32), np.zeros(8, np.int32)),

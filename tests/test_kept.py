@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from q8ta_wgpu.program import link
-from q8ta_wgpu.runtime import kept, probe
+from q8ta_wgpu.runtime import kept, probe, rates
 from q8ta_wgpu.runtime.device import Device
 
 INFO = {"device": "a card", "backend_type": "Vulkan", "description": "driver 1.2", "engine": "wgpu 0.32"}
@@ -25,22 +25,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first lines of the probes that run."""
     ran: list[str] = []
-    original = probe._run
+    original = probe.run
 
     def run(device: Device, text: str, *rest: Any) -> Any:
         ran.append(text.split("\n", 1)[0])
         return original(device, text, *rest)
 
-    monkeypatch.setattr(probe, "_run", run)
+    monkeypatch.setattr(probe, "run", run)
     return ran
 
 
 def test_probes_run_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = counted(monkeypatch)
-    first = (probe.contract(vulkan), probe.loop_turns(vulkan), probe.dot_rates(vulkan, 0.001))
+    first = (probe.contract(vulkan), probe.loop_turns(vulkan), rates.dot_rates(vulkan, 0.001))
     assert len(ran) >= 4
     ran.clear()
-    assert (probe.contract(vulkan), probe.loop_turns(vulkan), probe.dot_rates(vulkan, 0.001)) == first
+    assert (probe.contract(vulkan), probe.loop_turns(vulkan), rates.dot_rates(vulkan, 0.001)) == first
     assert ran == []
 
 
@@ -82,13 +82,13 @@ def test_a_damaged_file_is_empty(content: str, folder: Path) -> None:
 
 
 def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
-    rates = probe.dot_rates(vulkan, 0.001)
+    before = rates.dot_rates(vulkan, 0.001)
     (path,) = folder.iterdir()
     whole = json.loads(path.read_text())
     for wrong in ([1.0], ["1", "2"], [0.0, 1.0], "fast", None):
         found = {key: wrong for key in whole["found"]}
         path.write_text(json.dumps({**whole, "found": found}))
-        assert min(probe.dot_rates(vulkan, 0.001).packed, rates.packed) > 0
+        assert min(rates.dot_rates(vulkan, 0.001).packed, before.packed) > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs permissions of Unix")

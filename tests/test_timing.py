@@ -11,7 +11,7 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.program.program import Program
-from q8ta_wgpu.runtime import probe
+from q8ta_wgpu.runtime import rates
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session.timing import Opening, Timing
@@ -46,7 +46,25 @@ def test_shares_of_what_the_adapter_reaches() -> None:
     # 50 kB in 5 us are 10 GB/s of 40; 2 M multiply-accumulates in 20 us are 200 GOP/s of 400.
     assert lines[3].split()[:5] == ["k0", "5.0", "20.0%", "10.0", "25.0%"]
     assert lines[4].split()[:7] == ["k1", "20.0", "80.0%", "0.5", "1.2%", "200.0", "50.0%"]
-    assert lines[5].split() == ["a", "whole", "run", "20.0", "80.0%", "3.0", "7.5%", "200.0", "50.0%"]
+    assert lines[5].split() == ["a", "whole", "run", "20.0", "3.0", "7.5%", "200.0", "50.0%"]
+    assert "of units" not in str(timing).split("us: ")[0], "without units there is no column of theirs"
+
+
+def test_what_runs_on_matrix_units_is_compared_with_them() -> None:
+    """By what the module enables, not by a name; what a whole run mixes has no one limit."""
+    program = program_of((10_000, 2_000_000), (10_000, 2_000_000))
+    on_units = f"// k\nenable chromium_experimental_subgroup_matrix;\n{program.shaders[0]}"
+    first, second = program.dispatches
+    program = replace(
+        program, shaders=(*program.shaders, on_units), dispatches=(first, replace(second, shader=len(program.shaders)))
+    )
+    timing = Timing("gpu", program, np.array([[20.0, 10.0]]), np.array([30.0]), 400.0, 40.0, 1600.0)
+    lines = str(timing).splitlines()
+    assert lines[1] == "measured here: packed dot 400.0 GOP/s, matrix units 1600.0 GOP/s, copy 40.0 GB/s"
+    dot, units = lines[2].index("of dot") + 6, lines[2].index("of units") + 8
+    assert (lines[3][dot - 5 : dot], lines[3][dot:units].strip()) == ("50.0%", "")
+    assert (lines[4][dot - 5 : dot].strip(), lines[4][units - 5 : units]) == ("", "25.0%")
+    assert lines[5].split()[-1] == "266.7", "of neither"
 
 
 def test_columns_stay_in_line_with_long_names() -> None:
@@ -54,8 +72,8 @@ def test_columns_stay_in_line_with_long_names() -> None:
     long = replace(program.dispatches[1], kernel="q8ta_conv2d_requantize_shuffle.registers_8x16")
     program = replace(program, dispatches=(program.dispatches[0], long))
     lines = str(Timing("gpu", program, np.array([[5.0, 20.0]]), np.array([20.0]), 400.0, 40.0)).splitlines()
-    title, rows = lines[2], lines[3:]
-    for place in (title.index(" share") + 6, title.index("GB/s") + 4, title.index("GOP/s") + 5):
+    title, rows = lines[2], lines[3:5]
+    for place in (title.index(" of sum") + 7, title.index("GB/s") + 4, title.index("GOP/s") + 5):
         assert all(row[place - 1] in "0123456789%" and row[place] == " " for row in rows)
 
 
@@ -79,7 +97,7 @@ def test_rates_that_cannot_be_measured_are_no_reason_to_fail(vulkan: Device, mon
     def full(device: Device) -> float:
         raise RuntimeError("not enough memory left")
 
-    monkeypatch.setattr(probe, "copy_rate", full)
+    monkeypatch.setattr(rates, "copy_rate", full)
     with pytest.raises(DeviceError, match="could not be measured: not enough memory left"):
         assert other.copy_rate
     with Session(MODEL, other) as opened:
@@ -93,7 +111,7 @@ def test_copy_rate_by_timestamps_and_by_the_clock(vulkan: Device) -> None:
     assert vulkan.timestamps
     other = Device(vulkan.wgpu)
     other.timestamps = False
-    by_clock, by_timestamps = probe.copy_rate(other, 0.2), probe.copy_rate(vulkan, 0.2)
+    by_clock, by_timestamps = rates.copy_rate(other, 0.2), rates.copy_rate(vulkan, 0.2)
     assert 0.2 * by_timestamps < by_clock < 5 * by_timestamps
 
 

@@ -173,7 +173,8 @@ def test_commands(
     assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan", *options]) == 0
     assert len(json.loads(Path("t.json").read_text())["dispatches"]) == count
     assert "<svg" in Path("times.svg").read_text()
-    capsys.readouterr()
+    told = capsys.readouterr().out
+    assert [file for file in ("t.json", "trace.json", "times.svg") if f"\n{file}: " not in told] == []
     for wrong, told in (
         (["show", "net.q8ta", "--time"], "--draw"),
         (["show", "net.q8ta", "--draw", "net.txt"], ".html or .svg"),
@@ -183,6 +184,17 @@ def test_commands(
     ):
         assert main(wrong) == 2
         assert told in capsys.readouterr().err
+
+
+def test_a_roof_for_each_kind_of_product(tmp_path: Path) -> None:
+    program = picture_of(small_model()).program
+    count = len(program.dispatches)
+    timing = Timing("gpu", program, np.ones((1, count)), np.ones(1), 400.0, 40.0, 1600.0)
+    plot(timing, tmp_path / "times.svg")
+    plot(replace(timing, unit_rate=0.0), tmp_path / "without.svg")
+    marks = [(tmp_path / name).read_text().count("#cc79a7") for name in ("times.svg", "without.svg")]
+    assert marks == [1, 0], "its line; no dispatch runs on units"
+    assert json.loads(as_json(timing))["matrix_unit_gops"] == 1600
 
 
 def test_a_plot_of_a_program_that_only_moves_bytes(tmp_path: Path) -> None:

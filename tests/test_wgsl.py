@@ -28,6 +28,7 @@ from q8ta_wgpu.passes.layout_sync.plan import Step
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions, files, scan
+from q8ta_wgpu.runtime.rates import unit_module
 from tests import harness
 
 TARGETS = (
@@ -98,6 +99,11 @@ def refused(text: str, tint: wgpudawn.GPUDevice) -> str:
 def test_tint_takes_every_module(tint: wgpudawn.GPUDevice) -> None:
     wrong = {step.variant.kernel.name: text for module, step in modules().items() if (text := refused(module, tint))}
     assert not wrong, wrong
+
+
+def test_tint_takes_the_probe_of_matrix_units(tint: wgpudawn.GPUDevice) -> None:
+    for unit in harness.UNITS.matrix_units:
+        assert refused(unit_module(unit), tint) == ""
 
 
 def test_tint_refuses_what_naga_alone_takes(tint: wgpudawn.GPUDevice) -> None:

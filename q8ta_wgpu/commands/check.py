@@ -78,7 +78,8 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
         f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
         f"{target.workgroup_memory >> 10} KiB a workgroup, {target.binding_size >> 20} MiB a binding"
     )
-    units = ", ".join(map(str, target.matrix_units)) or "none"
+    units = ", ".join(map(str, target.matrix_units))
+    units = f"{units} at {device.unit_rate:.1f} GOP/s" if units else "none"
     print(
         f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated, copies "
         f"{device.copy_rate:.1f} GB/s; int8 matrix units: {units}"

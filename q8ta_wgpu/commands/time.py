@@ -7,6 +7,7 @@ from time import perf_counter
 
 from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.given import device, inputs, random_inputs
+from q8ta_wgpu.errors import printable
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.view.plot import plot
@@ -16,8 +17,11 @@ from q8ta_wgpu.view.times import as_json, as_trace
 def time(options: argparse.Namespace) -> None:
     """`time FILE`: opening, memory, and the GPU time of every dispatch; as JSON, as a trace, as a plot."""
     texts = [
-        (output.target(given, option, (".json",)), made)
-        for given, option, made in ((options.json, "--json", as_json), (options.trace, "--trace", as_trace))
+        (output.target(given, option, (".json",)), made, what)
+        for given, option, made, what in (
+            (options.json, "--json", as_json, "all figures"),
+            (options.trace, "--trace", as_trace, "a trace: open it at https://ui.perfetto.dev"),
+        )
         if given
     ]
     figure = output.target(options.plot, "--plot", (".svg", ".png")) if options.plot else None
@@ -33,7 +37,9 @@ def time(options: argparse.Namespace) -> None:
         loaded = read + session.opening.total
         print(f"load: file {1e3 * read:.0f} ms, {session.opening} = {loaded:.2f} s; first result {first:.2f} s later")
         print(session.memory, timing, sep="\n")
-    for path, made in texts:
+    for path, made, what in texts:
         output.write(path, made(timing))
+        print(f"{printable(str(path))}: {what}")
     if figure is not None:
         plot(timing, figure)
+        print(f"{printable(str(figure))}: the longest dispatches, and a roofline")

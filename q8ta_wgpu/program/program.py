@@ -79,6 +79,10 @@ class Program:
         """Bytes of all slots: the device memory activations take."""
         return sum(self.slots)
 
+    def on_matrix_units(self, dispatch: Dispatch) -> bool:
+        """Whether matrix units make the sums of a dispatch: its module says so where it enables them."""
+        return "\nenable chromium_experimental_subgroup_matrix;" in self.shaders[dispatch.shader]
+
     def __str__(self) -> str:
         constants = sum(c.nbytes for c in self.constants)
         lines = [

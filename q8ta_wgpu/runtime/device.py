@@ -12,7 +12,7 @@ from typing import Any
 
 from q8ta_wgpu.errors import DeviceError, shown
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit, Target
-from q8ta_wgpu.runtime import engines, handles, probe
+from q8ta_wgpu.runtime import engines, handles, probe, rates
 from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, Engine, wgpu_errors
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
@@ -171,15 +171,22 @@ class Device:
             )
 
     @property
-    def dot_rates(self) -> probe.DotRates:
+    def dot_rates(self) -> rates.DotRates:
         """Measured speed of dot4I8Packed and of its emulation."""
-        rates: probe.DotRates = self._once("dot_rates", probe.dot_rates)
-        return rates
+        found: rates.DotRates = self._once("dot_rates", rates.dot_rates)
+        return found
+
+    @property
+    def unit_rate(self) -> float:
+        """Measured speed of the fastest of the target's matrix units: 10^9 operations (2 a multiply-accumulate) a
+        second; 0 where it has none."""
+        units = self.target.matrix_units
+        return float(self._once("unit_rate", lambda _: max((rates.unit_rate(self, u) for u in units), default=0.0)))
 
     @property
     def copy_rate(self) -> float:
         """Measured copy bandwidth: 10^9 bytes a second, read and written, in buffers larger than most caches."""
-        return float(self._once("copy_rate", probe.copy_rate))
+        return float(self._once("copy_rate", rates.copy_rate))
 
     def _once(self, name: str, measure: Callable[[Device], Any]) -> Any:
         """What `measure` finds, by one thread once."""

@@ -1,4 +1,4 @@
-"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, and speeds to compare with.
+"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, long loops, matrix units.
 
 WGSL leaves rounding of conversions, flushing of denormals and what a driver re-associates open. Every device known so
 far computes what q8ta_wgpu/ir/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
@@ -27,7 +27,7 @@ from q8ta_wgpu.runtime.timestamps import timestamps
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
 
-_BINDINGS = """
+BINDINGS = """
 @group(0) @binding(0) var<storage, read> a: array<i32>;
 @group(0) @binding(1) var<storage, read> b: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<i32>;
@@ -64,7 +64,6 @@ _RULES = (
 )
 _SCALE = 0.0372
 _BASE = 1.5 * 2**23
-_WORDS = 8
 
 
 def contract(device: Device) -> str:
@@ -73,11 +72,11 @@ def contract(device: Device) -> str:
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
-    text = link.complete(f"// probe of the arithmetic contract\n{_BINDINGS}{_CONTRACT}")
+    text = link.complete(f"// probe of the arithmetic contract\n{BINDINGS}{_CONTRACT}")
     key = kept.digest("contract", text, a.tobytes(), b.tobytes(), words, expected.tobytes())
     if kept.recall(device.info, key) is True:
         return ""
-    found = _run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
+    found = run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
     wrong = np.argwhere(found.reshape(expected.shape) != expected)
     if not len(wrong):
         kept.keep(device.info, key, True)
@@ -151,103 +150,14 @@ def loop_turns(device: Device, turns: int = LOOP_TURNS) -> int:
     """How many of `turns` turns, a multiple of 64, two nested loops of a thread take on `device`."""
     one = np.zeros(1, np.int32), np.full(1, 63, np.uint32), np.zeros(64, np.int32)
     words = np.array([turns, 0, 0, 0], np.uint32).tobytes()
-    text = f"// probe of long loops\n{_BINDINGS}{_LOOPS}"
+    text = f"// probe of long loops\n{BINDINGS}{_LOOPS}"
     key = kept.digest("loop turns", text, words)
     if kept.recall(device.info, key) is True:
         return turns
-    found = int(_run(device, text, one, words, 1, 1)[0])
+    found = int(run(device, text, one, words, 1, 1)[0])
     if found == turns:
         kept.keep(device.info, key, True)
     return found
-
-
-@dataclass(frozen=True)
-class DotRates:
-    """Measured multiply-accumulate rates of int8 in 10^9 operations (2 a multiply-accumulate) a second."""
-
-    packed: float
-    emulated: float
-
-
-def dot_rates(device: Device, seconds: float = 0.05) -> DotRates:
-    """Times both forms of the dot product on every core of `device`: the best of what fits in about `seconds` each.
-
-    A thread holds eight words of either operand and makes every product of two, so that nothing but products counts.
-    """
-    places = range(_WORDS)
-    declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in places)
-    sums = "\n".join(f"  var s{i} = 0;" for i in places)
-    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in places for j in places)
-    changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in places)
-    rounds, groups = 16, 4096
-    main = f"""
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
-{declared}
-{sums}
-  for (var i = 0u; i < params.count; i++) {{
-{products}
-{changed}
-  }}
-  y[id.x] = {" + ".join(f"s{i}" for i in places)};
-}}
-"""
-
-    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
-    data = np.arange(64, dtype=np.int32)
-    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
-    operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
-    texts = {}
-    for name in ("packed", "emulated"):
-        dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
-        texts[name] = link.complete(f"// probe of the {name} dot product\n{_BINDINGS}{dot4}{main}")
-    key = kept.digest("dot rates", *texts.values(), words)
-    before = kept.recall(device.info, key)
-    if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:
-        return DotRates(*before)
-    found = {}
-    for name, text in texts.items():
-        _run(device, text, buffers, words, groups, 1)
-        repeats, elapsed, best = 1, 0.0, 0.0
-        while elapsed < seconds and repeats < 4096:
-            repeats *= 4
-            started = time.perf_counter()
-            _run(device, text, buffers, words, groups, repeats)
-            elapsed = time.perf_counter() - started
-            best = max(best, operations * repeats / elapsed / 1e9)
-        found[name] = best
-    kept.keep(device.info, key, list(found.values()))
-    return DotRates(**found)
-
-
-_COPY = """
-@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
-struct Params { count: u32 };
-@group(0) @binding(2) var<uniform> params: Params;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  if (id.x < params.count) { y[id.x] = x[id.x]; }
-}
-"""
-_COPIED = {False: 64 << 20, True: 16 << 20}
-"""Bytes of a buffer, on a GPU and on a CPU: two of them are more than the last cache of most, and quickly copied."""
-
-
-def copy_rate(device: Device, seconds: float = 0.05) -> float:
-    """Bytes read and written by a kernel that copies a large buffer, in 10^9 a second: the best of what fits in about
-    `seconds` after a warm-up. By timestamps where the device has them, else on the host's clock."""
-    size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
-    words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
-    with _prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as probe:
-        probe.elapsed(size // 4096)  # makes and clears the buffers
-        once = probe.elapsed(size // 4096)
-        repeats = min(max(int(seconds / 4 / max(once, 1e-6)), 1), 64)
-        times: list[float] = []
-        end = time.perf_counter() + seconds
-        while not times or time.perf_counter() < end:
-            times.append(probe.elapsed(size // 4096, repeats))
-    return 2e-9 * size * repeats / max(min(times), 1e-9)
 
 
 def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
@@ -261,7 +171,7 @@ def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
         first, size = dispatch.uniform
         uniform, groups = each.program.uniforms[first : first + size], dispatch.grid[0]
         try:
-            words = _run(device, each.program.shaders[dispatch.shader], (*given, result), uniform, groups, 1)
+            words = run(device, each.program.shaders[dispatch.shader], (*given, result), uniform, groups, 1)
         except DeviceError as error:
             return str(error)
         if wrong := trial.wrong_words(each, words.view(np.uint32)):
@@ -269,11 +179,11 @@ def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
     return "" if trials else "no kernel is made for it"
 
 
-def _run(
+def run(
     device: Device, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int
 ) -> NDArray[np.int32]:
     """Dispatches a probe `repeats` times and returns the last buffer."""
-    with _prepared(device, text, buffers, uniform) as probe:
+    with prepared(device, text, buffers, uniform) as probe:
         encoder = device.wgpu.create_command_encoder()
         probe.record(encoder.begin_compute_pass(), groups, repeats)
         device.wgpu.queue.submit([encoder.finish()])
@@ -281,7 +191,7 @@ def _run(
 
 
 @dataclass(frozen=True)
-class _Probe:
+class Probe:
     """A kernel on its buffers: `written` is the last of them."""
 
     device: Device
@@ -314,7 +224,7 @@ class _Probe:
 
 
 @contextlib.contextmanager
-def _prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[_Probe]:
+def prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
     """A probe on buffers with these contents, or of so many bytes; freed at the end."""
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
     with contextlib.ExitStack() as made:
@@ -333,4 +243,4 @@ def _prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform
         ]
         params = freed(gpu.create_buffer_with_data(data=uniform, usage=UNIFORM))
         group = device.bind_group(compiled, [{"buffer": buffer} for buffer in (*bound, params)])
-        yield _Probe(device, compiled.pipeline, group, bound[-1])
+        yield Probe(device, compiled.pipeline, group, bound[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.program.program import Program
+from q8ta_wgpu.program.program import Dispatch, Program
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
@@ -53,8 +54,8 @@ class Timing:
         runs: microseconds, (repeats,), of all dispatches in one pass, as a call runs them.
         dot_rate: the adapter's measured packed dot products, 10^9 operations (2 a multiply-accumulate) a second; 0
             where it could not be measured.
-        copy_rate: the adapter's measured copy bandwidth, 10^9 bytes read and written a second; 0 likewise. A share of
-            it may pass 100 %: what stays in a cache is faster than memory.
+        copy_rate: the adapter's measured copy bandwidth, 10^9 bytes read and written a second; 0 likewise.
+        unit_rate: the adapter's measured int8 matrix units, as dot_rate; 0 where it has none, too.
     """
 
     device: str
@@ -63,6 +64,7 @@ class Timing:
     runs: NDArray[np.float64]
     dot_rate: float = 0.0
     copy_rate: float = 0.0
+    unit_rate: float = 0.0
 
     @property
     def medians(self) -> NDArray[Any]:
@@ -79,41 +81,74 @@ class Timing:
         """Median milliseconds from a run's first dispatch to the end of its last."""
         return float(np.median(self.runs) / 1e3)
 
+    def roof(self, dispatch: Dispatch) -> float:
+        """The measured rate that the products of a dispatch are compared with: of matrix units where it runs on them,
+        else of packed dot products."""
+        return self.unit_rate if self.program.on_matrix_units(dispatch) else self.dot_rate
+
     def __str__(self) -> str:
         medians, dispatches = self.medians, self.program.dispatches
         whole = max(float(medians.sum()), 1e-9)
         times = f"{self.run_ms:.3f} ms GPU time a run, {self.total_ms:.3f} ms one by one"
         lines = [f"{self.device}: {times}, {len(dispatches)} dispatches"]
-        if self.dot_rate and self.copy_rate:
-            lines.append(f"measured here: packed dot {self.dot_rate:.1f} GOP/s, copy {self.copy_rate:.1f} GB/s")
-        titles = f"{'us':>9} {'share':>6} {'GB/s':>8} {'of copy':>7} {'GOP/s':>8} {'of dot':>6}"
+        measured = [
+            f"{name} {rate:.1f} {unit}"
+            for name, rate, unit in (
+                ("packed dot", self.dot_rate, "GOP/s"),
+                ("matrix units", self.unit_rate, "GOP/s"),
+                ("copy", self.copy_rate, "GB/s"),
+            )
+            if rate
+        ]
+        if measured:
+            lines.append(f"measured here: {', '.join(measured)}")
+        titles = f"{'us':>9} {'of sum':>6} {'GB/s':>8} {'of copy':>7} {'GOP/s':>8} {'of dot':>6}"
+        titles += f" {'of units':>8}" * bool(self.unit_rate)
         width = max([26, *(len(d.kernel) for d in dispatches)])
         lines.append(f"{'kernel':<{width}} {titles}  layouts, value")
         for d, us in zip(dispatches, medians, strict=True):
             layouts = f"{' '.join(d.layouts[:-1])} -> {d.layouts[-1]}"
-            lines.append(
-                f"{d.kernel:<{width}} {self._row(float(us), whole, d.moved, d.macs)}  {layouts}, {d.described}"
-            )
-        moved, macs = sum(d.moved for d in dispatches), sum(d.macs for d in dispatches)
-        run = 1e3 * self.run_ms
-        lines.append(f"{'a whole run':<{width}} {self._row(run, whole, moved, macs)}")
-        return "\n".join(lines)
+            row = self._row(float(us), [d], f"{us / whole:.1%}")
+            lines.append(f"{d.kernel:<{width}} {row}  {layouts}, {d.described}")
+        lines.append(f"{'a whole run':<{width}} {self._row(1e3 * self.run_ms, dispatches, '')}".rstrip())
+        return "\n".join((*lines, _LEGEND))
 
-    def _row(self, us: float, whole: float, moved: int, macs: int) -> str:
+    def _row(self, us: float, dispatches: Sequence[Dispatch], of_sum: str) -> str:
         """Time, share of the times one by one, and rates with their shares of what the adapter reaches."""
         us = max(us, 1e-3)
+        moved, macs = sum(d.moved for d in dispatches), sum(d.macs for d in dispatches)
+        on_units = {self.program.on_matrix_units(d) for d in dispatches if d.macs}
         bandwidth, rate = moved / us / 1e3, 2e-3 * macs / us
-        of_copy = f"{bandwidth / self.copy_rate:>7.1%}" if self.copy_rate else " " * 7
-        dot = f"{rate:>8.1f}" if macs else " " * 8
-        of_dot = f"{rate / self.dot_rate:>6.1%}" if macs and self.dot_rate else " " * 6
-        return f"{us:>9.1f} {us / whole:>6.1%} {bandwidth:>8.1f} {of_copy} {dot} {of_dot}"
+        cells = [
+            f"{us:>9.1f} {of_sum:>6} {bandwidth:>8.1f}",
+            f"{_share(bandwidth, self.copy_rate):>7}",
+            f"{rate:>8.1f}" if macs else " " * 8,
+            f"{_share(rate, self.dot_rate) if on_units == {False} else '':>6}",
+        ]
+        if self.unit_rate:
+            cells.append(f"{_share(rate, self.unit_rate) if on_units == {True} else '':>8}")
+        return " ".join(cells)
 
 
-def rates(device: Device) -> tuple[float, float]:
-    """Packed dot products and copy bandwidth of a device; 0 for what cannot be measured, which is no reason to fail."""
-    dot = copy = 0.0
+_LEGEND = """\
+us: median microseconds of a dispatch by itself; of sum: its share of all of them. GB/s: each operand read and the
+result written once; GOP/s: 2 operations a multiply-accumulate. of copy, dot, units: of what was measured above.
+More than 100 %: data stays in a cache, which is faster than memory, or products need no packed dot."""
+
+
+def _share(rate: float, most: float) -> str:
+    """A rate as a share of what was measured, empty where nothing was."""
+    return f"{rate / most:.1%}" if most else ""
+
+
+def rates(device: Device) -> tuple[float, float, float]:
+    """Packed dot products, copy bandwidth and matrix units of a device; 0 for what cannot be measured, which is no
+    reason to fail."""
+    dot = copy = units = 0.0
     with contextlib.suppress(DeviceError):
         dot = device.dot_rates.packed
     with contextlib.suppress(DeviceError):
         copy = device.copy_rate
-    return dot, copy
+    with contextlib.suppress(DeviceError):
+        units = device.unit_rate
+    return dot, copy, units

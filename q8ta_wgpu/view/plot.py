@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 _LONGEST = 24
 """Dispatches in the bars."""
 
+_ON_UNITS = "#cc79a7"
+"""Colour of matrix units, and of what runs on them."""
+
 
 def plot(timing: Timing, path: Path) -> None:
     """Draws a figure into a file that matplotlib knows the ending of (.svg, .png, .pdf).
 
     Left the longest dispatches. Right a roofline (Williams, Waterman and Patterson 2009): the rate of those that
-    multiply, over operations a byte, below what the adapter's measured copy bandwidth and dot products allow; and the
-    bandwidth of those that only move bytes, over the bytes, below that of a copy. What stays in caches passes both.
+    multiply, over operations a byte, below what the adapter's measured copy bandwidth, dot products and matrix units
+    allow; and the bandwidth of those that only move bytes, over the bytes, below that of a copy. What stays in caches
+    passes both.
 
     Raises UnsupportedError without matplotlib, InputError where the file cannot be written.
     """
@@ -57,14 +61,17 @@ def _bars(axes: Axes, timed: list[tuple[Dispatch, float]]) -> None:
 def _roofline(axes: Axes, timed: list[tuple[Dispatch, float]], timing: Timing) -> None:
     intensity = [2 * d.macs / d.moved for d, _ in timed]
     if timed:
-        axes.scatter(intensity, [2e-3 * d.macs / us for d, us in timed], s=14, color="#0072b2", zorder=3)
+        colours = [_ON_UNITS if timing.program.on_matrix_units(d) else "#0072b2" for d, _ in timed]
+        axes.scatter(intensity, [2e-3 * d.macs / us for d, us in timed], s=14, color=colours, zorder=3)
         axes.set(xscale="log", yscale="log")
-    if timed and timing.dot_rate and timing.copy_rate:
-        ridge = timing.dot_rate / timing.copy_rate
-        ends = min([ridge / 8, *intensity]), max([ridge * 8, *intensity])
+    roofs = (("packed dot", timing.dot_rate, "#d55e00"), ("matrix units", timing.unit_rate, _ON_UNITS))
+    if found := [roof for roof in roofs if timed and roof[1] and timing.copy_rate]:
+        ridges = [rate / timing.copy_rate for _, rate, _ in found]
+        ends = min([min(ridges) / 8, *intensity]), max([max(ridges) * 8, *intensity])
         x = np.geomspace(*ends, 200)
-        axes.plot(x, np.minimum(x * timing.copy_rate, timing.dot_rate), color="#d55e00")
-        axes.text(ends[1], timing.dot_rate, f"packed dot {timing.dot_rate:.0f} GOP/s", ha="right", va="bottom")
+        for name, rate, colour in found[::-1]:  # the lower one last: it covers what they share
+            axes.plot(x, np.minimum(x * timing.copy_rate, rate), color=colour)
+            axes.text(ends[1], rate, f"{name} {rate:.0f} GOP/s", ha="right", va="bottom")
         axes.text(ends[0], ends[0] * timing.copy_rate, f"  copy {timing.copy_rate:.1f} GB/s", ha="left", va="top")
     axes.set(title="products: rate over operations a byte")
     axes.set(xlabel="operations a byte moved", ylabel="10^9 operations a second")

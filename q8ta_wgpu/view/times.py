@@ -17,6 +17,7 @@ def as_json(timing: Timing) -> str:
             "run_ms": timing.run_ms,
             "one_by_one_ms": timing.total_ms,
             "dot_gops": timing.dot_rate,
+            "matrix_unit_gops": timing.unit_rate,
             "copy_gbs": timing.copy_rate,
             "dispatches": _dispatches(timing),
         },
@@ -56,6 +57,7 @@ def _dispatches(timing: Timing) -> list[dict[str, Any]]:
             "least_us": float(least),
             "bytes": int(d.moved),
             "multiply_accumulates": int(d.macs),
+            "on_matrix_units": timing.program.on_matrix_units(d),
         }
         for d, us, least in zip(timing.program.dispatches, medians, fastest, strict=True)
     ]

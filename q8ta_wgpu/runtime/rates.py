@@ -1,0 +1,176 @@
+"""How fast a device is: dot products, matrix units and copies, to choose kernels by and to compare them with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from q8ta_wgpu.ir.target import MatrixUnit
+from q8ta_wgpu.program import link
+from q8ta_wgpu.runtime import kept, probe
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.device import Device
+
+_WORDS = 8
+"""Of either operand that a thread holds while dot products are timed."""
+
+
+@dataclass(frozen=True)
+class DotRates:
+    """Measured multiply-accumulate rates of int8 in 10^9 operations (2 a multiply-accumulate) a second."""
+
+    packed: float
+    emulated: float
+
+
+def dot_rates(device: Device, seconds: float = 0.05) -> DotRates:
+    """Times both forms of the dot product on every core of `device`: the best of what fits in about `seconds` each.
+
+    A thread holds eight words of either operand and makes every product of two, so that nothing but products counts.
+    """
+    places = range(_WORDS)
+    declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in places)
+    sums = "\n".join(f"  var s{i} = 0;" for i in places)
+    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in places for j in places)
+    changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in places)
+    rounds, groups = 16, 4096
+    main = f"""
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+{declared}
+{sums}
+  for (var i = 0u; i < params.count; i++) {{
+{products}
+{changed}
+  }}
+  y[id.x] = {" + ".join(f"s{i}" for i in places)};
+}}
+"""
+
+    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
+    data = np.arange(64, dtype=np.int32)
+    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
+    operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
+    texts = {}
+    for name in ("packed", "emulated"):
+        dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
+        texts[name] = link.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
+    key = kept.digest("dot rates", *texts.values(), words)
+    before = kept.recall(device.info, key)
+    if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:
+        return DotRates(*before)
+    found = {}
+    for name, text in texts.items():
+        probe.run(device, text, buffers, words, groups, 1)
+        repeats, elapsed, best = 1, 0.0, 0.0
+        while elapsed < seconds and repeats < 4096:
+            repeats *= 4
+            started = time.perf_counter()
+            probe.run(device, text, buffers, words, groups, repeats)
+            elapsed = time.perf_counter() - started
+            best = max(best, operations * repeats / elapsed / 1e9)
+        found[name] = best
+    kept.keep(device.info, key, list(found.values()))
+    return DotRates(**found)
+
+
+_COPY = """
+@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
+struct Params { count: u32 };
+@group(0) @binding(2) var<uniform> params: Params;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  if (id.x < params.count) { y[id.x] = x[id.x]; }
+}
+"""
+_COPIED = {False: 64 << 20, True: 16 << 20}
+"""Bytes of a buffer, on a GPU and on a CPU: two of them are more than the last cache of most, and quickly copied."""
+
+
+def copy_rate(device: Device, seconds: float = 0.05) -> float:
+    """Bytes read and written by a kernel that copies a large buffer, in 10^9 a second: the best of what fits in about
+    `seconds` after a warm-up. By timestamps where the device has them, else on the host's clock."""
+    size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
+    words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
+    with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
+        return 2e-9 * size / _quickest(kernel, size // 4096, seconds)
+
+
+_HELD, _SUBGROUPS = 4, 4
+"""Matrices of either operand that a subgroup holds, and subgroups of a workgroup."""
+
+
+def unit_module(unit: MatrixUnit) -> str:
+    """WGSL that multiplies on a matrix unit and does little else: a subgroup makes every product of the matrices it
+    holds, over and over, written out as in kernels/product/gemm_units.wgsl. k is a multiple of 16, n of 4."""
+    row, threads = unit.k // 16, unit.lanes * _SUBGROUPS
+    loads = []
+    for i in range(_HELD):
+        left, right = i * unit.m * row, (_HELD * unit.m + i * unit.n) * row
+        loads.append(f"  let a{i} = subgroupMatrixLoad<Left, row_major>(&staged, {left}u, {row}u);")
+        loads.append(f"  let b{i} = subgroupMatrixLoad<Right, col_major>(&staged, {right}u, {row}u);")
+    sums = [(f"s{i}{j}", i, j) for i in range(_HELD) for j in range(_HELD)]
+    declared = [f"  var {s}: Sums;" for s, _, _ in sums]
+    products = [f"    {s} = subgroupMatrixMultiplyAccumulate(a{i}, b{j}, {s});" for s, i, j in sums]
+    size = unit.m * unit.n // 4
+    stores = [
+        f"  workgroupBarrier();\n  subgroupMatrixStore<row_major>(&staged, own, {s}, {unit.n // 4}u);\n"
+        "  workgroupBarrier();\n  total += staged[own + local % LANES];"
+        for s, _, _ in sums
+    ]
+    return "\n".join(
+        [
+            f"// probe of the matrix unit {unit}",
+            "diagnostic(off, chromium.subgroup_matrix_uniformity);",
+            "enable subgroups;",
+            "enable chromium_experimental_subgroup_matrix;",
+            probe.BINDINGS,
+            f"alias Left = subgroup_matrix_left<i8, {unit.k}, {unit.m}>;",
+            f"alias Right = subgroup_matrix_right<i8, {unit.n}, {unit.k}>;",
+            f"alias Sums = subgroup_matrix_result<i32, {unit.n}, {unit.m}>;",
+            f"const LANES = {unit.lanes}u;",
+            f"const STAGED = {max(_HELD * (unit.m + unit.n) * row, _SUBGROUPS * size)}u;",
+            "var<workgroup> staged: array<vec4<u32>, STAGED>;",
+            f"@compute @workgroup_size({threads})",
+            "fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>) {",
+            f"  for (var i = local; i < STAGED; i += {threads}u) {{ staged[i] = vec4(b[(group.x + i) % 64u]); }}",
+            "  workgroupBarrier();",
+            *loads,
+            *declared,
+            "  for (var i = 0u; i < params.count; i++) {",
+            *products,
+            "  }",
+            f"  let own = local / LANES * {size}u;",
+            "  var total = vec4(0u);",
+            *stores,
+            f"  y[group.x * {threads}u + local] = bitcast<i32>(total.x ^ total.y ^ total.z ^ total.w) + a[0];",
+            "}",
+            "",
+        ]
+    )
+
+
+def unit_rate(device: Device, unit: MatrixUnit, seconds: float = 0.05) -> float:
+    """Products of a matrix unit on every core of `device`, in 10^9 operations (2 a multiply-accumulate) a second: the
+    best of what fits in about `seconds` after a warm-up."""
+    rounds, groups, data = 256, 4096, np.arange(64, dtype=np.int32)
+    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
+    results = np.zeros(groups * unit.lanes * _SUBGROUPS, np.int32)
+    operations = 2 * unit.m * unit.n * unit.k * _HELD**2 * rounds * _SUBGROUPS * groups
+    with probe.prepared(device, unit_module(unit), (data, data.view(np.uint32), results), words) as kernel:
+        return 1e-9 * operations / _quickest(kernel, groups, seconds)
+
+
+def _quickest(kernel: probe.Probe, groups: int, seconds: float) -> float:
+    """Seconds of a dispatch: the least that repeating it for about `seconds` finds, after a warm-up."""
+    kernel.elapsed(groups)  # makes and clears the buffers
+    repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)
+    least, end = kernel.elapsed(groups, repeats), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        least = min(least, kernel.elapsed(groups, repeats))
+    return max(least / repeats, 1e-9)
