@@ -11,6 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import (
+    MASKED,
     RESIDUAL,
     Arithmetic,
     Elementwise,
@@ -175,8 +176,9 @@ FAINT = 22.0
 
 
 def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
-    """The node reading what its mask was added to, and the mask: a constant of zeros, and of numbers so low that no
-    int8 value makes up for them. Views may stand between. The node itself and None where there is none."""
+    """The node reading what its mask was added to, and the mask: a constant whose numbers in a row are equal, or so
+    much lower that no int8 value makes up for them. Views may stand between. The node itself and None where there is
+    none."""
     graph, kind = rewriter.graph, OPS[node.op].int8
     views: list[Node] = []
     add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
@@ -190,17 +192,31 @@ def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
     values, q = graph.constants.get(mask), graph.types[int8].q if int8 else None
     if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
         return node, None
-    part = values == 0
-    low, high = q.range
-    if np.any(~part & ~(values <= -((high - low) * q.scale + FAINT))):
+    shape = graph.types[node.inputs[0]].shape
+    whole = np.broadcast_to(values, graph.types[add.output].shape).reshape(shape)
+    part = _part(whole, q, node.attrs["dim"])
+    if part is None:
         return node, None
     for view in reversed(views):
         to = replace(graph.types[int8], shape=graph.types[view.output].shape)
         int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
-    shape = graph.types[node.inputs[0]].shape
     real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
-    whole = np.broadcast_to(part, graph.types[add.output].shape).reshape(shape)
-    return replace(node, inputs=(real, *node.inputs[1:])), whole
+    return replace(node, inputs=(real, *node.inputs[1:])), part
+
+
+def _part(mask: Array, q: QParams, dim: int) -> Array | None:
+    """Where elements take part in rows along `dim` to which a mask is added. A row with one finite number all over is
+    its own softmax, where float32 holds the sums; one of nothing but minus infinities has no part. None where a number
+    is neither the largest of its row nor far below, or so large that the sums would be lost in it."""
+    largest = mask.max(dim, keepdims=True)
+    excluded = np.isneginf(largest) | (largest == MASKED)
+    low, high = q.range
+    with np.errstate(invalid="ignore"):
+        below = mask - largest
+    part = (below == 0) & ~excluded
+    apart = part | excluded | (below <= -((high - low) * q.scale + FAINT))
+    held = excluded | (np.spacing(np.abs(np.where(excluded, 0, largest)).astype(np.float32)) <= q.scale)
+    return part if apart.all() and held.all() else None
 
 
 def _turned(rewriter: Rewriter, before: Node, name: str) -> str:

@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 _SAME_SHAPE = ("view", "expand", "permute", "slice", "pad", "cat")
@@ -37,7 +39,10 @@ def _as_expand(graph: Graph, node: Node) -> Node:
 
 def simplify(graph: Graph) -> None:
     """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes and equal constants, and
-    makes an expand of a cat that repeats one value."""
+    makes an expand of a cat that repeats one value.
+
+    Equal float sums stay apart: each takes in what follows it. Those that are equal then are merged.
+    """
     rewriter = Rewriter(graph)
     _share_constants(rewriter)
     equal: dict[object, str] = {}
@@ -46,7 +51,7 @@ def simplify(graph: Graph) -> None:
         first = equal.setdefault((graph.call(node), node.inputs), node.output)
         if _is_identity(graph, node):
             rewriter.alias(node.output, node.inputs[0])
-        elif first != node.output:
+        elif first != node.output and not isinstance(OPS[node.op].int8, WeightedSum):
             rewriter.alias(node.output, first)
     rewriter.commit()
 

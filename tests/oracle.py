@@ -136,6 +136,7 @@ TORCH: Mapping[str, Function] = {
     # reductions and norms
     "mean": _reduced(torch.mean),
     "sum": _reduced(torch.sum),
+    "adaptive_max_pool2d": lambda a, x: F.adaptive_max_pool2d(x, a["output_size"]),
     "amax": _reduced(torch.amax),
     "amin": _reduced(torch.amin),
     "softmax": lambda a, x: F.softmax(x, a["dim"]),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import INT8X4, Array, Call, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import QuantizedCall, Rowwise
+from q8ta_wgpu.ir.int8 import MASKED, QuantizedCall, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.norm import integers
 from q8ta_wgpu.model import reference
@@ -102,10 +102,11 @@ def test_softmax_is_the_rounded_exact_one(length: int) -> None:
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("masked", [(1, 5, 7), (2, 3, 5, 7), (2, 1, 1, 7)])
 def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device: Device) -> None:
-    """Where a constant of zeros and -1e4 is added; a row of nothing but masked elements is all zeros."""
+    """Where a constant of zeros and low numbers is added. A row of one number is as if without a mask, and one of what
+    stands for minus infinity is all zeros."""
     shape, g = (2, 3, 5, 7), np.random.default_rng(dim)
     mask = np.where(g.random(masked) < 0.4, np.float32(-1e4), np.float32(0))
-    mask.reshape(-1, 7)[0] = -1e4
+    mask.reshape(-1, 7)[:2] = np.array([[-1e4], [MASKED]])[: mask.size // 7]
     graph = Graph(["x"], ["y"])
     x, out = QParams(0.04, -7), QParams(1 / 256, -128)
     graph.types = {"x": TensorType(shape, INT8X4, x), "y": TensorType(shape, INT8X4, out)}
@@ -122,11 +123,12 @@ def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device:
     assert [node.op for node in fused.nodes] == ["q8ta_softmax"], fused.notes
     expected = reference.run(fused, inputs)["y"]
     whole = np.broadcast_to(mask, shape)
-    v = np.where(whole == 0, (inputs["x"].astype(np.float64) + 7) * 0.04, -np.inf)
+    part = (whole == whole.max(dim, keepdims=True)) & (whole.max(dim, keepdims=True) != MASKED)
+    v = np.where(part, (inputs["x"].astype(np.float64) + 7) * 0.04, -np.inf)
     powers = np.exp(v - np.maximum(v.max(dim, keepdims=True), -1e3))
     exact = powers / np.maximum(powers.sum(dim, keepdims=True), 1e-300)
     assert apart(expected, exact, out).max() <= 1
-    assert (expected[whole != 0] == -128).all()
+    assert (expected[~part] == -128).all()
     for name, plan in harness.plans(fused, dim):
         (found,) = harness.run_poisoned(fused, inputs, plan, device)
         np.testing.assert_array_equal(found, expected, err_msg=name)

@@ -74,6 +74,25 @@ class FirstTwo(nn.Module):
         return y
 
 
+class Both(nn.Module):
+    """A linear of the sum of all arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        """(n, 6) each -> (n, 6)."""
+        y: torch.Tensor = self.linear(sum(args))
+        return y
+
+
+def test_any_number_of_arguments() -> None:
+    x = data(1, 6)
+    model = q8.compile(q8.quantize(Both().eval(), (x, x), [(x, x)], progress=False, dynamic_batch=True))
+    assert q8.Session(model, "reference")(data(3, 6), data(3, 6)).shape == (3, 6)
+
+
 @pytest.mark.parametrize("module", [Token, FirstTwo])
 def test_a_batch_that_would_be_frozen_is_refused(module: type[nn.Module]) -> None:
     x = data(1, 3, 6)

@@ -199,9 +199,10 @@ MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "unfold": (lambda x: x.unfold(2, 2, 1).unfold(3, 3, 2), (2, 5, 3, 7)),
     "im2col": (lambda x: F.unfold(x, (2, 3), padding=1, stride=(1, 2)), (2, 5, 3, 7)),
     "slice_scatter": (lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, 1, 3), (2, 5, 3, 7)),
+    "slice_scatter_nothing": (lambda x: torch.slice_scatter(x, x[:, :0], 1, 3, 1), (2, 5, 3, 7)),
     "written": (Written(), (2, 5, 3, 7)),
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 3), (1, 2, 1), (0, 1, 1)), (2, 5, 3, 6, 7)),
-    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 3)), (2, 5, 4, 9)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 4)), (2, 5, 4, 9)),
     "extremes": (lambda x: torch.maximum(x, x.flip(1)) + torch.minimum(x, x[:, :1]), (2, 5, 3, 7)),
     "roll": (lambda x: x.roll((1, -2, 10), (0, 2, -1)), (2, 5, 6, 7)),
     "roll_flat": (lambda x: x.roll(3), (2, 5, 3)),
@@ -377,6 +378,9 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "pad": (lambda x: F.pad(x, (1, 2, 3, 0)), (2, 5, 4, 6), (1, 5, 7, 9)),
     "shuffles": (lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2), (2, 8, 4, 6), (1, 8, 7, 9)),
     "expand": (lambda x: x.expand(-1, 4, -1, -1), (2, 1, 4, 6), (3, 1, 7, 9)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 3)), (2, 5, 4, 9), (1, 5, 7, 10)),
+    "conv1d": (lambda x: F.conv1d(x, torch.ones(3, 5, 3), padding=1), (2, 5, 7), (3, 5, 9)),
+    "select_last": (lambda x: x[:, 3], (2, 4, 5), (2, 6, 5)),
 }
 
 
@@ -418,6 +422,25 @@ def test_pad_value_between_int8_values(value: float, out: QParams) -> None:
     np.testing.assert_array_equal(reference.run(fused, inputs)["y"], expected)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:, 1:4],
+        lambda x: x.narrow(1, 2, 2),
+        lambda x: x.split(2, 1)[1],
+        lambda x: x.split([1, 3], 1)[0],
+        lambda x: x.chunk(2, 1)[0],
+        lambda x: x.unbind(1)[1],
+    ],
+)
+def test_reshape_refuses_what_may_be_counted_from_the_size(function: Function) -> None:
+    """A part that ends where the dimension ends, and one of all its parts, may be other elements at another size."""
+    model = imported(function, data(2, 4, 5))
+    model.reshape((3, 4, 7))
+    with pytest.raises(InputError, match="counted in 4 elements"):
+        model.reshape((2, 6, 5))
+
+
 def test_reshape_refuses_what_the_network_fixes() -> None:
     """Sizes written into the network stay: a flatten into a linear keeps its width."""
     model = imported(nn.Sequential(nn.Flatten(), nn.Linear(105, 4)), data(2, 5, 3, 7))
@@ -430,7 +453,6 @@ def test_reshape_refuses_what_the_network_fixes() -> None:
     [
         (lambda x: F.pad(x, (1, -1, 1, 1), mode="reflect"), "padding mode 'reflect' cannot cut"),
         (lambda x: F.max_pool3d(x[None], 2), "one element deep"),
-        (lambda x: F.adaptive_max_pool2d(x, (2, 7)), "windows of several sizes"),
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),

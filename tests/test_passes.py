@@ -130,7 +130,13 @@ class Imported:
                 move = random.choice(("permute", "slice", "view", "flip"))
                 moves: dict[str, Any] = {
                     "permute": {"dims": random.choice(((0, 1, 3, 2), (0, 1, 2, 3)))},
-                    "slice": {"dim": random.choice((1, 2)), "start": random.choice((0, 1)), "end": 9, "step": 1},
+                    "slice": {
+                        "dim": random.choice((1, 2)),
+                        "start": random.choice((0, 1)),
+                        "end": 9,
+                        "step": 1,
+                        "extent": 0,
+                    },
                     "view": {"shape": (n, c, w, h)},
                     "flip": {"dims": (3,)},
                 }

@@ -256,3 +256,45 @@ def test_a_tuned_network_of_cats_and_slices_keeps_its_bytes(
     with q8.Session(model, vulkan, tune=True) as session:
         assert any(dispatch.kernel == "cat.runs_4C" for dispatch in session.program.dispatches)
         assert int((session(x) != expected).sum()) == 0
+
+
+def test_equal_linears_of_one_value_are_summed_in_one_dispatch() -> None:
+    twin = nn.Linear(5, 5)
+    module = Net(lambda s, x: s.a(x) + s.b(x), a=twin, b=nn.Linear(5, 5))
+    module.b.load_state_dict(twin.state_dict())  # type: ignore[union-attr]
+    report = _int8(module, torch.randn(2, 6, 5)).report()
+    assert report.int8 == {"q8ta_linear": 1, "q8ta_linear (residual → requantize → dequantize)": 1}, report
+
+
+def test_a_constant_times_an_activation_is_a_linear_of_it_turned() -> None:
+    module = Net(lambda s, x: torch.relu(s.w @ x).sum(2), w=nn.Parameter(torch.randn(4, 6)))
+    x = torch.randn(2, 6, 5)
+    assert "q8ta_linear" in _int8(module, x).report().int8
+    _, found, expected = _float(module, x)
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_an_eps_of_many_steps_leaves_a_norm_in_int8() -> None:
+    module = Net(lambda s, x: s.norm(x + s.shift), norm=nn.LayerNorm(144), shift=nn.Parameter(torch.zeros(144)))
+    model = _int8(module, torch.randn(2, 3, 144) * 1e-6)
+    assert not model.report().float32, model.report()
+
+
+def test_buffers_that_a_forward_sets_anew_are_put_back() -> None:
+    class Counting(nn.Module):
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls = self.calls + 1
+            return x * 2
+
+    module = Counting().eval()
+    calls = module.calls
+    with pytest.raises(q8.UnsupportedError, match="changes its buffers calls"):
+        q8.quantize(module, (torch.ones(2),), [torch.ones(2)], progress=False)
+    assert module.calls is calls
+    assert calls == 0

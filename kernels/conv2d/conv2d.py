@@ -138,20 +138,19 @@ def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
-    x, weight = b.type(args["input"]).shape, b.type(args["weight"]).shape
+    x = b.type(args["input"]).shape
     if len(x) != 3:
         raise b.refuse(f"conv1d takes a 3-D input, found shape {x}")
     wide = {
         **args,
-        "input": b.emit("view", (args["input"],), {"shape": (x[0], x[1], 1, x[2])}),
-        "weight": b.emit("view", (args["weight"],), {"shape": (weight[0], weight[1], 1, weight[2])}),
+        "input": b.emit("view", (args["input"],), {"shape": (0, 0, 1, -2)}),
+        "weight": b.emit("view", (args["weight"],), {"shape": (0, 0, 1, -2)}),
         "stride": (1, args["stride"][0]),
         "dilation": (1, args["dilation"][0]),
         "padding": args["padding"] if isinstance(args["padding"], str) else (0, args["padding"][0]),
     }
     y = _import_conv2d(b, wide)
-    n, c, _, w = b.type(y).shape
-    return b.emit("view", (y,), {"shape": (n, c, w)})
+    return b.emit("view", (y,), {"shape": (0, 0, -2)})
 
 
 def _case(

@@ -151,15 +151,21 @@ def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
-    """x @ matrix + bias: `linear` where the matrix is a constant, else `matmul`."""
+    """x @ matrix + bias: `linear`, of the turned operand where x is the constant, or else `matmul`."""
     rank, outputs = len(b.type(matrix).shape), b.type(matrix).shape[-1:]
     joins = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
     if rank == 2 and b.is_constant(matrix) and not b.is_constant(x):
         y = _emit(b, x, b.emit("permute", (matrix,), {"dims": (1, 0)}), bias if joins else None)
     else:
         joins = False
-        y = b.emit("matmul", (x, matrix))
+        weighted = len(b.type(x).shape) == 2 and rank > 1 and b.is_constant(x) and not b.is_constant(matrix)
+        y = _turn(b, _emit(b, _turn(b, matrix), x, None)) if weighted else b.emit("matmul", (x, matrix))
     return y if bias is None or joins else b.emit("add", (y, bias), {"alpha": 1.0})
+
+
+def _turn(b: Builder, x: str) -> str:
+    rank = len(b.type(x).shape)
+    return b.emit("permute", (x,), {"dims": (*range(rank - 2), rank - 1, rank - 2)})
 
 
 def _import_mm(b: Builder, args: Mapping[str, Any]) -> str:

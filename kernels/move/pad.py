@@ -86,7 +86,7 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | No
 
 
 def _slice(b: Builder, x: str, dim: int, start: int, end: int) -> str:
-    return b.emit("slice", (x,), {"dim": dim, "start": start, "end": end, "step": 1})
+    return b.emit("slice", (x,), {"dim": dim, "start": start, "end": end, "step": 1, "extent": 0})
 
 
 def _edges(b: Builder, x: str, dim: int, before: int, after: int, mode: str) -> tuple[str | None, str | None]:

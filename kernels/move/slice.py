@@ -26,6 +26,11 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
     dim = attrs["dim"]
     if dim >= len(x):
         raise GraphError(f"slice of {x} along dimension {dim}: there is no such dimension")
+    if attrs["extent"] not in (0, x[dim]):
+        raise GraphError(
+            f"slice {attrs['start']}:{attrs['end']} of dimension {dim} of {x}: it was counted in {attrs['extent']} "
+            "elements, and nothing says what it is of others"
+        )
     count = len(_range(x, attrs))
     if not count:
         raise GraphError(f"slice {attrs['start']}:{attrs['end']} of dimension {dim} of {x} is empty")
@@ -61,34 +66,40 @@ def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
     return x[(*index, slice(attrs["start"], attrs["end"], attrs["step"]))]
 
 
-def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1) -> str:
+def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1, extent: int = 0) -> str:
     """A slice, or `x` itself where everything is taken. Negative bounds stay: they fit other input sizes too."""
     shape = b.type(x).shape
     dim %= max(len(shape), 1)
-    attrs = {"dim": dim, "start": max(start, -MAX_EXTENT), "end": min(max(end, -MAX_EXTENT), MAX_EXTENT), "step": step}
-    if end >= shape[dim]:
-        attrs["end"] = MAX_EXTENT
-    whole = attrs["start"] == 0 and attrs["end"] == MAX_EXTENT and step == 1
-    return x if whole else b.emit("slice", (x,), attrs)
+    if start == 0 and end >= shape[dim] and step == 1:
+        return x
+    bounds = {"start": max(start, -MAX_EXTENT), "end": min(max(end, -MAX_EXTENT), MAX_EXTENT)}
+    return b.emit("slice", (x,), {"dim": dim, **bounds, "step": step, "extent": extent})
+
+
+def _fixed(b: Builder, x: str, dim: int, end: int) -> int:
+    """`extent` of a slice to a given end: one that is the input's own may be meant as a number, or as all there is."""
+    count = b.type(x).shape[dim]
+    return count if end == count else 0
 
 
 def _import_slice(b: Builder, args: Mapping[str, Any]) -> str:
-    start, end = args["start"], args["end"]
-    end = MAX_EXTENT if end is None else end
-    return _slice(b, args["self"], args["dim"], 0 if start is None else start, end, args["step"])
+    x, dim, start = args["self"], args["dim"], args["start"] or 0
+    end = MAX_EXTENT if args["end"] is None else args["end"]
+    return _slice(b, x, dim, start, end, args["step"], _fixed(b, x, dim, end))
 
 
 def _import_narrow(b: Builder, args: Mapping[str, Any]) -> str:
-    start = args["start"]
+    x, dim, start = args["self"], args["dim"], args["start"]
     if start < 0:
-        start += b.type(args["self"]).shape[args["dim"]]
-    return _slice(b, args["self"], args["dim"], start, start + args["length"])
+        start += b.type(x).shape[dim]
+    end = start + args["length"]
+    return _slice(b, x, dim, start, end, extent=_fixed(b, x, dim, end))
 
 
-def _select(b: Builder, x: str, dim: int, index: int) -> str:
+def _select(b: Builder, x: str, dim: int, index: int, extent: int = 0) -> str:
     shape = b.type(x).shape
     dim %= len(shape)
-    part = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT)
+    part = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT, extent=extent)
     # A view keeps dimensions counted from the left as 0, from the right as -2.
     return b.emit("view", (part,), {"shape": [0] * dim + [-2] * (len(shape) - 1 - dim)})
 
@@ -99,12 +110,12 @@ def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _import_unbind(b: Builder, args: Mapping[str, Any]) -> list[str]:
     count = b.type(args["self"]).shape[args["dim"]]
-    return [_select(b, args["self"], args["dim"], i) for i in range(count)]
+    return [_select(b, args["self"], args["dim"], i, count) for i in range(count)]
 
 
 def _parts(b: Builder, x: str, dim: int, sizes: Sequence[int]) -> list[str]:
-    ends = list(itertools.accumulate(sizes))
-    return [_slice(b, x, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    count, ends = b.type(x).shape[dim], list(itertools.accumulate(sizes))
+    return [_slice(b, x, dim, end - size, end, extent=count) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _import_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
@@ -139,19 +150,25 @@ slices = move(
     shape=_shape,
     digits=_digits,
     reference=_reference,
-    schema={"dim": Attr("int", low=0, high=63), "start": _BOUND, "end": _BOUND, "step": extent()},
+    schema={
+        "dim": Attr("int", low=0, high=63),
+        "start": _BOUND,
+        "end": _BOUND,
+        "step": extent(),
+        "extent": extent(0),  # the only one that the dimension may have, or 0
+    },
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
     reads=_reads,
     kernels=kernels("slice.runs", "slice", _runs, _runs_params, wide=("x", "y")),
     cases=(
-        ((2, 11, 3, 7), {"dim": 1, "start": 3, "end": 10, "step": 1}),
-        ((2, 8, 4, 9), {"dim": 3, "start": -8, "end": MAX_EXTENT, "step": 3}),
-        ((2, 11, 3, 7), {"dim": 2, "start": 0, "end": -1, "step": 1}),
-        ((13,), {"dim": 0, "start": 5, "end": 12, "step": 2}),
-        ((2, 48, 2, 5), {"dim": 1, "start": 16, "end": 32, "step": 1}),
-        ((2, 5, 3, 13), {"dim": 3, "start": 4, "end": 11, "step": 1}),
-        ((3, 5, 6, 7), {"dim": 0, "start": 1, "end": 3, "step": 1}),
-        ((2, 5, 7, 32), {"dim": 2, "start": 1, "end": 7, "step": 3}),
-        ((3, 3, 2, 3, 5), {"dim": 1, "start": 1, "end": 3, "step": 1}),
+        ((2, 11, 3, 7), {"dim": 1, "start": 3, "end": 10, "step": 1, "extent": 0}),
+        ((2, 8, 4, 9), {"dim": 3, "start": -8, "end": MAX_EXTENT, "step": 3, "extent": 0}),
+        ((2, 11, 3, 7), {"dim": 2, "start": 0, "end": -1, "step": 1, "extent": 0}),
+        ((13,), {"dim": 0, "start": 5, "end": 12, "step": 2, "extent": 13}),
+        ((2, 48, 2, 5), {"dim": 1, "start": 16, "end": 32, "step": 1, "extent": 0}),
+        ((2, 5, 3, 13), {"dim": 3, "start": 4, "end": 11, "step": 1, "extent": 0}),
+        ((3, 5, 6, 7), {"dim": 0, "start": 1, "end": 3, "step": 1, "extent": 0}),
+        ((2, 5, 7, 32), {"dim": 2, "start": 1, "end": 7, "step": 3, "extent": 0}),
+        ((3, 3, 2, 3, 5), {"dim": 1, "start": 1, "end": 3, "step": 1, "extent": 0}),
     ),
 )

@@ -38,12 +38,11 @@ class Variance:
 def variance(length: int, largest: int, eps: float) -> Variance | None:
     """For rows of `length` differences of at most `largest`, eps in squared steps of x. None where two words do not
     hold it."""
-    fraction = MOST_FRACTION
-    while fraction > 0 and (length * largest) ** 2 << fraction >= VARIANCE_LIMIT:
+    fraction, most = MOST_FRACTION, max((length * largest) ** 2, float(length) ** 2 * eps)
+    while fraction > 0 and most * 2.0**fraction >= VARIANCE_LIMIT:
         fraction -= 2
-    epsilon = round(float(length) ** 2 * eps * 2.0**fraction)
-    fits = (length * largest) ** 2 << fraction < VARIANCE_LIMIT and epsilon < VARIANCE_LIMIT
-    return Variance(fraction, epsilon) if length <= LONGEST and length * 2 * largest < 1 << 31 and fits else None
+    fits = most * 2.0**fraction < VARIANCE_LIMIT and length <= LONGEST and length * 2 * largest < 1 << 31
+    return Variance(fraction, round(float(length) ** 2 * eps * 2.0**fraction)) if fits else None
 
 
 def inverse_root(v: UInt64) -> tuple[Int64, Int64]:

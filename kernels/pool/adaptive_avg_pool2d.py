@@ -21,40 +21,23 @@ SCHEMA: Mapping[str, Attr] = {"output_size": pair()}
 
 
 def _infer_adaptive(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape, size = types[0].shape, attrs["output_size"]
-    pooling.require_image("adaptive_avg_pool2d", shape)
-    if any((s + 1) * (d + 1) > 2**31 for s, d in zip(size, shape[-2:], strict=True)):
-        raise GraphError(f"adaptive_avg_pool2d from {shape[-2:]} to {size} is too large for 32-bit positions")
-    return (*shape[:-2], *size), FLOAT32
+    return pooling.adaptive_shape("adaptive_avg_pool2d", types[0].shape, attrs["output_size"]), FLOAT32
 
 
 def _infer_adaptive_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, _ = _infer_adaptive(types, attrs)
-    if text := average.too_many(math.prod(_largest_window(types[0].shape, attrs))):
+    if text := average.too_many(math.prod(pooling.adaptive_window(types[0].shape, attrs))):
         raise GraphError(text)
     return shape, INT8X4
 
 
-def _adaptive_spans(size: int, out: int) -> list[tuple[int, int]]:
-    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
-
-
-def _largest_window(shape: Shape, attrs: Attrs) -> tuple[int, int]:
-    (height, width), (oh, ow) = shape[-2:], attrs["output_size"]
-    return height // oh + 2, width // ow + 2
-
-
-def _extents(call: Call) -> share.Extents:
-    return _largest_window(call.inputs[0].shape, call.attrs)
-
-
 def _adaptive_work(call: Call) -> int:
-    return call.output.numel * math.prod(_extents(call))
+    return call.output.numel * math.prod(pooling.adaptive_extents(call))
 
 
 def _adaptive_sums(call: Call, x: Array) -> tuple[Array, Array]:
     rows, columns = (
-        _adaptive_spans(size, out) for size, out in zip(x.shape[-2:], call.attrs["output_size"], strict=True)
+        pooling.adaptive_spans(size, out) for size, out in zip(x.shape[-2:], call.attrs["output_size"], strict=True)
     )
     counts = np.outer([b - a for a, b in rows], [b - a for a, b in columns])
     return pooling.window_sums(x, rows, columns), counts
@@ -82,9 +65,8 @@ def _adaptive_params(call: Call) -> Params:
 
 
 def _lower_adaptive(call: QuantizedCall) -> Int8Form | str:
-    attrs = call.attrs
-    count = math.prod(_largest_window(call.inputs[0].shape, attrs))
-    return average.lower(call, "q8ta_adaptive_avg_pool2d", attrs, count)
+    count = math.prod(pooling.adaptive_window(call.inputs[0].shape, call.attrs))
+    return average.lower(call, "q8ta_adaptive_avg_pool2d", call.attrs, count)
 
 
 def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
@@ -100,7 +82,7 @@ adaptive_avg_pool2d = Op(
     kernels=(
         *share.kernels(
             Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "map"), (FLOAT,), FLOAT),
-            _extents,
+            pooling.adaptive_extents,
         ),
     ),
     aten={
@@ -141,7 +123,7 @@ q8ta_adaptive_avg_pool2d = Op(
             "q8ta_adaptive_avg_pool2d.channels",
             ("adaptive_avg_pool2d", *average.CHANNELS),
             _adaptive_params,
-            turns=lambda call: share.nested(_extents(call)),
+            turns=lambda call: share.nested(pooling.adaptive_extents(call)),
         ),
         *share.kernels(
             Kernel(
@@ -151,7 +133,7 @@ q8ta_adaptive_avg_pool2d = Op(
                 ANY_INT8,
                 params=_adaptive_params,
             ),
-            _extents,
+            pooling.adaptive_extents,
         ),
     ),
 )

@@ -1,16 +1,18 @@
-"""max_pool2d on int8 and float32 alike; max_pool1d goes through it."""
+"""max_pool2d and adaptive_max_pool2d on int8 and float32 alike; max_pool1d goes through the first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Monotonic
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
-from q8ta_wgpu.ir.op import EITHER, Builder, Op, Operand, pair
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import EITHER, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import pooling
 
@@ -44,14 +46,21 @@ def _import_max_pool(b: Builder, args: Mapping[str, Any]) -> str:
     )
 
 
+def _infer_adaptive(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    return pooling.adaptive_shape("adaptive_max_pool2d", types[0].shape, attrs["output_size"]), types[0].dtype
+
+
+def _adaptive(call: Call, arrays: Sequence[Array]) -> Array:
+    x = arrays[0]
+    for axis in (-2, -1):
+        windows = pooling.adaptive_spans(x.shape[axis], call.output.shape[axis])
+        x = np.stack([np.take(x, range(*window), axis).max(axis) for window in windows], axis)
+    return x
+
+
 def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """Equal windows; torch's second result, the places of the largest, is not supported."""
-    extents, sizes = b.type(args["self"]).shape[-2:], pooling.two(args["output_size"])
-    if any(extent % size for extent, size in zip(extents, sizes, strict=True)):
-        raise b.refuse(f"adaptive max pooling of {extents} to {sizes} has windows of several sizes")
-    kernel = tuple(extent // size for extent, size in zip(extents, sizes, strict=True))
-    windows = {"kernel_size": kernel, "stride": kernel, "padding": (0, 0), "ceil_mode": False, "dilation": (1, 1)}
-    return [_import_max_pool(b, {**windows, "self": args["self"]})]
+    """torch's second result, the places of the largest, is not supported."""
+    return [b.emit("adaptive_max_pool2d", (args["self"],), {"output_size": pooling.two(args["output_size"])})]
 
 
 _ONE: dict[str, Any] = {"dilation": (1, 1)}
@@ -77,7 +86,6 @@ max_pool2d = Op(
     aten={
         "aten.max_pool2d.default": _import_max_pool,
         "aten.max_pool2d_with_indices.default": lambda b, args: [_import_max_pool(b, args)],
-        "aten.adaptive_max_pool2d.default": _import_adaptive,
         "aten.max_pool3d.default": pooling.one_deep(_import_max_pool),
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),
     },
@@ -92,5 +100,31 @@ max_pool2d = Op(
         pooling.pool_case((13, 6, 5), 3, 2, 1, ceil_mode=True, dilation=(2, 1)),
         pooling.pool_case((1, 1, 17, 1), (5, 1), **_ONE),
         pooling.pool_case((2, 30, 9, 7), 3, 2, 1, **_ONE),
+    ),
+)
+
+adaptive_max_pool2d = Op(
+    name="adaptive_max_pool2d",
+    operands=(Operand("x", dtypes=EITHER),),
+    infer=_infer_adaptive,
+    reference=_adaptive,
+    schema={"output_size": pair()},
+    kernels=share.kernels(
+        Kernel(
+            "adaptive_max_pool2d",
+            ("extreme", "extremes", "adaptive_avg_pool2d", "map"),
+            (ANY,),
+            ANY,
+            constants=lambda call: {"LARGEST": 1},
+        ),
+        pooling.adaptive_extents,
+    ),
+    aten={"aten.adaptive_max_pool2d.default": _import_adaptive},
+    int8=Monotonic(),
+    work=lambda call: call.output.numel * math.prod(pooling.adaptive_extents(call)),
+    cases=(
+        Case(((2, 5, 7, 9),), {"output_size": (1, 1)}),
+        Case(((1, 3, 13, 11),), {"output_size": (7, 4)}),
+        Case(((6, 3, 5),), {"output_size": (5, 11)}),
     ),
 )

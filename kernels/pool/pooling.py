@@ -104,6 +104,30 @@ def window_sums(x: Array, rows: Sequence[tuple[int, int]], columns: Sequence[tup
     return np.stack([x[..., max(a, 0) : b].sum(-1) for a, b in columns], -1)
 
 
+def adaptive_shape(op: str, shape: Shape, size: Shape) -> Shape:
+    """The shape rule of pooling to a size. Raises GraphError where positions would pass 32 bits."""
+    require_image(op, shape)
+    if any((s + 1) * (d + 1) > 2**31 for s, d in zip(size, shape[-2:], strict=True)):
+        raise GraphError(f"{op} from {shape[-2:]} to {size} is too large for 32-bit positions")
+    return (*shape[:-2], *size)
+
+
+def adaptive_spans(size: int, out: int) -> list[tuple[int, int]]:
+    """(begin, end) of every window of pooling `size` elements to `out`."""
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def adaptive_window(shape: Shape, attrs: Attrs) -> tuple[int, int]:
+    """Height and width of the largest window of pooling to a size."""
+    (height, width), (oh, ow) = shape[-2:], attrs["output_size"]
+    return height // oh + 2, width // ow + 2
+
+
+def adaptive_extents(call: Call) -> share.Extents:
+    """Turns of the loops over a window of pooling to a size."""
+    return adaptive_window(call.inputs[0].shape, call.attrs)
+
+
 def two(values: Sequence[int]) -> tuple[int, int]:
     """aten's one or two numbers for height and width."""
     return (values[0], values[-1])

@@ -194,18 +194,17 @@ def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_conv_transpose1d(b: Builder, args: Mapping[str, Any]) -> str:
-    x, weight = b.type(args["input"]).shape, b.type(args["weight"]).shape
+    x = b.type(args["input"]).shape
     if len(x) != 3:
         raise b.refuse(f"conv_transpose1d takes a 3-D input, found shape {x}")
     wide = {
         **args,
-        "input": b.emit("view", (args["input"],), {"shape": (x[0], x[1], 1, x[2])}),
-        "weight": b.emit("view", (args["weight"],), {"shape": (weight[0], weight[1], 1, weight[2])}),
+        "input": b.emit("view", (args["input"],), {"shape": (0, 0, 1, -2)}),
+        "weight": b.emit("view", (args["weight"],), {"shape": (0, 0, 1, -2)}),
         **{name: (1, args[name][0]) for name in ("stride", "dilation")},
         **{name: (0, args[name][0]) for name in ("padding", "output_padding")},
     }
-    n, c, _, w = b.type(y := _conv_transpose(b, wide)).shape
-    return b.emit("view", (y,), {"shape": (n, c, w)})
+    return b.emit("view", (_conv_transpose(b, wide),), {"shape": (0, 0, -2)})
 
 
 def _case(

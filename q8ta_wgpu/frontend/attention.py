@@ -10,13 +10,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.nodes import is_constant, named_arguments
+from q8ta_wgpu.ir.int8 import MASKED
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
-
-
-_MASKED = -3e38
-"""What stands for -inf in a mask: no sum with a score leaves the range of float32."""
 
 
 def expand_attention(module: GraphModule) -> None:
@@ -75,7 +72,7 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
     else:
         takes_part = constant(module, given)
     name = f"_mask_{node.name}"
-    module.register_buffer(name, torch.zeros(takes_part.shape).masked_fill(~takes_part, _MASKED))
+    module.register_buffer(name, torch.zeros(takes_part.shape).masked_fill(~takes_part, MASKED))
     made = module.graph.get_attr(name)
     made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(takes_part.shape)}
     return made

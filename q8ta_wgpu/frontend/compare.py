@@ -172,7 +172,8 @@ def _layer(
 
 def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: given.Tensors) -> dict[str, Array]:
     """The float module's values, by the names their operators have in the quantized program."""
-    graph = float_program(module, *(batched(example) if exported.range_constraints else (example, None)))
+    dynamic = bool(exported.range_constraints)
+    graph = float_program(module, batched(example) if dynamic else example, dynamic)
     calls = [node for node in exported.graph.nodes if not _is_qdq(node)]
     for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
         transform(graph)

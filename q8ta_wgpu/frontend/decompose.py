@@ -47,6 +47,7 @@ def _slice_scatter(
     if step != 1:
         return NotImplemented
     first, last, _ = slice(start, end).indices(x.shape[dim])
+    last = max(first, last)
     parts = [(x, 0, first), (src, 0, src.shape[dim]), (x, last, x.shape[dim])]
     return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in parts if stop > start], dim)
 

@@ -96,8 +96,9 @@ def check_quantizer(quantizer: Any, kind: type) -> None:
 
 
 def check_runs(module: torch.nn.Module, arguments: Tensors) -> None:
-    """Raises InputError unless the module runs; what its forward changes is put back."""
+    """Raises InputError unless the module runs; what its forward changes, or sets anew, is put back."""
     kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
+    held = [(named, dict(named)) for part in module.modules() for named in (part.__dict__, part._buffers)]
     try:
         module(*(x.clone() for x in arguments))
     except Exception as error:
@@ -106,9 +107,12 @@ def check_runs(module: torch.nn.Module, arguments: Tensors) -> None:
             "module(*example_inputs); wrap a module that takes other arguments in one that takes tensors by position"
         ) from error
     finally:
-        for buffer, before in kept:
-            if buffer.shape == before.shape:
-                buffer.copy_(before)
+        for named, before in held:
+            named.clear()
+            named.update(before)
+        for buffer, value in kept:
+            if buffer.shape == value.shape:
+                buffer.copy_(value)
 
 
 def check_floats(graph: GraphModule) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
@@ -59,8 +60,8 @@ def quantize(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
-        traced, shapes = batched(example) if dynamic_batch else (example, None)
-        float_graph = float_program(module, traced, shapes)
+        traced = batched(example) if dynamic_batch else example
+        float_graph = float_program(module, traced, dynamic_batch)
         hide_norms(float_graph)
         prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
         index, total = -1, operator.length_hint(items, 0)
@@ -74,21 +75,33 @@ def quantize(
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         given.check_ranges(prepared)
         hide_norms(prepared)
-        return torch.export.export(convert_pt2e(prepared), traced, dynamic_shapes=shapes)
+        converted = convert_pt2e(prepared)
+        shapes = _batch_shapes(converted, traced) if dynamic_batch else None
+        return torch.export.export(converted, traced, dynamic_shapes=shapes)
 
 
-def batched(example: given.Tensors) -> tuple[given.Tensors, Any]:
-    """Inputs with a batch of at least two, since one would be traced as a fixed size, and torch's dynamic shapes."""
+def batched(example: given.Tensors) -> given.Tensors:
+    """Inputs with a batch of at least two, since one would be traced as a fixed size."""
     if any(x.dim() == 0 for x in example):
         raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
+    return tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
+
+
+def _batch_shapes(module: torch.nn.Module, arguments: given.Tensors) -> Any:
+    """torch's dynamic shapes of arguments that share a batch; a module's `*args` are one entry of them."""
     batch = torch.export.Dim("batch")
-    traced = tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
-    return traced, tuple({0: batch} for _ in example)
+    shapes: list[Any] = [{0: batch} for _ in arguments]
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        shapes[named:] = [tuple(shapes[named:])]
+    return tuple(shapes)
 
 
-def float_program(module: torch.nn.Module, example: given.Tensors, shapes: Any = None) -> GraphModule:
+def float_program(module: torch.nn.Module, example: given.Tensors, dynamic_batch: bool = False) -> GraphModule:
     """The module's graph as it is quantized: without in-place operators, with what depends on no input computed and
-    batch norms folded where that is right. `shapes` are torch's dynamic ones."""
+    batch norms folded where that is right."""
+    shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
         program = torch.export.export(module, example, dynamic_shapes=shapes)
         if not all(is_plain(node) for node in program.graph.nodes):

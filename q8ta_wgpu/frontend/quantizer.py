@@ -138,6 +138,10 @@ def _weight(qat: bool, channels: int) -> QuantizationSpec:
     )
 
 
+def _is_matrix(node: Node) -> bool:
+    return is_constant(node) and node.meta["val"].dim() == 2
+
+
 def _scales_operand(node: Node) -> bool:
     """Whether a node multiplies an operand of products, and of nothing else, by a number."""
     return scales(node) and bool(node.users) and all(multiplies(user) for user in node.users)
@@ -227,12 +231,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         x = arguments.get("input", arguments.get("mat1", arguments.get("self")))
         weight = arguments.get("weight")
         matrix = arguments.get("mat2", arguments.get("other"))  # of x @ matrix: its columns are the channels
+        if isinstance(x, Node) and isinstance(matrix, Node) and _is_matrix(x) and not is_constant(matrix):
+            x, weight = matrix, x  # of a constant x its rows are
         if not isinstance(x, Node):
             return
         if isinstance(weight, Node) and is_constant(weight):
             columns = is_transposed(node) and not is_depthwise(weight, arguments)
             self._put(node, {x: self._read(x), weight: self._columns if columns else self._weight})
-        elif isinstance(matrix, Node) and is_constant(matrix) and matrix.meta["val"].dim() == 2:
+        elif isinstance(matrix, Node) and _is_matrix(matrix):
             self._put(node, {x: self._activation, matrix: self._columns})
         elif isinstance(matrix, Node):
             self._put(node, self._operands((x, matrix)))

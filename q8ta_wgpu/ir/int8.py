@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from q8ta_wgpu.ir.graph import Array, Attrs, QParams, TensorType
 
 
@@ -58,6 +60,9 @@ class QuantizedCall:
     activation: Callable[[Array], Array] | None = None
     mask: Array | None = None
 
+
+MASKED = float(np.float32(-3e38))
+"""What stands for -inf in a mask: its exponential is 0 as well, and no sum with a score leaves the range of float32."""
 
 RESIDUAL = -1
 """In `Int8Form.operands`: the addend joined before rounding."""

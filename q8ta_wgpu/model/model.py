@@ -62,6 +62,9 @@ class Model:
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
         """The same model for inputs of other sizes: one shape per input, in order.
 
+        Numbers of the program stay, but for shapes and sizes that follow from the input's. A slice that takes all of a
+        dimension takes all of another; what may or may not be counted from the size is refused.
+
         Raises InputError where the network does not fit them or a value or dispatch would be too large, naming the
         node.
         """
