@@ -1,6 +1,7 @@
 """Model files and tuning caches at random, by `python -m bench fuzz`: nothing but our errors, soon, in little memory.
 
-The files are real ones: a small network and a call of every operator, as float32 and in int8. A quarter of the inputs
+The files are real ones: a small network, also of any batch and of uint8 images, a call of every operator, as float32
+and in int8, every epilogue, and int16 wherever it can be. A quarter of the inputs
 are files with other bytes, which the checksum mostly stops; the others are edited documents and tensors with a checksum
 that fits. What still loads is scheduled or refused, the reference runs it or refuses it, and one in RUNS of those goes
 to a device, which must give the same bytes or refuse it as well. Every input follows from its number.
@@ -17,6 +18,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from q8ta_wgpu import Session, load
 from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.commands.given import random_inputs
 from q8ta_wgpu.errors import ModelFileError, Q8taError
-from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.ir.graph import FLOAT32, UINT8, Array, Graph
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
@@ -40,6 +42,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
+from tests import harness
 from tests.modelfiles import sealed
 from tests.small import small_model
 
@@ -78,16 +81,20 @@ Outcome = str
 
 
 def corpus() -> list[bytes]:
-    """Real files: the small model, and the first case of every operator on floats and in int8."""
-    models = [small_model()]
+    """Real files: the small model first, the rest as the head of this file says."""
+    graphs = [small_model().graph, *_variants(), *(run_passes(graph) for _, _, graph, _ in harness.wide_graphs())]
     for op in OPS.values():
         for quantized in (False, True):
             if not op.cases or (quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes)):
                 continue
             try:
-                models.append(Model(run_passes(graph_of(op, op.cases[0], quantized, False)), Structure(0)))
+                graphs.append(run_passes(graph_of(op, op.cases[0], quantized, False)))
             except Q8taError:  # operators that only passes make
                 continue
+    linear = OPS["linear"]
+    graphs += [harness.epilogue_graph(linear, linear.cases[0], harness.SETTINGS[0], e)[0] for e in harness.EPILOGUES]
+    structures = {2: small_model().structure, 1: Structure(0)}
+    models = [Model(graph, structures[len(graph.outputs)]) for graph in graphs]
     files = []
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
@@ -98,6 +105,17 @@ def corpus() -> list[bytes]:
                 continue
             files.append(path.read_bytes())
     return files
+
+
+def _variants() -> Iterator[Graph]:
+    """The small model for batches of any size, and for an image of bytes."""
+    batched, image = small_model().graph.copy(), graph_of(OPS["relu"], OPS["relu"].cases[0], True, False)
+    batched.batched.add("x")
+    yield batched
+    (name,) = image.inputs
+    image.types[name] = replace(image.types[name], q=UINT8)
+    image.uint8.add(name)
+    yield run_passes(image)
 
 
 def mutated(files: list[bytes], number: int) -> bytes:

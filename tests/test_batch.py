@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.session import batches
+from q8ta_wgpu.session.batches import Batches
 from tests.test_upstream_defects import conv, data
 
 
@@ -29,10 +33,89 @@ def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:
     with q8.Session(loaded, vulkan) as session:
         batches = [data(size, 3, 6, 7, seed=size).numpy() for size in (1, 3, 2, 3)]
         found = [*map(session, batches[:2]), *session.run_many(batches[2:])]
-        assert sorted(session._batches) == [1, 3]
+        assert session._batches.sizes == [1, 3]
     for x, y in zip(batches, found, strict=True):
         assert int((y != reference(x)).sum()) == 0
         np.testing.assert_array_equal(y, np.concatenate([reference(image[None]) for image in x]))
+
+
+def test_threads_with_batches_of_many_sizes(model: q8.Model, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More sizes than are kept, each called by several threads at a time: every byte is right, and nothing is left."""
+    monkeypatch.setattr(batches, "KEPT", 2)
+    sizes = (2, 3, 4, 5)
+    inputs = {size: data(size, 3, 6, 7, seed=size).numpy() for size in sizes}
+    expected = {size: q8.Session(model, "reference")(x) for size, x in inputs.items()}
+    with q8.Session(model, vulkan) as session, ThreadPoolExecutor(6) as pool:
+        turns = [sizes[(i * i) % 4 if i < 30 else i % 4] for i in range(36)]
+        for size, found in zip(turns, pool.map(lambda size: session(inputs[size]), turns), strict=True):
+            np.testing.assert_array_equal(found, expected[size])
+        assert len(session._batches.sizes) == 2
+    assert session._batches.sizes == []
+
+
+class Slow:
+    """A value that is made when it is let, and says whether it was closed."""
+
+    def __init__(self, size: int, let: threading.Event) -> None:
+        assert let.wait(10)
+        self.size, self.closed = size, False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+def test_other_batches_go_on_while_one_is_made() -> None:
+    """Who wants the same waits for it, and it is made once; what is used is closed when nobody uses it any more."""
+    let, free = threading.Event(), threading.Event()
+    free.set()
+    made = []
+
+    def make(size: int) -> Slow:
+        made.append(size)
+        return Slow(size, let if size == 1 else free)
+
+    def size_of(size: int) -> int:
+        with kept.using(size, make) as value:
+            assert not value.closed
+            return value.size
+
+    kept = Batches[Slow]()
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(size_of, 1) for _ in range(2)]
+        while not made:
+            pass
+        with kept.using(2, make) as two:
+            assert [size_of(size) for size in range(2, 30)] == list(range(2, 30))
+            assert two.size == 2 and not two.closed
+        assert size_of(30) == 30 and two.closed
+        assert not any(call.done() for call in waiting)
+        let.set()
+        assert [call.result(60) for call in waiting] == [1, 1]
+    assert sorted(made) == list(range(1, 31))
+    assert kept.sizes == [1, *range(24, 31)]
+    with kept.using(30, make) as last:
+        kept.close()
+        assert not last.closed
+    assert last.closed and kept.sizes == []
+
+
+def test_a_batch_that_cannot_be_made_is_tried_again() -> None:
+    answers = iter([q8.DeviceError("no memory"), None])
+    let = threading.Event()
+    let.set()
+
+    def make(size: int) -> Slow:
+        if (error := next(answers)) is not None:
+            raise error
+        return Slow(size, let)
+
+    kept = Batches[Slow]()
+    with pytest.raises(q8.DeviceError, match="no memory"), kept.using(1, make):
+        pass
+    assert kept.sizes == []
+    with kept.using(1, make) as value:
+        assert value.size == 1
 
 
 def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:

@@ -210,14 +210,45 @@ def test_pipelines_compile_at_a_time(threads: int, vulkan: Device, monkeypatch: 
 
     monkeypatch.setattr(Device, "_compile", compiling)
     texts = [with_words(f"{threads} at a time, {i % 4}") for i in range(6)]
-    found = list(other.pipelines([(text, 2) for text in texts]))
+    with other.pipelines([(text, 2) for text in texts]) as pipelines:
+        found = list(pipelines)
     assert found[:2] == found[4:] and len(set(found)) == 4
     assert [other.pipeline(text, 2) for text in texts] == found
     assert used == ({"compiling"} if threads > 1 else {"MainThread"})
     broken = [(texts[0], 2), ("// broken\nfn main( {", 2), (with_words(f"{threads} at a time, last"), 2)]
-    with pytest.raises(DeviceError, match="could not compile kernel broken"):
-        list(other.pipelines(broken))
+    with pytest.raises(DeviceError, match="could not compile kernel broken"), other.pipelines(broken) as pipelines:
+        list(pipelines)
     assert other.pipeline(texts[0], 2) is found[0]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_session_runs_while_another_one_compiles(count: int, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of their device is free while pipelines compile, where the engine compiles in threads."""
+    compiling, let = threading.Event(), threading.Event()
+
+    def slow(self: Device, text: str, buffers: int) -> devices.Pipeline:
+        compiling.set()
+        assert let.wait(60)
+        return devices.Pipeline(None, None)
+
+    def opened() -> int:
+        with other.pipelines([(with_words(f"meanwhile {i}"), 2) for i in range(count)]) as pipelines:
+            return len(list(pipelines))
+
+    other = Device(vulkan.wgpu)
+    other.lock = vulkan.lock
+    monkeypatch.setattr(other.engine, "compilers", lambda device: 2)
+    with Session(MODEL, vulkan) as session, ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(Device, "_compile", slow)
+        opening = pool.submit(opened)
+        assert compiling.wait(60)
+        try:
+            found = pool.submit(session, small_input()).result(60)
+            assert not opening.done()
+        finally:
+            let.set()
+        assert opening.result(60) == count
+    np.testing.assert_array_equal(found["y"], Session(MODEL, "reference")(small_input())["y"])
 
 
 def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -454,6 +454,9 @@ def test_out_of_memory_while_loading(vulkan: Device, monkeypatch: pytest.MonkeyP
         def __init__(self) -> None:
             self.made: list[Any] = []
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(vulkan.wgpu, name)
+
         def create_buffer(self, **wanted: Any) -> Any:
             if len(self.made) == 2:
                 raise wgpu.GPUOutOfMemoryError("not enough memory left")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,30 +81,48 @@ class Device:
         Compiled once as long as somebody holds it, or it is among the RECENT_PIPELINES last asked for. Raises
         DeviceError with the driver's words if it does not compile.
         """
-        (found,) = self.pipelines([(text, buffers)])
-        return found
+        with self.pipelines([(text, buffers)]) as found:
+            return next(found)
 
-    def pipelines(self, wanted: Sequence[tuple[str, int]]) -> Generator[Pipeline]:
-        """`pipeline` of many modules, in order: those that are missing compile at a time, in as many threads as the
-        engine allows. Take them by one thread, to the end or to the first error."""
-        known = {text: self._held.get(text) for text, _ in wanted}
-        missing = {text: buffers for text, buffers in wanted if known[text] is None}
-        threads = min(self.engine.compilers(self.wgpu), len(missing))
-        with self.lock, contextlib.ExitStack() as pools:
+    @contextlib.contextmanager
+    def pipelines(self, wanted: Sequence[tuple[str, int]]) -> Generator[Iterator[Pipeline]]:
+        """`pipeline` of many modules, in order. Those that are missing compile in as many threads as the engine allows,
+        from when the context is entered; take them by one thread.
+
+        Others use the device meanwhile: the lock is held while one is compiled only where no other thread may."""
+        compilers = self.engine.compilers(self.wgpu)
+        with self.lock:
+            known = {text: self._held.get(text) for text, _ in wanted}
+            missing = {text: buffers for text, buffers in wanted if known[text] is None}
+            for buffers in missing.values():
+                self._layout(buffers)  # made here, where nobody else makes one
+        threads = min(compilers, len(missing))
+        with contextlib.ExitStack() as pools:
             compiled: dict[str, Future[Pipeline]] = {}
             if threads > 1:
-                for buffers in missing.values():
-                    self._layout(buffers)  # made here, where nobody else makes one
                 pool = ThreadPoolExecutor(threads, "compiling")
                 pools.callback(pool.shutdown, cancel_futures=True)
                 compiled = {text: pool.submit(self._compile, text, buffers) for text, buffers in missing.items()}
-            for text, buffers in wanted:
-                found = known[text] or (compiled[text].result() if compiled else self._compile(text, buffers))
-                known[text] = self._held[text] = self._recent[text] = found
-                self._recent.move_to_end(text)
-                if len(self._recent) > RECENT_PIPELINES:
-                    self._recent.popitem(last=False)
-                yield found
+
+            def taken() -> Iterator[Pipeline]:
+                for text, buffers in wanted:
+                    with self.lock if compilers == 1 else contextlib.nullcontext():
+                        made = known[text] or (compiled[text].result() if compiled else self._compile(text, buffers))
+                    known[text] = kept = self._keep(text, made)
+                    yield kept
+
+            yield taken()
+
+    def _keep(self, text: str, made: Pipeline) -> Pipeline:
+        """Keeps a pipeline for as long as somebody holds it or it is recent; the one that is kept already, if another
+        thread was faster."""
+        with self.lock:
+            kept = self._held.setdefault(text, made)
+            self._recent[text] = kept
+            self._recent.move_to_end(text)
+            if len(self._recent) > RECENT_PIPELINES:
+                self._recent.popitem(last=False)
+        return kept
 
     def _compile(self, text: str, buffers: int) -> Pipeline:
         label = text.split("\n", 1)[0].removeprefix("// ")

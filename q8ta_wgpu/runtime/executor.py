@@ -67,25 +67,33 @@ class Executor:
         self._offsets, total = _offsets([port.size for port in program.outputs])
         self._staging_size = max(total, 16)
         try:
-            with device.lock, wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
-                self._slots = [self._buffer(size, STORAGE) for size in program.slots]
-                self._constants = [self._upload(c, STORAGE) for c in program.constants]
-                self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
-                self._steps: list[Step] = []
-                pipelines = device.pipelines([(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches])
-                with bar("compiling") as update, contextlib.closing(pipelines):
-                    for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
-                        update(i, len(program.dispatches), dispatch.kernel)
-                        self._steps.append(self._bind(dispatch, pipeline))
-                copies = [
-                    (self.buffer(port.buffer), _aligned(port.size), offset)
-                    for port, offset in zip(program.outputs, self._offsets, strict=True)
-                ]
-                self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
-                self._free.append(self._new_staging())
+            with wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
+                self._load()
         except BaseException:
             self.close()
             raise
+
+    def _load(self) -> None:
+        """Makes everything. The lock is held in pieces: other programs run while the pipelines of this one compile."""
+        program, device = self.program, self.device
+        self._steps: list[Step] = []
+        wanted = [(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches]
+        with device.pipelines(wanted) as pipelines, bar("compiling") as update:
+            with device.lock:
+                self._slots = [self._buffer(size, STORAGE) for size in program.slots]
+                self._constants = [self._upload(c, STORAGE) for c in program.constants]
+                self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
+            for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
+                update(i, len(program.dispatches), dispatch.kernel)
+                with device.lock:
+                    self._steps.append(self._bind(dispatch, pipeline))
+        copies = [
+            (self.buffer(port.buffer), _aligned(port.size), offset)
+            for port, offset in zip(program.outputs, self._offsets, strict=True)
+        ]
+        with device.lock:
+            self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
+            self._free.append(self._new_staging())
 
     def _buffer(self, size: int, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer(size=size, usage=usage))

@@ -24,6 +24,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
+from q8ta_wgpu.session.batches import Batches
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
@@ -75,7 +76,8 @@ class Session:
     is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
 
     A model compiled with a symbolic batch dimension takes batches of any size: calls, run_async and run_many schedule
-    it for each size that arrives, once, and keep program and weights on the device until the session is closed.
+    it for each size that arrives, and keep programs and weights for the last 8 sizes on the device, beside the model's
+    own. While one size is scheduled and compiled, calls with others go on.
 
     Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
     context manager, or `close()`, to free device memory.
@@ -93,8 +95,8 @@ class Session:
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._layouts = layouts
-        self._lock, self._batches_lock = threading.Lock(), threading.Lock()
-        self._batches: dict[int, Session] = {}
+        self._lock = threading.Lock()
+        self._batches = Batches[Session]()
         self._closed = False
         self.device: Device | None = None
         self.opening = Opening()
@@ -193,20 +195,18 @@ class Session:
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         """A run of this session, or of the one for the batch that arrives."""
-        session = self._for_batch(inputs.batch(self.model.graph, args, kwargs))
-        return Finished(session._start(args, kwargs), session._finish)
-
-    def _for_batch(self, size: int | None) -> Session:
-        """The session for a batch of this size: another one on the same device, made when it first arrives."""
+        size = inputs.batch(self.model.graph, args, kwargs)
         if size is None or size == inputs.batch_of(self.model.graph):
-            return self
-        with self._batches_lock:
+            return Finished(self._start(args, kwargs), self._finish)
+        with self._lock:
             self._check_open()
-            if size not in self._batches:
-                device = self.device or "reference"
-                model = self.model.rebatch(size)
-                self._batches[size] = Session(model, device, self._layouts, tune=self.tuning is not None)
-            return self._batches[size]
+        with self._batches.using(size, self._for_batch) as session:
+            return Finished(session._start(args, kwargs), session._finish)
+
+    def _for_batch(self, size: int) -> Session:
+        """Another session on the same device, for batches of another size."""
+        device = self.device or "reference"
+        return Session(self.model.rebatch(size), device, self._layouts, tune=self.tuning is not None)
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
@@ -289,12 +289,11 @@ class Session:
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
-        with self._batches_lock, self._lock:
+        with self._lock:
             if self._executor is not None and not self._closed:
                 self._executor.close()
             self._closed = True
-            for session in self._batches.values():
-                session.close()
+        self._batches.close()
 
     def __repr__(self) -> str:
         return f"Session({self.model!r}, {self.name!r})"
