@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "model": TABLE | {"kernels.epilogue"},
     "passes": GRAPH | {"kernels.epilogue", "kernels.move"},
     "passes.layout_sync": TABLE,
-    "frontend": GRAPH | {"passes", "progress"},
+    "frontend": GRAPH | {"passes", "progress", "session"},
     # plan to program to device
     "program": GRAPH | {"kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress"},

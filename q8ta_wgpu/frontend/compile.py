@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 
+if TYPE_CHECKING:
+    from q8ta_wgpu.frontend.hybrid import Hybrid
 
-def compile(program: Any, int8_outputs: bool = False) -> Model:
+
+@overload
+def compile(program: Any, int8_outputs: bool = False, unsupported: Literal["error"] = "error") -> Model: ...
+
+
+@overload
+def compile(program: Any, *, unsupported: Literal["torch"], device: Any = None) -> Hybrid: ...
+
+
+def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error", device: Any = None) -> Model | Hybrid:
     """Fuses an exported program into an int8 model.
 
     Args:
@@ -18,14 +29,30 @@ def compile(program: Any, int8_outputs: bool = False) -> Model:
         int8_outputs: whether results are given as the int8 (or int16) values the network ends with, a fourth of the
             bytes to bring back, instead of the float32 they stand for: (value - zero) * scale, by the types of
             `Model.outputs`. A result that was never rounded stays float32.
+        unsupported: what becomes of operators that cannot be imported: 'error', or 'torch' for a torch module that runs
+            what is supported on the GPU and the rest in PyTorch, with a `report()` of both; a program that is supported
+            as a whole is one piece.
+        device: with unsupported='torch', the device its sessions are opened on, as `Session` takes it.
 
     Raises:
-        UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named).
+        UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named);
+            with unsupported='torch' where nothing would run on the GPU.
+        InputError: `unsupported` is neither, or an option is given that the other choice has.
+        DeviceError: with unsupported='torch', as `Session`.
     """
     try:
+        from q8ta_wgpu.frontend import given
         from q8ta_wgpu.frontend.importer import import_program
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
+    if not given.is_whole(unsupported):
+        from q8ta_wgpu.frontend.hybrid import hybrid
+
+        if int8_outputs:
+            raise InputError("int8_outputs is for a Model: what unsupported='torch' makes gives torch's own results")
+        return hybrid(program, device)
+    if device is not None:
+        raise InputError("a Model is opened on a device by Session(model, device)")
     graph, structure = import_program(program)
     if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
         graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")

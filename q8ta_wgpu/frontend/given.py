@@ -45,14 +45,22 @@ def check_module(module: Any) -> None:
             raise InputError(f"the module's buffer {name} holds NaN: train again, or load other values")
 
 
-def example(example_inputs: Any) -> Tensors:
-    """The arguments that fix the shapes. Raises InputError unless they are tensors with values."""
+def is_whole(unsupported: Any) -> bool:
+    """Whether operators that are not supported are an error. Raises InputError for what is no such choice."""
+    if unsupported not in ("error", "torch"):
+        raise InputError(f"unsupported must be 'error' or 'torch', found {shown(unsupported)}")
+    return bool(unsupported == "error")
+
+
+def example(example_inputs: Any, whole: bool = True) -> Tensors:
+    """The arguments that fix the shapes. Raises InputError unless they are tensors with values, and, of what runs as a
+    whole on the GPU, float32 or uint8."""
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
         raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write (x,)")
     for position, x in enumerate(example_inputs):
-        if x.dtype not in (torch.float32, torch.uint8):
+        if whole and x.dtype not in (torch.float32, torch.uint8):
             raise InputError(f"example input {position} must be float32 or uint8, found {x.dtype}: write x.float()")
         if x.is_meta or x.layout != torch.strided or not x.numel():
             kind = "empty" if not x.numel() else "on the meta device" if x.is_meta else str(x.layout)

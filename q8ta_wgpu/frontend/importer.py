@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,20 +34,87 @@ def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Gra
             the first place, module path and source line; also mutated buffers, dynamic dimensions other than the
             batch, inputs that are not float32 tensors.
     """
+    return import_decomposed(plain(program))
+
+
+def plain(program: Any) -> ExportedProgram:
+    """An exported program, or a converted module exported, without in-place operators and what torch would decompose.
+
+    Raises UnsupportedError where it is neither.
+    """
     exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
     if not isinstance(exported, ExportedProgram):
         raise UnsupportedError(
             f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
             "pass torch.export.export(converted_module, example_inputs)"
         )
-    if not all(is_plain(node) for node in exported.graph.nodes):
-        exported = decomposed(exported)
-    return import_decomposed(exported)
+    return exported if all(is_plain(node) for node in exported.graph.nodes) else decomposed(exported)
 
 
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     """`import_program` for what has no in-place operators and nothing that torch would decompose further."""
-    return _Importer(program).run()
+    signature = program.graph_signature
+    mutated = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if mutated:
+        raise UnsupportedError(
+            f"the program changes {', '.join(mutated)} while it runs: export the module in eval mode, without state"
+        )
+    importer = _Importer(program.graph, _parameters(program), _tokens(program))
+    outputs = importer.run(signature.user_outputs)
+    if importer.problems:
+        raise UnsupportedError(f"cannot import this program:\n{importer.problems}\n{_WAY_OUT}")
+    if given := [name for name in importer.graph.inputs if name in importer.shifted]:
+        raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
+    unsigned = {n.name for n in program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8}
+    for name, found in zip(signature.user_outputs, outputs, strict=True):
+        if name is not None and not isinstance(found, str):
+            raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
+        if found in importer.shifted or name in unsigned:
+            raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
+    importer.graph.outputs = [importer.operand(name) for name in outputs if isinstance(name, str)]
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    return importer.graph, Structure.of(torch.utils._pytree.tree_unflatten(_numbered(outputs), spec))
+
+
+def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
+    """The graph of a piece of a program, or which of its nodes stand in the way, each with the reason.
+
+    What goes in and out of a piece is float32 or quantized: int8, int16, or uint8, which the graph holds as int8 that
+    is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's.
+    """
+    nodes = list(piece.graph.nodes)
+    constants = {n: operator.attrgetter(str(n.target))(piece) for n in nodes if n.op == "get_attr"}
+    importer = _Importer(piece.graph, constants)
+    (ends,) = nodes[-1].args
+    ends = ends if isinstance(ends, tuple) else (ends,)
+    outputs = importer.run([n.name for n in ends])
+    for node, found in zip(ends, outputs, strict=True):
+        if not isinstance(found, str):
+            importer.problems.add("its result is no tensor", node)
+    if importer.problems:
+        return importer.problems.nodes
+    importer.graph.outputs = [importer.operand(name) for name in outputs]
+    return importer.graph
+
+
+def _parameters(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
+    """Parameters, buffers and constants of a program, by their placeholders."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+
+    def tensor(target: Any) -> torch.Tensor:
+        found = program.state_dict.get(target)
+        found = program.constants[target] if found is None else found
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return {n: tensor(specs[n.name].target) for n in placeholders if specs[n.name].kind in _CONSTANT_KINDS}
+
+
+def _tokens(program: ExportedProgram) -> set[str]:
+    """Inputs that order effects and hold no values."""
+    return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
 
 def is_plain(node: torch.fx.Node) -> bool:
@@ -81,15 +148,22 @@ _WAY_OUT = (
 
 
 class Problems:
-    """Why a program cannot be imported: equal causes on one line, in the order they were met."""
+    """Why a program cannot be imported: equal causes on one line, in the order they were met.
+
+    Attributes:
+        nodes: the reason at each node that has one.
+    """
 
     def __init__(self) -> None:
         self.places: dict[tuple[str, str], list[str]] = {}
+        self.nodes: dict[str, str] = {}
 
-    def add(self, reason: str, node: torch.fx.Node | None = None) -> None:
-        """Notes a problem of a call, or of the program as such."""
-        operator_name, place = ("", "") if node is None else (str(node.target), source_of(node) or node.name)
+    def add(self, reason: str, node: torch.fx.Node) -> None:
+        """Notes a problem of a call or an input."""
+        called = node.op == "call_function"
+        operator_name, place = (str(node.target), source_of(node) or node.name) if called else ("", "")
         self.places.setdefault((operator_name, reason), []).append(place)
+        self.nodes.setdefault(node.name, reason)
 
     def __bool__(self) -> bool:
         return bool(self.places)
@@ -105,54 +179,37 @@ class Problems:
 
 
 class _Importer(GraphBuilder):
-    def __init__(self, program: ExportedProgram) -> None:
+    """The walk over a graph.
+
+    `constants` are the values of its parameters; `tokens` placeholders without a value.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        constants: Mapping[torch.fx.Node, torch.Tensor],
+        tokens: Container[str] = (),
+    ) -> None:
         super().__init__()
-        self.program = program
+        self.nodes = graph
+        self.constants = constants
+        self.tokens = tokens
         self.problems = Problems()
         self.unknown: set[str] = set()
 
-    def run(self) -> tuple[Graph, Structure]:
-        """Imports every node, then reports all problems at once."""
-        signature = self.program.graph_signature
-        mutated = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
-        if mutated:
-            raise UnsupportedError(
-                f"the program changes {', '.join(mutated)} while it runs: export the module in eval mode, without state"
-            )
+    def run(self, outputs: Sequence[Any]) -> list[Any]:
+        """Imports every node; what the named ones became. `problems` says what could not be imported."""
         values: dict[str, Any] = {}
-        specs = {spec.arg.name: spec for spec in signature.input_specs}
-        fixed = self._fixed(specs)
-        for node in self.program.graph.nodes:
+        fixed = computed(self.nodes, self.constants)
+        for node in self.nodes.nodes:
             if node in fixed:
                 values[node.name] = self._constant(node, fixed)
             elif node.op == "placeholder":
-                token = specs[node.name].kind == InputKind.TOKEN
+                token = node.name in self.tokens
                 values[node.name] = self._placeholder_for(node) if token else self._placeholder(node)
-            elif node.op == "call_function" and (node.users or node.name in signature.user_outputs):
+            elif node.op == "call_function" and (node.users or node.name in outputs):
                 values[node.name] = self._call(node, values)
-        outputs = [values.get(name) if isinstance(name, str) else name for name in signature.user_outputs]
-        if self.problems:
-            raise UnsupportedError(f"cannot import this program:\n{self.problems}\n{_WAY_OUT}")
-        unsigned = {
-            n.name for n in self.program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8
-        }
-        for name, found in zip(signature.user_outputs, outputs, strict=True):
-            if name is not None and not isinstance(found, str):
-                raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
-            if found in self.shifted or name in unsigned:
-                raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
-        self.graph.outputs = [self.operand(name) for name in outputs if isinstance(name, str)]
-        spec = self.program.call_spec.out_spec
-        assert spec is not None
-        return self.graph, Structure.of(torch.utils._pytree.tree_unflatten(_numbered(outputs), spec))
-
-    def _fixed(self, specs: Mapping[str, Any]) -> dict[torch.fx.Node, Any]:
-        """Parameters and buffers, and what follows from them alone."""
-        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-        known = {
-            node: self._tensor(specs[node.name]) for node in placeholders if specs[node.name].kind in _CONSTANT_KINDS
-        }
-        return computed(self.program.graph, known)
+        return [values.get(name) if isinstance(name, str) else name for name in outputs]
 
     def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:
         """A value that depends on no input: of a tensor the name of its array, if something else reads it."""
@@ -164,36 +221,34 @@ class _Importer(GraphBuilder):
             self.raw[node.name] = np.array(value.detach().cpu().numpy(), order="C")
         return node.name
 
-    def _placeholder(self, node: torch.fx.Node) -> str:
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.uint8):
+    def _placeholder(self, node: torch.fx.Node) -> Any:
+        value, q = node.meta.get("val"), qdq.quantized_input(node)
+        if isinstance(value, torch.SymInt):
+            return integer(value)
+        if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in (torch.float32, torch.uint8)):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
-            self.problems.add(f"input {node.name} must be a float32 or uint8 tensor, found {found}")
-            return str(self._placeholder_for(node))
+            self.problems.add(f"input {node.name} must be a float32 or uint8 tensor, found {found}", node)
+            return self._placeholder_for(node)
         dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
         if dynamic:
             self.problems.add(
                 f"input {node.name}: dimensions {dynamic} are dynamic, only the batch (dimension 0) may be; "
-                "export with fixed sizes and use model.reshape for others"
+                "export with fixed sizes and use model.reshape for others",
+                node,
             )
         self.graph.inputs.append(node.name)
         if value.dim() and not isinstance(value.shape[0], int):
             self.graph.batched.add(node.name)
         shape = tuple(integer(d) for d in value.shape)
-        if value.dtype == torch.uint8:
+        if value.dtype == torch.uint8 and q in (None, UINT8):
             self.graph.uint8.add(node.name)
             self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
+        elif q is not None:
+            self.shifted.update({node.name} if value.dtype == torch.uint8 else ())
+            self.graph.types[node.name] = TensorType(shape, q.dtype, q)
         else:
             self.graph.types[node.name] = TensorType(shape)
         return node.name
-
-    def _tensor(self, spec: Any) -> torch.Tensor:
-        program, target = self.program, spec.target
-        tensor = program.state_dict.get(target)
-        if tensor is None:
-            tensor = program.constants[target]
-        assert isinstance(tensor, torch.Tensor)
-        return tensor
 
     def _call(self, node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
         name = str(node.target)

@@ -108,10 +108,10 @@ def is_depthwise(weight: Node, arguments: Mapping[str, Any]) -> bool:
 
 
 def is_float(node: Node) -> bool:
-    """Whether a node's value, or the first of its values, is a float tensor."""
+    """Whether a node's value, or the first of its values, is a tensor in float32, the float that int8 is made from."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (list, tuple)) and value else value
-    return isinstance(first, torch.Tensor) and first.is_floating_point()
+    return isinstance(first, torch.Tensor) and first.dtype == torch.float32
 
 
 def is_constant(node: Node) -> bool:

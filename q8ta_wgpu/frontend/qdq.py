@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.frontend.nodes import named_arguments
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType
 
@@ -20,6 +21,14 @@ def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
     if name not in _IMPORTS:
         raise RefusedError("only static quantization (scales known at compile time) is supported")
     return _IMPORTS[name](b, args)
+
+
+def quantized_input(node: torch.fx.Node) -> QParams | None:
+    """Scale and zero point of an input that is given quantized, by the dequantize that reads it; None for others."""
+    for user in node.users:
+        if str(user.target) == f"{NAMESPACE}.dequantize_per_tensor.default" and user.args[0] is node:
+            return _qparams(named_arguments(user))[0]
+    return None
 
 
 def _qparams(args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:

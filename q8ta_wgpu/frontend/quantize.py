@@ -34,6 +34,7 @@ def quantize(
     quantizer: TorchaoQuantizer | None = None,
     progress: bool = True,
     dynamic_batch: bool = False,
+    unsupported: str = "error",
 ) -> ExportedProgram:
     """Statically quantizes a float module with PT2E. Neither the module nor any tensor given is changed.
 
@@ -46,6 +47,8 @@ def quantize(
         dynamic_batch: whether the first dimension of every input is a batch of any size; a session then takes the size
             that arrives.
         progress: show a progress bar over the calibration items, on stderr if that is a terminal.
+        unsupported: what becomes of operators that `compile` would refuse: 'error', or 'torch', which leaves them as
+            they are for `compile(..., unsupported="torch")`. Inputs may then be of any dtype.
 
     Raises:
         InputError: the module is in training mode, not in float32, holds NaN or infinities or cannot run on the
@@ -56,12 +59,13 @@ def quantize(
     """
     given.check_module(module)
     given.check_quantizer(quantizer, TorchaoQuantizer)
-    example, items = given.example(example_inputs), given.calibration_items(calibration)
+    whole = given.is_whole(unsupported)
+    example, items = given.example(example_inputs, whole), given.calibration_items(calibration)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
         traced = batched(example) if dynamic_batch else example
-        float_graph = float_program(module, traced, dynamic_batch)
+        float_graph = float_program(module, traced, dynamic_batch, whole)
         hide_norms(float_graph)
         prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
         index, total = -1, operator.length_hint(items, 0)
@@ -98,9 +102,11 @@ def _batch_shapes(module: torch.nn.Module, arguments: given.Tensors) -> Any:
     return tuple(shapes)
 
 
-def float_program(module: torch.nn.Module, example: given.Tensors, dynamic_batch: bool = False) -> GraphModule:
+def float_program(
+    module: torch.nn.Module, example: given.Tensors, dynamic_batch: bool = False, whole: bool = True
+) -> GraphModule:
     """The module's graph as it is quantized: without in-place operators, with what depends on no input computed and
-    batch norms folded where that is right."""
+    batch norms folded where that is right. `whole` refuses what `compile` would."""
     shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
         program = torch.export.export(module, example, dynamic_shapes=shapes)
@@ -115,10 +121,12 @@ def float_program(module: torch.nn.Module, example: given.Tensors, dynamic_batch
                 f"the module changes its {what} {', '.join(mutated.values())}: int8 inference keeps no state, so "
                 "compute new tensors instead (no inplace=True on an input)"
             )
-    given.check_random(program.graph)
-    import_decomposed(program)  # before any calibration, it names all that is not supported
+    if whole:
+        given.check_random(program.graph)
+        import_decomposed(program)  # before any calibration, it names all that is not supported
     graph: GraphModule = program.module(check_guards=False)
     fold(graph)
-    given.check_floats(graph)
+    if whole:
+        given.check_floats(graph)
     fold_norms(graph)
     return graph
