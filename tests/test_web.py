@@ -14,12 +14,13 @@ import pytest
 
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
 from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.web import export
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.web import export, pixels
 from tests import harness
 from tests.conftest import SWIFTSHADER
 from tests.small import small_input, small_model
@@ -85,7 +86,7 @@ def test_bytes_of_each_program(options: dict[str, Any], js: Any, folder: Path) -
     equal(outputs(js, folder, "bytes", MODEL, inputs, **options), MODEL, inputs)
 
 
-@pytest.mark.parametrize("name", ["demo", "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["demo", "unet", "text encoder", "segmentation"])
 def test_bytes_of_networks(name: str, js: Any, folder: Path) -> None:
     model, inputs = network(name)
     equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
@@ -108,6 +109,19 @@ def test_bytes_of_int8_and_uint8(uint8: bool, js: Any, folder: Path) -> None:
         name: harness.extremes(generator, (2, 5, 3, 7)).view(model.graph.given(name)) for name in model.graph.inputs
     }
     equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
+
+
+@pytest.mark.parametrize("name", ["permute 0", "requantize 0"])
+def test_bytes_of_int16(name: str, js: Any, folder: Path) -> None:
+    graph, inputs = next((graph, inputs) for found, _, graph, inputs in harness.wide_graphs() if found == name)
+    assert graph.types[graph.inputs[0]].dtype == INT16X4
+    model = Model(run_passes(graph), Structure({"list": [0]}))
+    equal(outputs(js, folder, "wide", model, inputs), model, inputs)
+
+
+def test_no_picture_has_16_bits() -> None:
+    bytes_, wide = (TensorType((1, 3, 4, 4), dtype, QParams(1.0, 0, dtype)) for dtype in (INT8X4, INT16X4))
+    assert pixels.is_picture(bytes_) and not pixels.is_picture(wide)
 
 
 @pytest.mark.parametrize("layout", INT8_LAYOUTS, ids=lambda layout: layout.short)
@@ -213,11 +227,11 @@ def test_a_missing_file(js: Any) -> None:
 INPUTS = {
     "{}": "input: the network takes x float32[2, 5, 6, 7]; missing: x",
     "{ x: inputs.x, z: inputs.x }": "input: the network has no input z: the network takes x float32[2, 5, 6, 7]",
-    "{ x: inputs.x.slice(1) }": "input: input x must have 420 elements, shape (2, 5, 6, 7), found 419",
+    "{ x: inputs.x.slice(1) }": "input: input x must have 420 elements, shape (2, 5, 6, 7), found 419; model.reshape",
     "{ x: new Int32Array(420) }": "input: input x must be a Float32Array of shape (2, 5, 6, 7), found Int32Array: conv",
     "{ x: [1, 2] }": "input: input x must be a Float32Array of shape (2, 5, 6, 7), found Array",
     "{ x: null }": "input: input x must be a Float32Array of shape (2, 5, 6, 7), found object",
-    "{ x: { width: 7, height: 6 } }": "input: input x takes no image: its shape is (2, 5, 6, 7)",
+    "{ x: { width: 7, height: 6 } }": "input: input x takes no image: it is float32 (2, 5, 6, 7), images fill (1, 1 or",
 }
 
 
@@ -292,6 +306,60 @@ def test_a_lost_device(js: Any) -> None:
 def test_a_network_that_was_destroyed(js: Any) -> None:
     with pytest.raises(JavaScriptError, match="closed: this network was destroyed"):
         js(RUN + "net.destroy(); await net.run(inputs);")
+
+
+def test_nothing_is_left_on_a_device(js: Any, folder: Path) -> None:
+    """What was made on the page's own device is destroyed: after runs that fail, outputs drawn in turns on a canvas,
+    and destroy, also while a run is in flight."""
+    picture = TensorType((1, 3, 5, 7), INT8X4, QParams(0.01, 0))
+    graph = Graph(inputs=["a", "b"], outputs=["y", "z"], types=dict.fromkeys(("a", "b", "y", "z"), picture))
+    attrs = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 13, "shift": 14, "lo": -128, "hi": 127}
+    graph.nodes = [Node("q8ta_add", ("a", "b"), "y", attrs), Node("q8ta_add", ("b", "a"), "z", attrs)]
+    Model(graph, Structure({"list": [0, 1]})).export_web(folder / "pictures")
+    code = """
+        const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+        const live = new Set(), staging = new Set(), said = [];
+        for (const name of ["createBuffer", "createTexture"]) {
+            const make = device[name].bind(device);
+            device[name] = (descriptor) => {
+                const made = make(descriptor), destroy = made.destroy.bind(made);
+                live.add(made);
+                if (descriptor.usage & 1) staging.add(made);
+                made.destroy = () => (live.delete(made), destroy());
+                return made;
+            };
+        }
+        const own = await q8ta.load(given.url, { device });
+        const inputs = { a: new Int8Array(105), b: new Int8Array(105) };
+        await own.run(inputs);
+        const before = live.size;
+        for (const made of staging) made.mapAsync = async () => { throw new Error("out of luck"); };
+        said.push(await own.run(inputs).then(() => "", (e) => `${e.code}: ${e.message}`));
+        await own.run(inputs);
+        const failed = live.size;
+        const context = {
+            configure({ format }) { this.format = format; },
+            unconfigure() {},
+            getCurrentTexture: () => (context.texture ??= device.createTexture(
+                { size: [7, 5], format: context.format, usage: GPUTextureUsage.RENDER_ATTACHMENT })),
+        };
+        const canvas = { width: 7, height: 5, getContext: () => context };
+        const drawn = [];
+        for (let i = 0; i < 4; i++) {
+            await own.draw(inputs, canvas, { output: "yz"[i % 2] });
+            drawn.push(live.size);
+        }
+        const flying = own.run(inputs).catch((e) => e.code);
+        own.destroy();
+        said.push(await flying);
+        context.texture.destroy();
+        return [before, failed, drawn, said, live.size];
+    """
+    before, failed, drawn, said, left = js(code, "pictures")
+    assert failed == before
+    assert drawn == drawn[:1] * 4
+    assert said == ["device: out of luck", "closed"]
+    assert left == 0
 
 
 # --- what is written ---

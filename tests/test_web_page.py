@@ -66,9 +66,10 @@ def js(chromium: Chromium, url: str) -> Callable[..., Any]:
 # --- networks ---
 
 
-def test_bytes_of_a_network(js: Callable[..., Any], folder: Path) -> None:
-    model, inputs = network("unet")
-    equal(outputs(js, folder, "unet", model, inputs, verify=False), model, inputs)
+@pytest.mark.parametrize("name", ["mobilenet_v2", "image encoder"])
+def test_bytes_of_networks(name: str, js: Callable[..., Any], folder: Path) -> None:
+    model, inputs = network(name)
+    equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
 
 
 SOURCES = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph
+from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.model import reference
@@ -51,7 +51,7 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
 
     Raises InputError where the folder cannot be written, DeviceError where a tensor is too large for the target or
     Dawn's compiler, if wgpudawn is installed, refuses a shader, UnsupportedError for matrix units, which no browser
-    offers, and for inputs or outputs of other dtypes than float32, int8 and uint8.
+    offers.
     """
     if target.matrix_units:
         raise UnsupportedError(f"no browser offers the matrix units of {target.name}: export for another target")
@@ -152,21 +152,16 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
 
 
 def _port(graph: Graph, port: Port) -> dict[str, Any]:
-    """An input or output: its dtype as Python gives it, and for words of int8 where each element lies."""
-    found: dict[str, Any] = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": FLOAT32}
-    if port.dtype == FLOAT32:
-        return found
-    if port.dtype != INT8X4:
-        raise UnsupportedError(f"a web page takes and gets float32, int8 and uint8, {port.name} is {port.dtype}")
-    q = graph.types[port.name].q
-    assert q is not None
-    found |= {"dtype": str(graph.given(port.name)), "scale": q.scale, "zero": q.zero}
-    return found | {"axes": _axes(port.shape, _LAYOUTS[port.layout])}
+    """An input or output: its dtype as Python gives it, and for words of int8 or int16 where each element lies."""
+    found = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": str(graph.given(port.name))}
+    if q := graph.types[port.name].q:
+        found |= {"scale": q.scale, "zero": q.zero, "axes": _axes(port.shape, _LAYOUTS[port.layout])}
+    return found
 
 
 def _axes(shape: tuple[int, ...], layout: Layout) -> list[dict[str, int]]:
-    """For each of n, c, h, w: its size, how many neighbours share a block, and the bytes from one place in a block and
-    from one block to the next."""
+    """For each of n, c, h, w: its size, how many neighbours share a block, and the elements from one place in a block
+    and from one block to the next."""
     packing, sizes = PACKINGS[layout], canonical(shape)
     axes = [{"size": size, "block": packing.block(axis), "near": 0, "far": 0} for axis, size in enumerate(sizes)]
     axes[packing.packed]["near"], step = 1, packing.lanes
@@ -205,7 +200,7 @@ def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     if dtype == np.float32:  # 24 bits in [-2, 2)
         found = ((h >> 8).astype(np.int32) - (1 << 23)).astype(np.float32) / np.float32(1 << 22)
     else:
-        found = (h >> 24).astype(np.uint8).view(dtype)
+        found = (h >> (32 - 8 * dtype.itemsize)).astype(f"u{dtype.itemsize}").view(dtype)
     return found.reshape(shape)
 
 

@@ -6,7 +6,7 @@ exact by construction. Grey is Y of ITU-R BT.601 in the integers of Pillow's con
 
 from __future__ import annotations
 
-from q8ta_wgpu.ir.graph import TensorType
+from q8ta_wgpu.ir.graph import INT16X4, TensorType
 from q8ta_wgpu.ir.layout import Layout, canonical, packed_axis
 from q8ta_wgpu.program import link
 
@@ -59,8 +59,8 @@ fn at(channel: u32, place: vec2<u32>) -> f32 {{
 
 
 def is_picture(t: TensorType) -> bool:
-    """Whether a tensor is one picture: (1, 1 or 3, h, w)."""
-    return len(t.shape) == 4 and t.shape[0] == 1 and t.shape[1] in (1, 3)
+    """Whether a tensor is one picture: (1, 1 or 3, h, w), and no int16."""
+    return len(t.shape) == 4 and t.shape[0] == 1 and t.shape[1] in (1, 3) and t.dtype != INT16X4
 
 
 def reading(t: TensorType, layout: Layout) -> str:

@@ -18,13 +18,13 @@ export type Image =
 export type Inputs = Record<string, Value> | Value;
 
 /** A typed array of every output, in the structure of the module's own outputs. */
-export type Outputs = Float32Array | Int8Array | Uint8Array | null | Outputs[] | { [name: string]: Outputs };
+export type Outputs = Float32Array | Int8Array | Uint8Array | Int16Array | null | Outputs[] | { [name: string]: Outputs };
 
 export interface Port {
   readonly name: string;
   readonly shape: readonly number[];
-  readonly dtype: "float32" | "int8" | "uint8";
-  /** Of int8 and uint8: real = scale * (int8 - zero). */
+  readonly dtype: "float32" | "int8" | "uint8" | "int16";
+  /** Of int8, int16 and uint8: real = scale * (stored - zero); a uint8 is stored as the int8 that is 128 less. */
   readonly scale?: number;
   readonly zero?: number;
 }

@@ -36,13 +36,18 @@ async function download(url, get, advance = () => {}) {
     if (error instanceof Q8taError) throw error;
     throw new Q8taError("download", `${url} cannot be read: ${error.message}`, error);
   }
-  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  return joined(parts);
+}
+
+/** The bytes of typed arrays, one behind the other. */
+function joined(arrays) {
+  const whole = new Uint8Array(arrays.reduce((sum, { byteLength }) => sum + byteLength, 0));
   let at = 0;
-  for (const part of parts) {
-    data.set(part, at);
-    at += part.length;
+  for (const { buffer, byteOffset, byteLength } of arrays) {
+    whole.set(new Uint8Array(buffer, byteOffset, byteLength), at);
+    at += byteLength;
   }
-  return data;
+  return whole;
 }
 
 function parsed(data, url) {
@@ -173,31 +178,31 @@ function emulated(text) {
 
 // --- arrays ---
 
-const ARRAYS = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array };
+const ARRAYS = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array };
 const numel = (port) => port.shape.reduce((product, size) => product * size, 1);
 const inWords = (port) => port.dtype !== "float32";
 
-/** Calls `visit(element, byte)` for every element of a port of int8 words, in the array's order. */
-function eachByte(port, visit) {
+/** Calls `visit(element, place, flip)` for every element of a port in words, in the array's order; uint8 is stored as
+ * int8, with a bit flipped. */
+function eachPlace(port, visit) {
   const [n, c, h, w] = port.axes.map(({ size, block, near, far }) =>
     Uint32Array.from({ length: size }, (_, i) => Math.floor(i / block) * far + (i % block) * near),
   );
+  const flip = port.dtype === "uint8" ? 128 : 0;
   let element = 0;
-  for (const a of n) for (const b of c) for (const d of h) for (const e of w) visit(element++, a + b + d + e);
+  for (const a of n) for (const b of c) for (const d of h) for (const e of w) visit(element++, a + b + d + e, flip);
 }
 
-const flip = (port) => (port.dtype === "uint8" ? 128 : 0);
-
 function packed(port, array) {
-  const bytes = new Uint8Array(port.bytes), mask = flip(port);
-  eachByte(port, (element, byte) => (bytes[byte] = array[element] ^ mask));
-  return bytes;
+  const stored = new ARRAYS[port.dtype](new ArrayBuffer(port.bytes));
+  eachPlace(port, (element, place, flip) => (stored[place] = array[element] ^ flip));
+  return stored;
 }
 
 function unpacked(port, buffer) {
   if (!inWords(port)) return new Float32Array(buffer.slice(0, 4 * numel(port)));
-  const bytes = new Int8Array(buffer), array = new ARRAYS[port.dtype](numel(port)), mask = flip(port);
-  eachByte(port, (element, byte) => (array[element] = bytes[byte] ^ mask));
+  const stored = new ARRAYS[port.dtype](buffer), array = new ARRAYS[port.dtype](numel(port));
+  eachPlace(port, (element, place, flip) => (array[element] = stored[place] ^ flip));
   return array;
 }
 
@@ -216,7 +221,7 @@ function sample(port) {
     let h = Math.imul(i + 1, 0x9e3779b1);
     h = Math.imul(h ^ (h >>> 15), 0x85ebca77);
     h ^= h >>> 13;
-    array[i] = inWords(port) ? h >>> 24 : ((h >>> 8) - (1 << 23)) / (1 << 22);
+    array[i] = inWords(port) ? h >>> (32 - 8 * array.BYTES_PER_ELEMENT) : ((h >>> 8) - (1 << 23)) / (1 << 22);
   }
   return array;
 }
@@ -317,18 +322,18 @@ export class Network {
   }
 
   async #make(weights, report) {
-    const device = this.#device, program = this.#program, usage = BUFFER;
+    const device = this.#device, program = this.#program;
     device.pushErrorScope("validation");
     device.pushErrorScope("out-of-memory");
     const upload = ([offset, size], flags) => {
-      const buffer = device.createBuffer({ size, usage: flags | usage.COPY_DST });
+      const buffer = device.createBuffer({ size, usage: flags | BUFFER.COPY_DST });
       device.queue.writeBuffer(buffer, 0, weights, offset, size);
       return buffer;
     };
-    const flags = usage.STORAGE | usage.COPY_DST | usage.COPY_SRC;
+    const flags = BUFFER.STORAGE | BUFFER.COPY_DST | BUFFER.COPY_SRC;
     this.#buffers = program.slots.map((size) => device.createBuffer({ size, usage: flags }));
     for (const place of program.constants) this.#buffers.push(upload(place, flags));
-    this.#uniforms = upload(program.uniforms, usage.UNIFORM);
+    this.#uniforms = upload(program.uniforms, BUFFER.UNIFORM);
     const memory = await device.popErrorScope(), invalid = await device.popErrorScope();
     if (memory ?? invalid) {
       const size = program.slots.reduce((a, b) => a + b, 0) + weights.length;
@@ -346,11 +351,12 @@ export class Network {
         pipelines.set(shader, made.finally(() => report({ stage: "compile", done: ++done, total })));
       }
     }
-    const ready = new Map(await Promise.all([...pipelines].map(async ([shader, made]) => [shader, await made])));
-    this.#steps = program.dispatches.map(({ shader, buffers, uniform: [offset, size], grid }) => {
+    const steps = program.dispatches.map(async ({ shader, buffers, uniform: [offset, size], grid }) => {
       const bound = [...buffers.map((i) => ({ buffer: this.#buffers[i] })), { buffer: this.#uniforms, offset, size }];
-      return { pipeline: ready.get(shader), group: grouped(device, layouts.get(buffers.length), bound), grid };
+      const group = grouped(device, layouts.get(buffers.length), bound);
+      return { pipeline: await pipelines.get(shader), group, grid };
     });
+    this.#steps = await Promise.all(steps);
   }
 
   async #pipeline(text, bindings) {
@@ -370,10 +376,7 @@ export class Network {
   async verify() {
     if (!this.#program?.sample) return null;
     const inputs = Object.fromEntries(this.#program.inputs.map((port) => [port.name, sample(port)]));
-    const outputs = (await this.#results(inputs, {})).map((array) => new Uint8Array(array.buffer));
-    const whole = new Uint8Array(outputs.reduce((sum, part) => sum + part.length, 0));
-    outputs.reduce((at, part) => (whole.set(part, at), at + part.length), 0);
-    return (await sha256(whole)) === this.#program.sample;
+    return (await sha256(joined(await this.#results(inputs, {})))) === this.#program.sample;
   }
 
   /** Outputs in the structure of the module's own: typed arrays. */
@@ -385,25 +388,24 @@ export class Network {
   async #results(inputs, options) {
     const device = this.#open(), ports = this.#program.outputs;
     const encoder = this.#encode(inputs, options);
-    const size = ports.reduce((sum, port) => sum + aligned(port.bytes), 0);
+    let size = 0;
+    const places = ports.map(({ bytes }) => (size += aligned(bytes)) - aligned(bytes));
     const usage = BUFFER.MAP_READ | BUFFER.COPY_DST;
     const staging = this.#staging.pop() ?? device.createBuffer({ size, usage });
-    let at = 0;
-    for (const port of ports) {
-      encoder.copyBufferToBuffer(this.#buffers[port.buffer], 0, staging, at, port.bytes);
-      at += aligned(port.bytes);
+    try {
+      ports.forEach(({ buffer, bytes }, i) => {
+        encoder.copyBufferToBuffer(this.#buffers[buffer], 0, staging, places[i], bytes);
+      });
+      device.queue.submit([encoder.finish()]);
+      await this.#waits(staging.mapAsync(MAP_READ));
+      const outputs = ports.map((port, i) => unpacked(port, staging.getMappedRange(places[i], port.bytes)));
+      staging.unmap();
+      this.#staging.push(staging);
+      return outputs;
+    } catch (error) {
+      staging.destroy();
+      throw error;
     }
-    device.queue.submit([encoder.finish()]);
-    await this.#waits(staging.mapAsync(MAP_READ));
-    at = 0;
-    const outputs = ports.map((port) => {
-      const array = unpacked(port, staging.getMappedRange(at, aligned(port.bytes)));
-      at += aligned(port.bytes);
-      return array;
-    });
-    staging.unmap();
-    if (device === this.#device) this.#staging.push(staging);
-    return outputs;
   }
 
   /** Runs, and draws an output to a canvas, which takes its size. Nothing comes back to the CPU. */
@@ -425,6 +427,7 @@ export class Network {
   #drawn(port, canvas) {
     const known = this.#canvases.get(canvas);
     if (known?.port === port) return known;
+    known?.destroy();
     const made = new Drawing(this.#device, port, canvas, this.#buffers[port.buffer]);
     this.#canvases.set(canvas, made);
     return made;
@@ -527,15 +530,17 @@ export class Network {
 
   async #waits(promise) {
     const device = this.#device;
+    let failure;
     try {
       await promise;
     } catch (error) {
+      failure = error;
       // The promise of the loss may come after the failure it caused.
-      const lost = this.#lost ?? (await Promise.race([device.lost, pause(50)]))?.message;
-      if (this.#device !== device) throw new Q8taError("closed", "this network was destroyed while it ran", error);
-      throw lost === undefined ? new Q8taError("device", error.message, error) : gone(lost || "no reason was given");
+      await Promise.race([device.lost, new Promise((resolve) => setTimeout(resolve, 50))]);
     }
+    if (this.#device !== device) throw new Q8taError("closed", "this network was destroyed while it ran", failure);
     if (this.#lost !== null) throw gone(this.#lost);
+    if (failure) throw new Q8taError("device", failure.message, failure);
   }
 
   /** Frees the GPU's memory. The device stays: other networks may use it. */
@@ -553,7 +558,6 @@ export class Network {
   }
 }
 
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const gone = (why) => new Q8taError("lost", `the GPU device was lost (${why}): await net.reopen() loads it again`);
 const aligned = (size) => Math.ceil(size / 16) * 16;
 const shown = ({ name, shape, dtype, scale, zero }) => ({ name, shape, dtype, scale, zero });
@@ -587,7 +591,7 @@ function bindings(device, count) {
 function wrong(port, value) {
   const shape = `(${port.shape.join(", ")})`;
   if (isImage(value)) {
-    if (!port.read) return `takes no image: its shape is ${shape}, not (1, 1 or 3, h, w)`;
+    if (!port.read) return `takes no image: it is ${port.dtype} ${shape}, images fill (1, 1 or 3, h, w), no int16`;
     const [width, height] = extent(value), [, , h, w] = port.shape;
     if (width === w && height === h) return "";
     return `must be an image of ${w} x ${h} pixels, found ${width} x ${height}; createImageBitmap(image, ` +
@@ -601,7 +605,9 @@ function wrong(port, value) {
     const hint = whole ? ": convert it the way the model was trained" : "";
     return `must be a ${wanted} of shape ${shape}${port.read ? ", or an image" : ""}, found ${kind}${hint}`;
   }
-  return value.length === numel(port) ? "" : `must have ${numel(port)} elements, shape ${shape}, found ${value.length}`;
+  if (value.length === numel(port)) return "";
+  const others = "model.reshape(...), exported, takes other sizes";
+  return `must have ${numel(port)} elements, shape ${shape}, found ${value.length}; ${others}`;
 }
 
 /** Fills an input from pixels that stay on the GPU. */
@@ -610,11 +616,9 @@ class Picture {
     this.device = device;
     this.port = port;
     const [, , height, width] = port.shape;
-    const { TEXTURE_BINDING, COPY_DST, RENDER_ATTACHMENT } = TEXTURE;
-    const usage = TEXTURE_BINDING | COPY_DST | RENDER_ATTACHMENT;
+    const usage = TEXTURE.TEXTURE_BINDING | TEXTURE.COPY_DST | TEXTURE.RENDER_ATTACHMENT;
     this.texture = device.createTexture({ size: [width, height], format: "rgba8unorm", usage });
-    const { STORAGE, COPY_DST: written } = BUFFER;
-    this.table = device.createBuffer({ size: 1024 * port.shape[1], usage: STORAGE | written });
+    this.table = device.createBuffer({ size: 1024 * port.shape[1], usage: BUFFER.STORAGE | BUFFER.COPY_DST });
     const module = device.createShaderModule({ code: packed ? port.read : emulated(port.read) });
     this.pipeline = device.createComputePipeline({ layout: "auto", compute: { module, entryPoint: "main" } });
     const resources = [this.texture.createView(), { buffer: this.table }, { buffer, size: port.bytes }];

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import q8ta_wgpu as q8
 from demo.network import trained
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model
 from tests.harness import flat
-from tests.networks import NETWORKS, example_input
+from tests.networks import EncoderLayer, conv_bn, example_input, mobilenet_v2, unet
+from tests.networks import trained as untrained
 
 LOAD = """
     const q8ta = await import(given.script);
@@ -25,7 +30,7 @@ RUN = """
     const bytes = async (url) => await (await fetch(url)).arrayBuffer();
     const inputs = {};
     for (const { name, dtype, shape } of net.inputs) {
-        const kind = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array }[dtype];
+        const kind = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array }[dtype];
         inputs[name] = new kind(await bytes(`${given.url}/${name}.bin`));
     }
     const flat = (y) => ArrayBuffer.isView(y) ? [y] : Object.values(y ?? {}).flatMap(flat);
@@ -41,19 +46,72 @@ def lacking(what: str) -> None:
         pytest.skip(f"{what} is missing: .ci/browser installs it")
 
 
-def demo_model() -> Model:
-    import torch
+class ImageEncoder(nn.Module):
+    """Patches of a picture and a token of their own, through a layer of attention, to logits."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 64, 8, 8)
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, 64)), nn.Parameter(torch.randn(1, 10, 64))
+        self.layer, self.norm, self.head = EncoderLayer(1), nn.LayerNorm(64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1) + self.places
+        y: Tensor = self.head(self.norm(self.layer(x))[:, 0])
+        return y
+
+
+class TextEncoder(nn.Module):
+    """Embeddings of two sentences through torch's own layer of attention, to one vector each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(32, 2, 48, activation="gelu", batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x).mean(1)
+        return y
+
+
+class Segmentation(nn.Module):
+    """Two sizes of features, the smaller one resized, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fine, self.coarse = conv_bn(3, 8, act=None), conv_bn(8, 16, stride=2, act=None)
+        self.slopes, self.more, self.head = nn.PReLU(8), nn.PReLU(16), nn.Conv2d(24, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.slopes(self.fine(x))
+        coarse = F.interpolate(self.more(self.coarse(fine)), size=fine.shape[-2:], mode="bilinear")
+        y: Tensor = self.head(torch.cat((fine, coarse), 1))
+        return y
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "demo": (trained, (1, 1, 18, 22)),
+    "mobilenet_v2": (lambda: mobilenet_v2(0.25), (1, 3, 224, 224)),
+    "unet": (lambda: unet(0.25), (1, 3, 32, 32)),
+    "image encoder": (lambda: untrained(ImageEncoder, (1, 3, 24, 24), 0), (1, 3, 24, 24)),
+    "text encoder": (lambda: untrained(TextEncoder, (2, 11, 32), 0), (2, 11, 32)),
+    "segmentation": (lambda: untrained(Segmentation, (1, 3, 13, 22), 0), (1, 3, 13, 22)),
+}
+"""Networks and the shape of their input."""
+
+
+def demo_model() -> Model:
     x = torch.rand((1, 1, 18, 22), generator=torch.Generator().manual_seed(0))
     return q8.compile(q8.quantize(trained(), (x,), calibration=[x], progress=False))
 
 
 def network(name: str) -> tuple[Model, dict[str, Array]]:
+    factory, shape = NETWORKS[name]
     if name == "demo":
-        model = demo_model()
-        return model, {"x": np.random.default_rng(5).random((1, 1, 18, 22), np.float32)}
-    x = example_input((1, 3, 32, 32))
-    model = q8.compile(q8.quantize(NETWORKS[name].factory(0.25), (x,), calibration=[x], progress=False))
+        return demo_model(), {"x": np.random.default_rng(5).random(shape, np.float32)}
+    x = example_input(shape)
+    program = q8.quantize(factory(), (x,), calibration=[x], progress=False)
+    model = q8.compile(program, int8_outputs=name == "text encoder")
     return model, {model.graph.inputs[0]: x.numpy()}
 
 
