@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,23 +131,57 @@ class Words(nn.Module):
         return y, y.double() @ y.double().mT
 
 
-def test_integers_and_doubles_stay_in_torch(vulkan: Device) -> None:
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    return quantized(Words(), words(2), dynamic_batch=True)
+
+
+def words(batch: int) -> Tensor:
+    return torch.arange(batch * 5).reshape(batch, 5) % 9
+
+
+def test_integers_and_doubles_stay_in_torch(program: torch.export.ExportedProgram, vulkan: Device) -> None:
     """A batch of any size, on the device."""
-    words = torch.arange(10).reshape(2, 5) % 9
-    program = quantized(Words(), words, dynamic_batch=True)
     with q8.compile(program, unsupported="torch", device=vulkan) as made:
         assert made.pieces[0].session.device is vulkan
         assert sorted(made.state_dict()) == ["program.table.weight"]
-        check(program, made, words)
-        check(program, made, torch.arange(15).reshape(3, 5) % 9)
+        check(program, made, words(2))
+        check(program, made, words(3))
         text = str(made.report())
         assert "aten.embedding.default" in text and "it computes in torch.float64" in text
         assert made.report().macs == (2 * 5 * 16 * 8, 2 * 5 * (16 * 8 + 5 * 8))
-        for wrong in (words[:, :4], words.float(), "words"):
+        for wrong in (words(2)[:, :4], words(2).float(), "words"):
             with pytest.raises(q8.InputError, match=r"argument 0 must be torch.int64 \(.*, 5\), found"):
                 made(wrong)
         with pytest.raises(q8.InputError, match="was exported for arguments"):
-            made(words, words)
+            made(words(2), words(2))
+
+
+def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgram) -> None:
+    """By the entry point that the package declares; dynamo makes a second graph, for any batch."""
+    config = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    ((name, place),) = config["project"]["entry-points"]["torch_dynamo_backends"].items()
+    backend = importlib.metadata.EntryPoint(name, place, "torch_dynamo_backends").load()
+    assert name == "q8ta_wgpu"
+    torch._dynamo.reset()
+    compiled = torch.compile(program.module(), backend=backend, options={"device": "reference"})
+    made = q8.compile(program, unsupported="torch", device="reference")
+    for batch in (2, 3, 4):
+        for mine, expected in zip(compiled(words(batch)), made(words(batch)), strict=True):
+            assert torch.equal(mine, expected)
+    for module, given, message in (
+        (Words().eval(), words(2), "module is not quantized"),
+        (Rounded(), data(2, 3).requires_grad_(), "no gradients"),
+    ):
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message) as raised:
+            torch.compile(module, backend=backend)(given)
+        assert isinstance(raised.value.inner_exception, q8.UnsupportedError)
+
+
+class Rounded(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 0, -128, 127, torch.int8)
+        return y
 
 
 def test_nothing_or_everything_on_the_gpu() -> None:
