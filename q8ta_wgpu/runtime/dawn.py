@@ -26,8 +26,8 @@ _EXACT_CLOCK = ("timestamp_quantization",)
 """Rounds timestamps, against websites that measure others."""
 
 _UNCLEARED = ("disable_workgroup_init",)
-"""Kernels write workgroup memory before they read it. Cleared for each workgroup as well, products on matrix units take 1
-to 4 % longer on an H200, and SwiftShader compiles longer."""
+"""Kernels write workgroup memory before they read it. Cleared for each workgroup as well, products on matrix units take
+1 to 4 % longer on an H200, and SwiftShader compiles longer."""
 
 _BLOCK = 100_000_000
 """Nanoseconds of a blocking wait, after which Python may handle a signal."""
