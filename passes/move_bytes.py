@@ -29,7 +29,7 @@ def _sinks(node: Node, q: QParams) -> bool:
     fill = _fill(node)
     if fill is None:
         return True
-    return bool(np.array_equal(arithmetic.dequantize(arithmetic.quantize(fill, q), q), fill))
+    return bool(np.array_equal(arithmetic.dequantize(arithmetic.quantize(fill, q, *q.range), q), fill))
 
 
 def _hoists(node: Node, quantize: Node, q: QParams) -> bool:
@@ -38,7 +38,7 @@ def _hoists(node: Node, quantize: Node, q: QParams) -> bool:
     if fill is None:
         return True
     bounded = arithmetic.quantize(fill, q, quantize.attrs["lo"], quantize.attrs["hi"])
-    return bool(np.array_equal(bounded, arithmetic.quantize(fill, q)))
+    return bool(np.array_equal(bounded, arithmetic.quantize(fill, q, *q.range)))
 
 
 def _moving(node: Node) -> tuple[str, ...]:

@@ -102,6 +102,10 @@ UNARY: dict[str, Function] = {
     "norm_inf": lambda x: torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True),
     "addcmul": lambda x: torch.addcmul(x, x, x + 1, value=0.5),
     "einsum": lambda x: torch.einsum("nchw,ndhw->ncd", x.sigmoid(), x.sigmoid()),
+    "fold": lambda x: F.fold(x.flatten(1, 2)[:, :12, :6], (3, 4), 2),
+    "fold_strided": lambda x: F.fold(
+        x.flatten(1, 2)[:, :12, :6], (3, 8), (2, 3), dilation=(2, 1), padding=1, stride=(2, 3)
+    ),
     "avg_pool3d": lambda x: F.avg_pool3d(x, (1, 2, 3)),
     "in_place": lambda x: F.relu_(x * 1.0),
     "prelu_one": nn.PReLU(),
@@ -203,6 +207,7 @@ MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "written": (Written(), (2, 5, 3, 7)),
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 3), (1, 2, 1), (0, 1, 1)), (2, 5, 3, 6, 7)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 4)), (2, 5, 4, 9)),
+    "max_dim": (lambda x: (x.max(1)[0], x.min(-1, keepdim=True).values, x.max()), (2, 5, 3, 7)),
     "extremes": (lambda x: torch.maximum(x, x.flip(1)) + torch.minimum(x, x[:, :1]), (2, 5, 3, 7)),
     "roll": (lambda x: x.roll((1, -2, 10), (0, 2, -1)), (2, 5, 6, 7)),
     "roll_flat": (lambda x: x.roll(3), (2, 5, 3)),
@@ -237,6 +242,9 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "valid": (nn.Conv2d(3, 5, 2, padding="valid"), (1, 3, 6, 7)),
     "four sides": (nn.Sequential(nn.ZeroPad2d((1, 2, 3, 0)), nn.Conv2d(3, 5, 3)), (1, 3, 6, 7)),
     "1d same": (nn.Conv1d(3, 5, 4, padding="same", dilation=2), (2, 3, 9)),
+    "3d, flat in front": (nn.Conv3d(4, 6, (1, 3, 2), (1, 2, 1), (0, 1, 2), groups=2), (2, 4, 3, 5, 6)),
+    "3d, flat behind": (nn.Conv3d(1, 4, (3, 3, 1), padding=(1, 1, 0)), (2, 1, 5, 6, 3)),
+    "3d same": (nn.Conv3d(3, 5, (3, 1, 2), padding="same"), (2, 3, 5, 4, 3)),
 }
 
 
@@ -453,6 +461,7 @@ def test_reshape_refuses_what_the_network_fixes() -> None:
     [
         (lambda x: F.pad(x, (1, -1, 1, 1), mode="reflect"), "padding mode 'reflect' cannot cut"),
         (lambda x: F.max_pool3d(x[None], 2), "one element deep"),
+        (lambda x: F.conv3d(x[None], torch.ones(2, 2, 3, 3, 3)), "one element deep"),
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),

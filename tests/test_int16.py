@@ -172,3 +172,50 @@ def test_ranges_and_dtypes_are_checked() -> None:
         verify(graph, RUNNABLE)
     with pytest.raises(InputError, match="residual must be 'int16' or 'int8', found 'float'"):
         q8.Quantizer(residual="float")
+
+
+class Joined(nn.Module):
+    """Two convolutions are summed in the stream, which is padded for a norm; masks of a score are added twice."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.norm = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1), nn.LayerNorm(8)
+        mask = torch.zeros(6, 6)
+        mask[:, 4:] = -100.0
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (self.left(x) + self.right(x.relu())).permute(0, 2, 3, 1)
+        rows = self.norm(nn.functional.pad(y, (0, 0, 0, 1, 0, 1))).mean(1)
+        weights = (rows @ rows.transpose(1, 2) + self.mask + self.mask).softmax(-1)
+        z: torch.Tensor = weights @ rows
+        return z
+
+
+def test_sums_of_two_convolutions_and_padded_streams(vulkan: Device) -> None:
+    model, x = quantized(Joined(), 2, 3, 5, 5)
+    report = model.report()
+    assert not report.float32, report
+    assert "q8ta_conv2d (scaled_residual → requantize_int16)" in report.int8
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(x), q8.Session(model, "reference")(x))
+
+
+def test_an_addend_of_many_steps_saturates_with_the_result() -> None:
+    """Where the other term is small the sum is past the result's range either way; else the sum stays in float32."""
+    for scale, op in ((1e-7, "q16ta_add"), (30.0, "add")):
+        graph = Graph(["a", "b"], ["y"])
+        for name, q in (("a", QParams(0.5, 0, INT16X4)), ("b", QParams(scale, 0, INT16X4)), ("y", QParams(1e-5, 3))):
+            graph.types[name] = TensorType((6,), q.dtype, q)
+        graph.types |= dict.fromkeys(("a.real", "b.real", "sum"), TensorType((6,)))
+        graph.nodes = [
+            Node("dequantize", ("a",), "a.real"),
+            Node("dequantize", ("b",), "b.real"),
+            Node("add", ("a.real", "b.real"), "sum", {"alpha": 1.0}),
+            Node("quantize", ("sum",), "y", {"lo": -128, "hi": 127}),
+        ]
+        fused = run_passes(graph)
+        assert op in [node.op for node in fused.nodes]
+        inputs = {"a": np.array([-32768, -1, 0, 0, 1, 32767], np.int16), "b": np.arange(-2, 4, dtype=np.int16)}
+        np.testing.assert_array_equal(reference.run(fused, inputs)["y"], reference.run(graph, inputs)["y"])

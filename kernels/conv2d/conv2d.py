@@ -132,9 +132,8 @@ _TRANSPOSED = {1: "1d.default", 2: "2d.input"}
 def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
     if args["transposed"]:
         return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
-    if len(args["stride"]) == 1 and len(b.type(args["input"]).shape) == 3:
-        return _import_conv1d(b, args)
-    return _import_conv2d(b, args)
+    rules = {3: _import_conv1d, 5: _import_conv3d}
+    return rules.get(len(b.type(args["weight"]).shape), _import_conv2d)(b, args)
 
 
 def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
@@ -151,6 +150,33 @@ def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
     }
     y = _import_conv2d(b, wide)
     return b.emit("view", (y,), {"shape": (0, 0, -2)})
+
+
+def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
+    """Kernels one element deep along a dimension, which becomes part of the batch."""
+    shape, kernel = b.type(args["input"]).shape, b.type(args["weight"]).shape[2:]
+    padding = [args["padding"]] * 3 if isinstance(args["padding"], str) else args["padding"]
+    numbers = {"kernel": kernel, "stride": args["stride"], "dilation": args["dilation"], "padding": padding}
+    three = {name: tuple(given) * (3 // len(given)) for name, given in numbers.items()}
+    flat = [i for i in range(3) if kernel[i] == three["stride"][i] == 1 and three["padding"][i] in (0, "same", "valid")]
+    if len(shape) != 5 or not flat:
+        raise b.refuse(f"conv3d is supported where its kernel is one element deep along a dimension, found {three}")
+    deep, rows, columns = flat[0] + 2, *(d for d in (2, 3, 4) if d != flat[0] + 2)
+    weight = [0, 0, *(kernel[d - 2] for d in (rows, columns))]
+    images = b.emit("permute", (args["input"],), {"dims": (0, deep, 1, rows, columns)})
+    plane = {name: [three[name][d - 2] for d in (rows, columns)] for name in ("stride", "dilation", "padding")}
+    flat_args = {
+        **args,
+        **plane,
+        "padding": args["padding"] if isinstance(args["padding"], str) else plane["padding"],
+        "input": b.emit("view", (images,), {"shape": (-1, -2, -2, -2)}),
+        "weight": b.emit("view", (args["weight"],), {"shape": weight}),
+    }
+    y = b.emit(
+        "view", (_import_conv2d(b, flat_args),), {"shape": (-1, shape[deep], *b.type(args["weight"]).shape[:1], -2, -2)}
+    )
+    order = (0, deep, 1, rows, columns)
+    return b.emit("permute", (y,), {"dims": tuple(order.index(d) for d in range(5))})
 
 
 def _case(
@@ -216,6 +242,8 @@ conv2d = Op(
         "aten.convolution.default": _import_convolution,
         "aten.conv1d.default": _import_conv1d,
         "aten.conv1d.padding": _import_conv1d,
+        "aten.conv3d.default": _import_conv3d,
+        "aten.conv3d.padding": _import_conv3d,
     },
     int8=WeightedSum(_lower),
     cases=CASES,

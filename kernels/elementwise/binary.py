@@ -80,7 +80,7 @@ def _lower_sum(call: QuantizedCall) -> Int8Form | str:
 def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) -> Int8Form | str:
     unit = 2.0 ** arithmetic.fraction(y.dtype) / y.scale
     factors = float(np.float32(a.scale * unit)), float(np.float32(call.attrs["alpha"] * b.scale * unit))
-    if not (arithmetic.term_fits(a, factors[0]) and arithmetic.term_fits(b, factors[1])):
+    if not arithmetic.terms_fit(a.span * factors[0], b.span * factors[1]):
         return f"its operands' scales {a.scale:.3g} and {b.scale:.3g} are too large for the result's, {y.scale:.3g}"
     attrs = {"a_multiplier": factors[0], "b_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
     return Int8Form("q16ta_add", (0, 1), attrs)

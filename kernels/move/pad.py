@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.strided import eight
@@ -43,7 +43,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 def _fill(q: QParams | None, value: float) -> np.float32 | np.int32:
     if q is None:
         return np.float32(value if abs(value) < FLOAT_MAX else np.copysign(np.inf, value))
-    return np.int32(arithmetic.quantize(np.array([value], np.float32), q)[0])
+    return np.int32(arithmetic.quantize(np.array([value], np.float32), q, *q.range)[0])
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -145,7 +145,7 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="pad",
-        operands=(Operand("x", dtypes=EITHER),),
+        operands=(Operand("x", dtypes=ANY_DTYPE),),
         infer=_infer,
         reference=_reference,
         schema={

@@ -155,7 +155,7 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     if curve:
         operands, stages = (*operands, curve.knots), (Curve(), *stages)
     elif call.residual is not None:
-        joins = _residual(call.residual, call.out, unit)
+        joins = _residual(call.residual, call.out, unit, reached)
         if joins is None:
             ratio = call.residual.scale / call.out.scale
             return f"its residual's scale is {ratio:.3g} times the output's, past int32"
@@ -163,13 +163,17 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     return Int8Form(op, operands, {**attrs, "epilogue": Epilogue(stages)})
 
 
-def _residual(residual: QParams, out: QParams, unit: float) -> Stage | None:
-    """The stage in which an addend joins a sum in fractions of a step, `unit` of them for 1.0; None if it cannot."""
-    if INT16X4 in (residual.dtype, out.dtype):
-        factor = float(np.float32(residual.scale * unit))
-        return ScaledResidual(factor) if arithmetic.term_fits(residual, factor) else None
-    whole = round(residual.scale * unit)
-    return Residual(whole) if whole <= LARGEST_RESIDUAL else None
+def _residual(residual: QParams, out: QParams, unit: float, reached: float) -> Stage | None:
+    """The stage in which an addend joins a sum of at most `reached`, in fractions of a step, `unit` of them for 1.0.
+    None where saturating first could change the result."""
+    factor, whole = residual.scale * unit, round(residual.scale * unit)
+    if INT16X4 not in (residual.dtype, out.dtype) and whole <= LARGEST_RESIDUAL:
+        return Residual(whole)
+    return (
+        ScaledResidual(float(np.float32(factor)))
+        if arithmetic.terms_fit(residual.span * factor, reached * unit)
+        else None
+    )
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

@@ -217,7 +217,11 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
             ),
             _extents,
         ),
-        aten={f"aten.{name}.default": _import(name)},
+        aten={
+            f"aten.{name}.default": _import(name),
+            f"aten.{name[1:]}.default": _import(name),
+            f"aten.{name[1:]}.dim": lambda b, args: [_import(name)(b, args)],
+        },
         int8=Monotonic(),
         cases=CASES,
         work=_work,

@@ -91,6 +91,24 @@ def masks(node: Node) -> bool:
     return bool(((values == 0) | (values <= MASKS_FROM)).all() and (values <= MASKS_FROM).any())
 
 
+def join_masks(module: GraphModule) -> None:
+    """Masks added one after the other as one."""
+    for node in list(module.graph.nodes):
+        inner = (
+            next((n for n in node.all_input_nodes if not is_constant(n) and masks(n)), None) if masks(node) else None
+        )
+        if inner is None or len(inner.users) > 1 or inner.meta["val"].shape != node.meta["val"].shape:
+            continue
+        first, second = (next(n for n in add.all_input_nodes if is_constant(n)) for add in (inner, node))
+        module.register_buffer(f"_masks_{node.name}", constant(module, first) + constant(module, second))
+        with module.graph.inserting_before(node):
+            joined = module.graph.get_attr(f"_masks_{node.name}")
+        joined.meta = {**second.meta, "val": first.meta["val"] + second.meta["val"]}
+        node.args = (next(n for n in inner.all_input_nodes if n is not first), joined)
+        module.graph.erase_node(inner)
+    module.recompile()
+
+
 def constant(module: Any, node: Node) -> torch.Tensor:
     """The value of a parameter or buffer."""
     value: torch.Tensor = operator.attrgetter(str(node.target))(module)

@@ -57,6 +57,23 @@ def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
     return _slice_scatter(x, src.unsqueeze(dim), dim, index, index + 1)
 
 
+def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Windows are added up by a transposed convolution whose weights put each element of a window in its place."""
+    taps = math.prod(kernel_size)
+    channels = x.shape[-2] // taps
+    grid = [
+        (size + 2 * p - d * (k - 1) - 1) // s + 1
+        for size, p, d, k, s in zip(output_size, padding, dilation, kernel_size, stride, strict=True)
+    ]
+    rest = [
+        size + 2 * p - d * (k - 1) - 1 - (n - 1) * s
+        for size, p, d, k, s, n in zip(output_size, padding, dilation, kernel_size, stride, grid, strict=True)
+    ]
+    weight = torch.eye(taps, dtype=x.dtype).reshape(taps, 1, *kernel_size).repeat(channels, 1, 1, 1)
+    images = x.reshape(*x.shape[:-1], *grid)
+    return torch.nn.functional.conv_transpose2d(images, weight, None, stride, padding, rest, channels, dilation)
+
+
 def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(x.dtype).expand(x.shape)
 
@@ -65,6 +82,7 @@ _OURS = {
     torch.ops.aten.linalg_vector_norm.default: _vector_norm,
     torch.ops.aten.slice_scatter.default: _slice_scatter,
     torch.ops.aten.select_scatter.default: _select_scatter,
+    torch.ops.aten.col2im.default: _col2im,
     torch.ops.aten.copy.default: _copy,
 }
 """What torch has no decomposition for."""

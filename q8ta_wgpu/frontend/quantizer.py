@@ -33,7 +33,7 @@ with warnings.catch_warnings():
     from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
 
 from q8ta_wgpu.errors import InputError  # noqa: E402
-from q8ta_wgpu.frontend.attention import expand_attention, masks  # noqa: E402
+from q8ta_wgpu.frontend.attention import expand_attention, join_masks, masks  # noqa: E402
 from q8ta_wgpu.frontend.identities import remove_identities  # noqa: E402
 from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     adds,
@@ -188,6 +188,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Attention as the products and the softmax it is made of; nothing that changes nothing."""
         expand_attention(model)
         remove_identities(model)
+        join_masks(model)
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:

@@ -81,7 +81,7 @@ def _is_rounded_sum(node: Node) -> bool:
 
 def _widen_sum(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
     node.meta[ANNOTATION].output_qspec = spec
-    joined = False
+    joined = any(n not in node.meta[ANNOTATION].input_qspec_map for n in node.all_input_nodes)
     for operand in sorted(node.all_input_nodes, reverse=True):  # the one that is computed last joins its sum
         if operand in wide or is_constant(operand):
             _read(node, operand, spec)

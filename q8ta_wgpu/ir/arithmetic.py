@@ -85,9 +85,11 @@ def ratio(x: QParams, y: QParams) -> float | None:
     return found if np.isfinite(found) else None
 
 
-def term_fits(operand: QParams, multiplier: float) -> bool:
-    """Whether no value of an operand, times its multiplier, reaches TERM_LIMIT."""
-    return operand.span * abs(multiplier) <= TERM_LIMIT
+def terms_fit(a: float, b: float) -> bool:
+    """Whether a sum of terms up to |a| and |b| is right where the larger saturates at TERM_LIMIT: it does not, or the
+    smaller is so far below that the result saturates either way."""
+    smaller, larger = sorted((abs(a), abs(b)))
+    return larger <= TERM_LIMIT or (smaller <= TERM_LIMIT / 2 and larger < 3e38)
 
 
 def saturate(v: Int64, zero: int, lo: int, hi: int, dtype: str = INT8X4) -> Array:
