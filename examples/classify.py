@@ -14,6 +14,10 @@ from collections.abc import Sequence
 from urllib.error import URLError
 
 import numpy as np
+
+from examples import needs
+
+needs("torch", "torchvision", "PIL", "skimage")
 import torch
 from PIL import Image
 

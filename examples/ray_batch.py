@@ -1,6 +1,6 @@
 """Batch inference over many workers with Ray Data: each worker holds one session, all read one model file.
 
-pip install "ray[data]"; python -m examples.ray_batch MODEL.q8ta [--workers 2] [--rows 64]
+python -m examples.ray_batch MODEL.q8ta [--workers 2] [--rows 64]
 
 The model takes one input of shape (batch, ...); the workers need numpy, wgpu and safetensors, and no torch.
 """
@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import ray
 
 import q8ta_wgpu as q8
+from examples import needs
+
+needs("ray")
+import ray
 
 Batch = dict[str, np.ndarray]
 

@@ -11,6 +11,10 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
+
+from examples import needs
+
+needs("torch", "PIL", "scipy", "skimage")
 import torch
 from PIL import Image
 from scipy.ndimage import binary_fill_holes
@@ -80,13 +84,15 @@ def trained(steps: int) -> UNet:
     network, generator, (x, mask) = UNet(), np.random.default_rng(0), coins()
     optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
+    for step in range(steps):
         given, wanted = squares(x, mask, 8, generator)
         loss = F.binary_cross_entropy_with_logits(network(given), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
+        if step % 10 == 9:
+            print(f"training: step {step + 1} of {steps}, loss {loss.item():.3f}", flush=True)
     return network.eval()
 
 

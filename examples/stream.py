@@ -11,6 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from examples import needs
+
+needs("torch", "PIL", "skimage")
 import torch
 
 import q8ta_wgpu as q8

@@ -15,6 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from examples import needs
+
+needs("torch", "PIL", "skimage", "rendercanvas")
 import torch
 import wgpu
 from PIL import Image

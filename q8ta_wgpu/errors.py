@@ -29,6 +29,11 @@ class Q8taError(Exception):
         return text if len(text) <= MAX_MESSAGE else f"{text[:half]} … {text[-half:]}"
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number of things in words: `1 input`, `2 inputs`."""
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
 class UnsupportedError(Q8taError):
     """The model uses something that cannot be imported, quantized or scheduled."""
 

@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused(vulkan: Device) -> None:
                 session.bind(good, outputs=[resource])
         with pytest.raises(InputError, match="missing: x"):
             session.bind()
-        with pytest.raises(InputError, match="1 outputs, found 2"):
+        with pytest.raises(InputError, match="1 output, found 2"):
             session.bind(good, outputs=[None, None])
         with pytest.raises(InputError, match="one image of 1, 3 or 4 channels"):
             batch.bind(good)

@@ -219,7 +219,7 @@ def test_an_input_may_be_called_as_an_option_is(capsys: Captured, files: Path) -
     graph.types = dict.fromkeys(("repeats", "y"), TensorType((3,)))
     Model(graph, Structure(0)).save(files / "named.q8ta")
     assert main(["time", "named.q8ta", "--repeats", "1", "--device", "vulkan"]) == 0
-    assert "1 dispatches" in capsys.readouterr().out
+    assert "1 dispatch" in capsys.readouterr().out
 
 
 def test_names_command_no_terminal(capsys: Captured) -> None:
@@ -238,7 +238,9 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
     (files / "folder.npz").mkdir()
     run = ("run", "net.q8ta", "--output", "y.npz", "--input")
     assert "nothing.q8ta is not a file" in fails(capsys, "show", "nothing.q8ta")
-    assert "broken.q8ta is not a readable" in fails(capsys, "show", "broken.q8ta")
+    told = fails(capsys, "show", "broken.q8ta")
+    assert "broken.q8ta is not a readable" in told
+    assert "copy it again" in told
     assert "broken.q8ta" in fails(capsys, "run", "broken.q8ta", "--input", "x.npy", "--output", "y.npz")
     assert "nothing.npy is not a readable .npy file" in fails(capsys, *run, "nothing.npy")
     assert "text.npy is not a readable .npy file" in fails(capsys, *run, "text.npy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torchao.quantization.pt2e import MinMaxObserver
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError
-from q8ta_wgpu.frontend import given
+from q8ta_wgpu.frontend import given, pt2e
 from tests.test_upstream_defects import Plain, conv, data
 
 X = data(1, 3, 5, 5)
@@ -167,3 +168,26 @@ def test_an_observer_that_takes_nan() -> None:
     prepared(torch.full((2,), float("nan")))
     with pytest.raises(InputError, match=r"the value of x .* is NaN or infinite on the calibration"):
         given.check_ranges(prepared)
+
+
+def test_values_that_int8_makes_constant_are_told() -> None:
+    """An untrained network whose layers' results vanish, or vary little around something large, gives zeros: it must
+    not do so silently."""
+    tiny = module(lambda s, x: F.relu(s.second(s.conv(x) * 1e-8)), second=conv(4, 4))
+    with torch.no_grad():
+        tiny.second.bias.zero_()  # type: ignore[operator, union-attr]
+    with pytest.warns(UserWarning, match=r"int8 makes the values of .*\(and \d more\) constant: .* a step is 9.5e-07"):
+        q8.quantize(tiny, (X,), calibration=[X], progress=False)
+    flat = module(lambda s, x: s.second(s.conv(x) * 1e-3 + 50.0), second=conv(4, 4))
+    with pytest.warns(UserWarning, match=r"constant: .* go from 50 to 50, where a step is 0.2.*skip=\["):
+        q8.quantize(flat, (X,), calibration=[X], progress=False)
+
+
+def test_torchao_is_imported_without_what_it_says_about_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """Two messages and no others, and only meanwhile."""
+    logger = logging.getLogger("torchao")
+    with pt2e.quietly():
+        logger.warning("Failed to load kernels.so: built for CUDA")
+        logger.warning("something of interest")
+    logger.warning("Failed to load later.so")
+    assert caplog.messages == ["something of interest", "Failed to load later.so"]

@@ -168,8 +168,8 @@ def test_position_name_and_structure(session: Session) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, r"takes 1 inputs \(x\); missing: x"),
-        ((1, 2), {}, r"takes 1 inputs \(x\), found 2"),
+        ((), {}, r"takes 1 input \(x\); missing: x"),
+        ((1, 2), {}, r"takes 1 input \(x\), found 2"),
         ((), {"image": 1}, r"no input 'image'; its inputs are x"),
         ((0,), {"x": 0}, r"'x' was given twice"),
         ((np.zeros(SHAPE, np.int64),), {}, r"must be float32, found int64: convert it the way"),

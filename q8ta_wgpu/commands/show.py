@@ -7,7 +7,7 @@ from pathlib import Path
 
 from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.given import device, random_inputs, target_of
-from q8ta_wgpu.errors import InputError, printable
+from q8ta_wgpu.errors import InputError, counted, printable
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
@@ -48,7 +48,8 @@ def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
     graph = lower(model.graph, target)
     plan = sync_layouts(graph, target)
     program = build(graph, target, plan)
-    title = f"{printable(Path(options.file).name)} on {target.name}: {len(program.dispatches)} dispatches"
+    count = counted(len(program.dispatches), "dispatch", "dispatches")
+    title = f"{printable(Path(options.file).name)} on {target.name}: {count}"
     if timing is not None:
         title += f", {timing.run_ms:.3f} ms a run"
     made = picture(title, graph, plan, program, model.report(), None if timing is None else timing.medians.tolist())

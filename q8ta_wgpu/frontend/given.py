@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, shown
-from q8ta_wgpu.frontend.nodes import source_of
+from q8ta_wgpu.errors import InputError, UnsupportedError, counted, shown
+from q8ta_wgpu.frontend.nodes import module_paths, source_of
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -83,7 +83,9 @@ def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
         raise InputError(f"calibration item {index} is {type(item).__name__}: give a torch tensor or a tuple of them")
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
     if len(arguments) != len(wanted):
-        raise InputError(f"calibration item {index} has {len(arguments)} arguments, the module takes {len(wanted)}")
+        raise InputError(
+            f"calibration item {index} has {counted(len(arguments), 'argument')}, the module takes {len(wanted)}"
+        )
     for argument, one in zip(arguments, wanted, strict=True):
         if not isinstance(argument, torch.Tensor) or argument.shape != one.shape or argument.dtype != one.dtype:
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
@@ -181,6 +183,36 @@ def check_ranges(prepared: GraphModule) -> None:
         unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise _not_finite(node, "the calibration")
+
+
+def lost_values(prepared: GraphModule) -> str:
+    """Which values quantization makes constant, and the way out; empty where it makes none so.
+
+    Those that vary in the calibration by less than two steps of the finest scale that holds them: they are rounded
+    away. What does not vary is none of them.
+    """
+    lost: list[tuple[torch.fx.Node, str]] = []
+    for node in prepared.graph.nodes:
+        observer: Any = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
+        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
+        if not (isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor) and low.numel() == 1 and low < high):
+            continue
+        whole = max(float(high), 0.0) - min(float(low), 0.0)
+        steps = (getattr(observer, "quant_max", None) or 127) - (getattr(observer, "quant_min", None) or 0)
+        step = max(whole / steps, float(getattr(observer, "eps", 0.0)))
+        if float(high - low) < 2 * step:
+            text = f"from {float(low):.2g} to {float(high):.2g}, where a step is {step:.2g}"
+            lost.append((node.all_input_nodes[0], text))
+    if not lost:
+        return ""
+    value, text = lost[0]
+    others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    skip = module_paths(value)[-1:] or ["..."]
+    return (
+        f"int8 makes the values of {source_of(value) or value.name}{others} constant: in the calibration they go "
+        f"{text}. Load trained weights, and scale calibration inputs as in training; or leave such modules in float: "
+        f"quantizer=q8ta_wgpu.Quantizer(skip={skip})"
+    )
 
 
 class _Finite(Interpreter):

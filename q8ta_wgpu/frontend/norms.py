@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantizer import Quantizer
 
 from q8ta_wgpu.frontend.nodes import folds_into, is_constant, is_transposed, named_arguments, normalizes
+from q8ta_wgpu.frontend.pt2e import Quantizer
 
 
 def fold_norms(model: GraphModule) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torchao.quantization.pt2e import HistogramObserver
 
+from q8ta_wgpu.frontend.pt2e import HistogramObserver
 from q8ta_wgpu.ir.graph import Array
 
 _CANDIDATES = 64

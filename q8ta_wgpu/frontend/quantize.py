@@ -18,13 +18,10 @@ from q8ta_wgpu.frontend.constants import fold
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import import_decomposed, is_plain
 from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms
+from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.progress import bar
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torchao's own, on import
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-    from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
 
 
 def quantize(
@@ -49,6 +46,8 @@ def quantize(
         progress: show a progress bar over the calibration items, on stderr if that is a terminal.
         unsupported: what becomes of operators that `compile` would refuse: 'error', or 'torch', which leaves them as
             they are for `compile(..., unsupported="torch")`. Inputs may then be of any dtype.
+
+    Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant.
 
     Raises:
         InputError: the module is in training mode, not in float32, holds NaN or infinities or cannot run on the
@@ -79,9 +78,13 @@ def quantize(
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         given.check_ranges(prepared)
         hide_norms(prepared)
+        lost = given.lost_values(prepared)
         converted = convert_pt2e(prepared)
         shapes = _batch_shapes(converted, traced) if dynamic_batch else None
-        return torch.export.export(converted, traced, dynamic_shapes=shapes)
+        quantized = torch.export.export(converted, traced, dynamic_shapes=shapes)
+    if lost:
+        warnings.warn(lost, stacklevel=2)
+    return quantized
 
 
 def batched(example: given.Tensors) -> given.Tensors:

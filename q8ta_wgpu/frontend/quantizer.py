@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,31 +9,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-# Both warn on import about their own internals.
-logging.getLogger("torchao").setLevel(logging.ERROR)
-logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torchao.quantization.pt2e import (
-        FakeQuantize,
-        FusedMovingAvgObsFakeQuantize,
-        MinMaxObserver,
-        MovingAverageMinMaxObserver,
-        MovingAveragePerChannelMinMaxObserver,
-        PerChannelMinMaxObserver,
-    )
-    from torchao.quantization.pt2e.quantizer import (
-        FixedQParamsQuantizationSpec,
-        QuantizationAnnotation,
-        QuantizationSpec,
-        SharedQuantizationSpec,
-    )
-    from torchao.quantization.pt2e.quantizer import Quantizer as TorchaoQuantizer
-
-from q8ta_wgpu.errors import InputError  # noqa: E402
-from q8ta_wgpu.frontend.attention import expand_attention, join_masks, masks  # noqa: E402
-from q8ta_wgpu.frontend.identities import remove_identities  # noqa: E402
-from q8ta_wgpu.frontend.nodes import (  # noqa: E402
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.attention import expand_attention, join_masks, masks
+from q8ta_wgpu.frontend.identities import remove_identities
+from q8ta_wgpu.frontend.nodes import (
     adds,
     clamps,
     folds_into,
@@ -53,10 +30,23 @@ from q8ta_wgpu.frontend.nodes import (  # noqa: E402
     scales,
     takes_result,
 )
-from q8ta_wgpu.frontend.observer import RangeObserver  # noqa: E402
-from q8ta_wgpu.frontend.residual import widen  # noqa: E402
-from q8ta_wgpu.ir.graph import QParams  # noqa: E402
-from q8ta_wgpu.ir.int8 import (  # noqa: E402
+from q8ta_wgpu.frontend.observer import RangeObserver
+from q8ta_wgpu.frontend.pt2e import (
+    FakeQuantize,
+    FixedQParamsQuantizationSpec,
+    FusedMovingAvgObsFakeQuantize,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    PerChannelMinMaxObserver,
+    QuantizationAnnotation,
+    QuantizationSpec,
+    SharedQuantizationSpec,
+)
+from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.residual import widen
+from q8ta_wgpu.ir.graph import QParams
+from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
     Monotonic,
@@ -66,7 +56,7 @@ from q8ta_wgpu.ir.int8 import (  # noqa: E402
     Rowwise,
     WeightedSum,
 )
-from q8ta_wgpu.kernels import ATEN  # noqa: E402
+from q8ta_wgpu.kernels import ATEN
 
 _EPS = 2.0**-20
 """Smallest activation scale; torchao's default of 2^-12 is coarse for small activations."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec
 
 from q8ta_wgpu.frontend.nodes import is_constant, is_float, is_weighted, kind
+from q8ta_wgpu.frontend.pt2e import QuantizationAnnotation, QuantizationSpec
 from q8ta_wgpu.ir.int8 import Moves
 
 ANNOTATION = "quantization_annotation"

@@ -31,6 +31,8 @@ MAX_TEXT = 1 << 25
 
 MAX_MESSAGE = 600
 
+_WAY_OUT = "If it was one, it is cut short or damaged: copy it again, or write it again by model.save(path)"
+
 _HEAD = re.compile(r'\{"sha256":"([0-9a-f]{64})",("version":([0-9]{1,40}),)')
 
 
@@ -82,7 +84,9 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
     text, constants = _container(Path(path))
     head = _HEAD.match(text)
     if head is None:
-        raise ModelFileError(f"{path} was damaged or altered: its model does not start with a checksum and a version")
+        raise ModelFileError(
+            f"{path} was damaged or altered: its model does not start with a checksum and a version. {_WAY_OUT}"
+        )
     if int(head[3]) != VERSION:
         raise ModelFileError(
             f"{path} has format version {head[3]}, this library reads version {VERSION}: "
@@ -90,7 +94,7 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
         )
     body = "{" + text[head.start(2) :]
     if head[1] != _digest(body, constants):
-        raise ModelFileError(f"{path} was damaged or altered: its contents do not match its checksum")
+        raise ModelFileError(f"{path} was damaged or altered: its contents do not match its checksum. {_WAY_OUT}")
     try:
         return decode(body, constants)
     except (GraphError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -116,7 +120,9 @@ def _container(path: Path) -> tuple[str, dict[str, Array]]:
                 )
             return text, {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
-        raise ModelFileError(f"{path} is not a readable .q8ta (safetensors) file: {_short(error)}") from error
+        raise ModelFileError(
+            f"{path} is not a readable .q8ta (safetensors) file: {_short(error)}. {_WAY_OUT}"
+        ) from error
 
 
 def _short(error: BaseException) -> str:

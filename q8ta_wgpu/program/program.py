@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from q8ta_wgpu.errors import counted
+
 BufferRef = tuple[Literal["slot", "constant"], int]
 """A buffer: a reusable slot or a constant, by index."""
 
@@ -85,8 +87,9 @@ class Program:
 
     def __str__(self) -> str:
         constants = sum(c.nbytes for c in self.constants)
+        dispatches = counted(len(self.dispatches), "dispatch", "dispatches")
         lines = [
-            f"{len(self.dispatches)} dispatches, {len(self.shaders)} shaders, {len(self.slots)} slots of "
+            f"{dispatches}, {counted(len(self.shaders), 'shader')}, {counted(len(self.slots), 'slot')} of "
             f"{self.activation_bytes / 2**20:.2f} MiB, constants {constants / 2**20:.2f} MiB"
         ]
         rows = [

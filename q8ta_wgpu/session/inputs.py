@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError, shown
+from q8ta_wgpu.errors import InputError, counted, shown
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, Array, Graph
 from q8ta_wgpu.ir.layout import Layout, pack, unpack
 from q8ta_wgpu.program.program import Port
@@ -52,7 +52,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What was given for every input of a graph, in order. Raises InputError where one is missing or too many."""
     names = graph.inputs
-    takes = f"the model takes {len(names)} inputs ({', '.join(names)})"
+    takes = f"the model takes {counted(len(names), 'input')} ({', '.join(names)})"
     if len(args) > len(names):
         raise InputError(f"{takes}, found {len(args)}")
     given: dict[str, Any] = dict(zip(names, args, strict=False))

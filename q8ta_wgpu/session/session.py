@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, InputError, shown
+from q8ta_wgpu.errors import DeviceError, InputError, counted, shown
 from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, MATRIX_WORK, Target
@@ -251,7 +251,7 @@ class Session:
                 raise InputError("the reference has no device: buffers and textures need a session on an adapter")
             wanted = len(self.program.outputs)
             if outputs is not None and len(outputs) != wanted:
-                raise InputError(f"the model has {wanted} outputs, found {len(outputs)} to write them to")
+                raise InputError(f"the model has {counted(wanted, 'output')}, found {len(outputs)} to write them to")
             return Binding(self._executor, list(given.values()), list(outputs) if outputs else [None] * wanted)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError, shown
+from q8ta_wgpu.errors import InputError, counted, shown
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Shape
 from q8ta_wgpu.ir.target import BASELINE
@@ -58,8 +58,8 @@ class TiledSession:
         found = [model.graph.types[name].shape for name in (*names, *outputs)]
         if (len(names), len(outputs), [len(s) for s in found]) != (1, 1, [4, 4]):
             raise InputError(
-                f"tiling takes a model of one 4-D input and one 4-D output, found {len(names)} inputs and "
-                f"{len(outputs)} outputs of shapes {', '.join(map(str, found))}"
+                f"tiling takes a model of one 4-D input and one 4-D output, found {counted(len(names), 'input')} and "
+                f"{counted(len(outputs), 'output')} of shapes {', '.join(map(str, found))}"
             )
         if max_bytes is not None and not (isinstance(max_bytes, int) and max_bytes > 0):
             raise InputError(f"max_bytes must be an integer of at least 1, found {shown(max_bytes)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.errors import DeviceError, counted
 from q8ta_wgpu.program.program import Dispatch, Program
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Timing:
         medians, dispatches = self.medians, self.program.dispatches
         whole = max(float(medians.sum()), 1e-9)
         times = f"{self.run_ms:.3f} ms GPU time a run, {self.total_ms:.3f} ms one by one"
-        lines = [f"{self.device}: {times}, {len(dispatches)} dispatches"]
+        lines = [f"{self.device}: {times}, {counted(len(dispatches), 'dispatch', 'dispatches')}"]
         measured = [
             f"{name} {rate:.1f} {unit}"
             for name, rate, unit in (

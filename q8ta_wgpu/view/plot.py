@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError, counted
 from q8ta_wgpu.program.program import Dispatch
 from q8ta_wgpu.session.timing import Timing
 
@@ -37,7 +37,8 @@ def plot(timing: Timing, path: Path) -> None:
         raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
     figure = Figure(figsize=(14, 8), layout="constrained")
     parts = figure.subplot_mosaic([["bars", "roof"], ["bars", "moves"]], width_ratios=[1.1, 1])
-    figure.suptitle(f"{timing.device}: {timing.run_ms:.3f} ms a run, {len(timing.program.dispatches)} dispatches")
+    count = counted(len(timing.program.dispatches), "dispatch", "dispatches")
+    figure.suptitle(f"{timing.device}: {timing.run_ms:.3f} ms a run, {count}")
     timed = list(zip(timing.program.dispatches, np.maximum(timing.medians, 1e-3).tolist(), strict=True))
     _bars(parts["bars"], timed)
     _roofline(parts["roof"], [(d, us) for d, us in timed if d.macs], timing)
