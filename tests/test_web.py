@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -390,6 +392,18 @@ def test_what_is_exported(folder: Path) -> None:
         )
         assert program["weights"]["bytes"] == (folder / "small" / f"{name}.bin").stat().st_size
         assert program["limits"]["maxStorageBuffersPerShaderStage"] <= BASELINE.storage_buffers
+
+
+def test_no_package_of_a_gpu_is_needed(folder: Path, tmp_path: Path) -> None:
+    """As in Pyodide, where wgpu has no wheel."""
+    code = f"""
+        import sys
+        sys.modules["wgpu"] = sys.modules["wgpudawn"] = None
+        from tests.small import small_model
+        small_model().export_web({str(tmp_path)!r})
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
+    assert (tmp_path / "net.json").read_bytes() == (folder / "small" / "net.json").read_bytes()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.resources
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -96,6 +97,8 @@ def _described(url: str, data: bytes) -> dict[str, Any]:
 
 def _compiled(shaders: Sequence[str]) -> None:
     """Has Tint, the compiler of Chromium, compile every shader where wgpudawn is installed."""
+    if importlib.util.find_spec("wgpudawn") is None:  # exporting needs no package of a GPU
+        return
     from q8ta_wgpu.runtime import tint
 
     for text in shaders:
