@@ -24,7 +24,6 @@ import q8ta_wgpu as q8
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
 
@@ -263,7 +262,7 @@ def part_zoo(options: Options) -> None:
     """Runs the networks that have no row yet, or those named, and writes the table."""
     RESULTS.parent.mkdir(exist_ok=True)
     wanted = list(options.names) or [name for name in names() if name not in read(RESULTS)]
-    for name in through(wanted, "zoo"):
+    for name in wanted:
         start = time.perf_counter()
         row = _in_a_process(name, options.adapter)
         row["seconds"] = round(time.perf_counter() - start, 1)

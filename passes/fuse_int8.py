@@ -16,10 +16,12 @@ from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
     Int8Form,
+    Joined,
     Normalization,
     Product,
     QuantizedCall,
     Rowwise,
+    Sloped,
     Weight,
     WeightedSum,
 )
@@ -31,49 +33,87 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 @dataclass(frozen=True)
 class Tail:
     """What follows an operator: the value that is quantized, clamps and a factor on the way, and what joins before
-    rounding."""
+    rounding: a batch norm, an addend, an activation, or of elementwise operators further ones."""
 
     value: str
     clamps: tuple[tuple[float, float], ...] = ()
+    norm: Node | None = None
     residual: str | None = None
     activation: Node | None = None
+    functions: tuple[Node, ...] = ()
     factor: float = 1.0
 
 
 def _tail(rewriter: Rewriter, node: Node) -> Tail:
-    """Follows single readers: for weighted sums one residual add or one activation, for products of activations a
-    positive factor, then clamps."""
-    value, types = node.output, rewriter.graph.types
-    if isinstance(OPS[node.op].int8, Product):
-        scaled = rewriter.only_reader(value)
+    """Follows single readers: for sums what their kinds say joins them, for products of activations a positive factor,
+    for elementwise operators others, then clamps."""
+    kind = OPS[node.op].int8
+    if isinstance(kind, Product):
+        scaled = rewriter.only_reader(node.output)
         if scaled is not None and _is_factor(scaled):
-            return replace(_clamped(rewriter, scaled.output), factor=scaled.attrs["factor"])
-    reader = rewriter.only_reader(value) if isinstance(OPS[node.op].int8, WeightedSum) else None
-    if reader is None:
-        return _clamped(rewriter, value)
-    kind, joined = OPS[reader.op].int8, None
-    if isinstance(kind, Elementwise) and not kind.clamp:
-        joined = replace(_clamped(rewriter, reader.output), activation=reader)
-    elif reader.op == "add" and reader.attrs["alpha"] == 1:
-        other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
-        addend = _int8_behind(rewriter, other)
-        if addend is not None and types[value].shape == types[reader.output].shape == types[other].shape:
-            joined = replace(_clamped(rewriter, reader.output), residual=addend)
-    if joined is not None and any(reader.op == "quantize" for reader in rewriter.readers(joined.value)):
+            return replace(_clamped(rewriter, Tail(scaled.output)), factor=scaled.attrs["factor"])
+    tail = Tail(node.output)
+    if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
+        for what in kind.joined:
+            reader = rewriter.only_reader(tail.value)
+            tail = (reader and _joined(rewriter, node, tail, reader, what)) or tail
+    elif isinstance(kind, Elementwise):
+        tail = replace(tail, functions=tuple(_functions(rewriter, node)))
+        tail = replace(tail, value=tail.functions[-1].output if tail.functions else node.output)
+    joined = _clamped(rewriter, tail)
+    if any(reader.op == "quantize" for reader in rewriter.readers(joined.value)):
         return joined
-    return _clamped(rewriter, value)
+    return _clamped(rewriter, Tail(node.output))
 
 
-def _clamped(rewriter: Rewriter, value: str) -> Tail:
-    """The tail from `value` on, through clamps that are each the only reader."""
+def _joined(rewriter: Rewriter, node: Node, tail: Tail, reader: Node, what: Joined) -> Tail | None:
+    """The tail with its reader, where that is what joins `node` next."""
+    graph, kind, value = rewriter.graph, OPS[reader.op].int8, tail.value
+    longer = replace(tail, value=reader.output)
+    match what:
+        case "norm" if isinstance(kind, Normalization) and all(name in graph.constants for name in reader.inputs[1:]):
+            return replace(longer, norm=reader)
+        case "addend" if reader.op == "add" and reader.attrs["alpha"] == 1:
+            other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
+            addend = _int8_behind(rewriter, other)
+            same = graph.types[value].shape == graph.types[reader.output].shape == graph.types[other].shape
+            return replace(longer, residual=addend) if addend is not None and same else None
+        case "activation" if isinstance(kind, Elementwise) and not kind.clamp:
+            return replace(longer, activation=reader)
+        case "activation" if isinstance(kind, Sloped) and reader.inputs[1] in graph.constants:
+            by_channel = node.op != "linear" or len(graph.types[value].shape) == 2
+            return replace(longer, activation=reader) if by_channel else None
+    return None
+
+
+def _functions(rewriter: Rewriter, node: Node) -> list[Node]:
+    """The elementwise operators behind one, each the only reader, without clamps at the end."""
+    found: list[Node] = []
+    while (reader := rewriter.only_reader((found or [node])[-1].output)) is not None:
+        if not isinstance(OPS[reader.op].int8, Elementwise):
+            break
+        found.append(reader)
+    while found and _is_clamp(found[-1]):
+        found.pop()
+    return found
+
+
+def _is_clamp(node: Node) -> bool:
+    kind = OPS[node.op].int8
+    return isinstance(kind, Elementwise) and kind.clamp is not None
+
+
+def _clamped(rewriter: Rewriter, tail: Tail) -> Tail:
+    """The tail with the clamps behind it that are each the only reader."""
     clamps: list[tuple[float, float]] = []
+    value = tail.value
     while (reader := rewriter.only_reader(value)) is not None:
         kind = OPS[reader.op].int8
         if not isinstance(kind, Elementwise) or not kind.clamp:
             break
         clamps.append(kind.clamp(reader.attrs))
         value = reader.output
-    return Tail(value, tuple(clamps))
+    return replace(tail, value=value, clamps=tuple(clamps))
 
 
 def _int8_behind(rewriter: Rewriter, name: str) -> str | None:
@@ -87,7 +127,7 @@ def fuse_int8(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
-        if not isinstance(kind, WeightedSum | Normalization | Rowwise | Arithmetic | Product | Elementwise):
+        if not isinstance(kind, WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise):
             continue
         tail = _tail(rewriter, node)
         readers = rewriter.readers(tail.value)
@@ -260,15 +300,35 @@ def _quantized_call(
     if out is not None and tail.factor != 1.0:  # rounding factor * x at a scale is rounding x at the scale / factor
         out = replace(out, scale=out.scale / tail.factor)
     residual = graph.types[tail.residual].q if tail.residual else None
-    activation = _function(tail.activation) if tail.activation else None
+    slopes = activation = None
+    if tail.activation and isinstance(OPS[tail.activation.op].int8, Sloped):
+        slopes = graph.constants[tail.activation.inputs[1]]
+    elif tail.activation or tail.functions:
+        activation = _function((tail.activation,) if tail.activation else tail.functions)
     inputs = tuple(graph.types[name] for name in node.inputs)
-    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, activation, mask)
+    affine = _affine(graph, tail.norm) if tail.norm else None
+    return QuantizedCall(
+        node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes, mask
+    )
 
 
-def _function(node: Node) -> Callable[[Array], Array]:
-    kind = OPS[node.op].int8
-    assert isinstance(kind, Elementwise)
-    return lambda x: kind.function(x, node.attrs)
+def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:
+    kind = OPS[norm.op].int8
+    assert isinstance(kind, Normalization)
+    return kind.affine([graph.constants[name] for name in norm.inputs[1:]], norm.attrs)
+
+
+def _function(nodes: Sequence[Node]) -> Callable[[Array], Array]:
+    """One function after the other."""
+
+    def function(x: Array) -> Array:
+        for node in nodes:
+            kind = OPS[node.op].int8
+            assert isinstance(kind, Elementwise)
+            x = kind.function(x, node.attrs)
+        return x
+
+    return function
 
 
 def _constant(rewriter: Rewriter, name: str) -> Weight | Array | None:
@@ -296,7 +356,9 @@ def _int8_form(op: Op, call: QuantizedCall) -> Int8Form | str:
             if call.q[0] is None or call.out is None:
                 return NOT_QUANTIZED
             values = function(arithmetic.levels(call.q[0]), call.attrs)
+            if call.activation:
+                values = call.activation(values)
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
-        case WeightedSum(lower) | Normalization(lower) | Rowwise(lower) | Arithmetic(lower) | Product(lower):
-            return lower(call)
+        case WeightedSum() | Normalization() | Sloped() | Rowwise() | Arithmetic() | Product():
+            return op.int8.lower(call)
     return NOT_QUANTIZED

@@ -8,8 +8,9 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Elementwise, Moves
+from q8ta_wgpu.ir.int8 import Elementwise, Moves, Sloped, WeightedSum
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.move.view import flexible
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -72,11 +73,12 @@ def sink_dequantize(graph: Graph) -> None:
 def sink_moves(graph: Graph) -> None:
     """unary(move(x)) becomes move(unary(x)): a view between a linear and its activation must not part them.
 
-    Only where nothing else reads the moved value and x is computed in float.
+    Only where nothing else reads the moved value and x is computed in float. So does an addend, quantized, of a
+    weighted sum that was viewed, as Conv1d's is, and the slopes of a prelu where the view keeps the channels.
     """
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        unary: Node | None = node
+        unary: Node | None = _added(rewriter, node) if node.op == "add" else node
         while unary is not None:
             unary = _swapped(rewriter, unary)
     rewriter.commit()
@@ -84,16 +86,45 @@ def sink_moves(graph: Graph) -> None:
 
 def _swapped(rewriter: Rewriter, unary: Node) -> Node | None:
     """Swaps an elementwise operator with the move before it; returns the operator, now first, if they swapped."""
-    move = rewriter.only_producer(unary.inputs[0]) if isinstance(OPS[unary.op].int8, Elementwise) else None
+    kind, types = OPS[unary.op].int8, rewriter.graph.types
+    move = rewriter.only_producer(unary.inputs[0]) if isinstance(kind, Elementwise | Sloped) else None
     if move is None or OPS[move.op].int8 != Moves() or len(move.inputs) != 1:
         return None
     source = rewriter.producer(move.inputs[0])
     if source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
         return None
-    to = rewriter.graph.types[move.inputs[0]]
-    activated = rewriter.insert(unary, unary.op, move.inputs, unary.attrs, to, f"{unary.output}.unmoved")
+    to = types[move.inputs[0]]
+    if isinstance(kind, Sloped) and (move.op != "view" or to.shape[:2] != types[move.output].shape[:2]):
+        return None
+    inputs = (*move.inputs, *unary.inputs[1:])
+    activated = rewriter.insert(unary, unary.op, inputs, unary.attrs, to, f"{unary.output}.unmoved")
     rewriter.replace(unary, replace(move, inputs=(activated,)))
     return rewriter.producer(activated)
+
+
+def _added(rewriter: Rewriter, add: Node) -> Node | None:
+    """Views the addend of a viewed weighted sum as the sum is, and the result as the sum was; None where there is
+    none."""
+    types = rewriter.graph.types
+    for position in (1, 0):
+        view, other = rewriter.only_producer(add.inputs[position]), add.inputs[1 - position]
+        source = rewriter.producer(view.inputs[0]) if view is not None and view.op == "view" else None
+        int8 = rewriter.producer(other)
+        if source is None or not isinstance(OPS[source.op].int8, WeightedSum) or int8 is None:
+            continue
+        same = types[add.output].shape == types[add.inputs[position]].shape == types[other].shape
+        if view is None or int8.op != "dequantize" or not same:
+            continue
+        to, stored = types[source.output], types[int8.inputs[0]]
+        attrs = {"shape": flexible(stored.shape, to.shape)}
+        viewed = rewriter.insert(
+            add, "view", int8.inputs, attrs, replace(stored, shape=to.shape), f"{add.output}.addend"
+        )
+        real = rewriter.insert(add, "dequantize", (viewed,), {}, to, f"{viewed}.real")
+        operands = (source.output, real) if position == 0 else (real, source.output)
+        summed = rewriter.insert(add, "add", operands, add.attrs, to, f"{add.output}.unmoved")
+        rewriter.replace(add, replace(view, inputs=(summed,)))
+    return None
 
 
 def hoist_quantize(graph: Graph) -> None:

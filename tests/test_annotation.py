@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from tests.harness import stages_of
+from tests.test_norms import norm
 from tests.test_upstream_defects import Plain, conv, data
 
 
@@ -47,3 +50,47 @@ def test_a_head_is_not_rounded() -> None:
     """Nor is what goes into a float operator alone."""
     module = Plain(lambda s, x: (s.a(x), F.relu(s.b(x))), a=conv(3, 4), b=conv(3, 4))
     assert stored(module, 1, 3, 5, 5) == ["q8ta_conv2d scale", "q8ta_conv2d requantize dequantize"]
+
+
+def slopes(channels: int) -> nn.PReLU:
+    """A slope for each channel, positive and negative."""
+    module = nn.PReLU(channels)
+    module.weight = nn.Parameter(torch.linspace(-0.3, 0.6, channels))
+    return module
+
+
+def test_chains_of_elementwise_operators_are_rounded_once() -> None:
+    """Behind a sum or by themselves, between what is stored."""
+
+    def forward(s: Any, x: torch.Tensor) -> object:
+        y = s.first(s.a(x) + x)  # an addend, then slopes
+        y = F.hardswish(y + y * torch.sigmoid(s.b(y.mean((2, 3), keepdim=True))))
+        y = s.second(s.norm(torch.cat([x, x], 1) + torch.cat([y, y], 1)))
+        y = s.third(s.other(F.max_pool2d(y, 2)))
+        return s.c(y * (F.relu6(y + 3) / 6))
+
+    module = Plain(
+        forward, a=conv(4, 4), b=conv(4, 4), c=conv(8, 3), norm=norm(8), other=norm(8, seed=2),
+        first=slopes(4), second=slopes(8), third=slopes(8),
+    )  # fmt: skip
+    found = [node for node in stored(module, 2, 4, 6, 6) if node not in ("cat", "max_pool2d", "q8ta_mean")]
+    assert found == [
+        "q8ta_conv2d residual slopes requantize",
+        "q8ta_conv2d curve requantize",
+        "q8ta_mul_chain residual curve requantize",
+        "q8ta_add_chain slopes requantize",
+        "q8ta_batch_norm slopes requantize",
+        "q8ta_table",
+        "q8ta_mul",
+        "q8ta_conv2d scale",
+    ]
+
+
+def test_views_between_a_sum_and_what_joins_it() -> None:
+    """Of a Conv1d, which is a Conv2d of images one row high; linear's slopes are of its outputs, not of tokens."""
+    forms = nn.Conv1d(4, 4, 3, padding=1), nn.Conv1d(4, 4, 1), slopes(4)
+    rows = Plain(lambda s, x: s.b(s.p(s.a(x) + x)), a=forms[0], b=forms[1], p=forms[2])
+    assert "q8ta_conv2d residual slopes requantize" in stored(rows, 2, 4, 9)
+    tokens = Plain(lambda s, x: s.b(s.p(s.a(x))), a=nn.Linear(8, 4), b=nn.Linear(4, 3), p=slopes(4))
+    assert stored(tokens, 5, 4, 8)[:2] == ["q8ta_linear requantize", "q8ta_batch_norm slopes requantize"]
+    assert stored(tokens, 5, 8)[0] == "q8ta_linear slopes requantize"

@@ -27,9 +27,10 @@ ROOMS: dict[str, set[str]] = {
     "kernels.lib": IR,
     "kernels.epilogue": IR | {"kernels.lib"},
     "kernels.product": IR | {"kernels.lib", "kernels.epilogue"},
-    **dict.fromkeys(("kernels.move", "kernels.elementwise", "kernels.border"), IR | {"kernels.lib"}),
+    **dict.fromkeys(("kernels.move", "kernels.border"), IR | {"kernels.lib"}),
+    "kernels.elementwise": IR | {"kernels.lib", "kernels.epilogue"},
     "kernels.pool": IR | {"kernels.lib"},
-    "kernels.norm": IR | {"kernels.lib", "kernels.epilogue"},
+    "kernels.norm": IR | {"kernels.lib", "kernels.epilogue", "kernels.elementwise"},
     "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
     **dict.fromkeys(
         ("kernels.conv2d", "kernels.linear", "kernels.transposed"),

@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests import harness, oracle
+from tests import harness, oracle, test_chains
 from tests.harness import Setting
 
 ULP = 2.0**-23
@@ -138,7 +138,8 @@ def test_dequantize() -> None:
 
 def test_every_operator_meets_torch() -> None:
     """A new operator has a row in `oracle.TORCH`, is what a float operator with a row becomes, or is in `WITHOUT`."""
-    made = {node.op for graph, _, _ in harness.graphs() for node in graph.nodes}
+    found = (*(graph for graph, _, _ in harness.graphs()), *test_chains.graphs())
+    made = {node.op for graph in found for node in graph.nodes}
     compared = {op.name for op in ONE_BY_ONE} | {name for name in made if name.startswith(("q8ta_", "q16ta_"))}
     assert set(OPS) - compared - set(oracle.BORDER) - set(WITHOUT) == set()
     assert (set(oracle.TORCH) | set(oracle.BORDER) | set(WITHOUT)) <= set(OPS), "rows of operators that are gone"

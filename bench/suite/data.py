@@ -45,6 +45,31 @@ def digits(held_out: bool) -> Set:
     return images[part], labels[part]
 
 
+@functools.cache
+def _luma(name: str) -> NDArray[np.uint8]:
+    return np.asarray(photos.luma(photos.load(name)))
+
+
+def scenes(held_out: bool, count: int, seed: int) -> Set:
+    """Pictures (n, 1, 32, 32) of three digits on a photograph, and the class of every pixel, 10 for the photograph."""
+    rng = np.random.default_rng(seed)
+    images, labels = digits(held_out)
+    names = photos.HELD_OUT if held_out else photos.TRAINING
+    x = np.empty((count, 1, 32, 32), np.float32)
+    y = np.full((count, 32, 32), 10, np.int64)
+    for i in range(count):
+        photo = _luma(names[rng.integers(len(names))])
+        top, left = (int(rng.integers(size - 32)) for size in photo.shape)
+        x[i, 0] = photo[top : top + 32, left : left + 32] / 512
+        for corner in rng.permutation(4)[:3]:
+            which = rng.integers(len(images))
+            digit = np.kron(images[which, 0], np.ones((2, 2), np.float32))
+            at = np.s_[16 * (corner // 2) : 16 * (corner // 2) + 16, 16 * (corner % 2) : 16 * (corner % 2) + 16]
+            x[i, 0][at] = np.maximum(x[i, 0][at], digit)
+            y[i][at][digit > 0.4] = labels[which]
+    return x, y
+
+
 def photographs(held_out: bool, count: int, side: int, seed: int) -> tuple[Array, Array]:
     """Crops (n, 1, side, side) shrunk by three, and (n, 1, 3·side, 3·side) as they were, in 0..1."""
     rng = np.random.default_rng(seed)

@@ -44,6 +44,48 @@ def depthwise() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10))
 
 
+class Pyramid(nn.Module):
+    """Dilated convolutions side by side, joined by cat, added to what they read, then batch norm and slopes by channel
+    (the block of ESPNet, Mehta et al. 2018)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        quarter = channels // 4
+        self.reduce = nn.Conv2d(channels, quarter, 1, bias=False)
+        dilations = (1, 2, 3, 4)
+        self.spread = nn.ModuleList(nn.Conv2d(quarter, quarter, 3, 1, d, d, bias=False) for d in dilations)
+        self.norm, self.act = nn.BatchNorm2d(channels), nn.PReLU(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, h, w) → the same."""
+        reduced = self.reduce(x)
+        y: Tensor = self.act(self.norm(torch.cat([part(reduced) for part in self.spread], 1) + x))
+        return y
+
+
+class Segmentation(nn.Module):
+    """Scenes (n, 1, 32, 32) → scores of 11 classes for each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(convolution(1, 16, 5), nn.PReLU(16))
+        self.down = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.PReLU(32))
+        self.lower = nn.Sequential(nn.Conv2d(32, 48, 3, 2, 1, bias=False), nn.BatchNorm2d(48), nn.PReLU(48))
+        self.body = nn.Sequential(Pyramid(48), Pyramid(48), Pyramid(48))
+        self.up = nn.ConvTranspose2d(48, 32, 2, 2, bias=False)
+        self.joined = nn.Sequential(nn.BatchNorm2d(64), nn.PReLU(64), convolution(64, 32), nn.PReLU(32))
+        self.last = nn.ConvTranspose2d(32, 16, 2, 2, bias=False)
+        self.head = nn.Sequential(nn.BatchNorm2d(32), nn.PReLU(32), nn.Conv2d(32, 11, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 1, 32, 32) → (n, 11, 32, 32)."""
+        fine = self.stem(x)
+        half = self.down(fine)
+        y = self.joined(torch.cat([self.up(self.body(self.lower(half))), half], 1))
+        scores: Tensor = self.head(torch.cat([self.last(y), fine], 1))
+        return scores
+
+
 def superresolution() -> nn.Module:
     """Photographs, enlarged three times (Shi et al. 2016)."""
     layers = (nn.Conv2d(1, 32, 5, padding=2), nn.Tanh(), nn.Conv2d(32, 24, 3, padding=1), nn.Tanh())

@@ -21,6 +21,13 @@ def accuracy(scores: data.Array, truth: data.Array) -> float:
     return 100 * float((scores.argmax(1) == truth).mean())
 
 
+def iou(scores: data.Array, truth: data.Array) -> float:
+    """Intersection over union, the mean over all classes, in percent."""
+    found = scores.argmax(1)
+    each = [((found == c) & (truth == c)).sum() / max(1, ((found == c) | (truth == c)).sum()) for c in range(11)]
+    return 100 * float(np.mean(each))
+
+
 def psnr(picture: data.Array, truth: data.Array) -> float:
     """dB, borders left out."""
     inner = np.s_[..., 3:-3, 3:-3]
@@ -66,6 +73,11 @@ def _classes(scores: Tensor, truth: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores, truth.long(), label_smoothing=0.05)
 
 
+def _scenes(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
+    x, y = data.scenes(held_out, count, seed)
+    return x, y.astype(np.float32)
+
+
 def _lines(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
     x, y = data.lines(held_out, count, seed)
     return x, y.astype(np.float32)
@@ -80,6 +92,7 @@ TASKS = {
     "depthwise": _of_digits(networks.depthwise),
     "sequence": _of_digits(networks.sequence),
     "vision": _of_digits(networks.vision),
+    "segmentation": Task(networks.Segmentation, _scenes, 100, iou, "% IoU", _classes, 1.0),
     "superresolution": Task(
         networks.superresolution, _photographs, 24, psnr, "dB", nn.functional.mse_loss, 0.3, steps=3000
     ),

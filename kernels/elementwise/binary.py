@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, RANGE, WIDE_RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.elementwise import chain
 
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
@@ -62,6 +63,8 @@ def _lower_sum(call: QuantizedCall) -> Int8Form | str:
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
+    if call.joined:
+        return _lower_sum_chain(a, b, call)
     if INT16X4 in (a.dtype, b.dtype, call.out.dtype):
         return _lower_int16_sum(a, b, call.out, call)
     found = add_multipliers(a.scale, call.attrs["alpha"] * b.scale, call.out.scale)
@@ -77,6 +80,18 @@ def _lower_sum(call: QuantizedCall) -> Int8Form | str:
     return Int8Form("q8ta_add", (0, 1), attrs)
 
 
+def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form | str:
+    """Multipliers as for a result whose scale is the larger operand's, which no value of the sum depends on."""
+    scales = a.scale, call.attrs["alpha"] * b.scale
+    unit = max(map(abs, scales))
+    found = add_multipliers(*scales, unit)
+    if found is None:
+        return f"its scales {a.scale:.3g} and {b.scale:.3g} are too far apart for int32"
+    attrs = {"a_multiplier": found[0], "b_multiplier": found[1]}
+    reached = a.span * a.scale + b.span * abs(scales[1])
+    return chain.lower(call, "q8ta_add_chain", unit / 2.0 ** found[2], reached, (0, 1), attrs)
+
+
 def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) -> Int8Form | str:
     unit = 2.0 ** arithmetic.fraction(y.dtype) / y.scale
     factors = float(np.float32(a.scale * unit)), float(np.float32(call.attrs["alpha"] * b.scale * unit))
@@ -90,6 +105,9 @@ def _lower_mul(call: QuantizedCall) -> Int8Form | str:
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
+    if call.joined:
+        scale = a.scale * b.scale
+        return chain.lower(call, "q8ta_mul_chain", scale, scale * a.span * b.span, (0, 1), {})
     multiplier = np.float32(a.scale * b.scale / call.out.scale)
     if not np.isfinite(multiplier):
         return "the ratio of its scales is not a finite float32"
@@ -234,7 +252,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
             for mark in ("", "_")
             for overload in ("Tensor", "Scalar")
         },
-        int8=Arithmetic(int8),
+        int8=Arithmetic(int8, ("norm", "activation") if summed else ("norm", "addend", "activation")),
         reads=reads_same_place,
         cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
         tolerance=1e-6,

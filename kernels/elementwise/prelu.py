@@ -1,17 +1,20 @@
-"""prelu: one slope is a leaky_relu, and so a table in int8; a slope per channel runs in float32."""
+"""prelu: one slope is a leaky_relu, and so a table in int8; slopes by channel are a stage of a chain or a sum."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Sloped
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.elementwise import chain
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -25,6 +28,15 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, slope = arrays
     per_channel = slope.reshape(-1, *(1 for _ in x.shape[2:]))
     return np.where(x >= 0, x, x * per_channel).astype(np.float32)
+
+
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    """A chain of nothing but slopes."""
+    x, slopes = call.q[0], call.constants.get(1)
+    if x is None or call.out is None or not isinstance(slopes, np.ndarray):
+        return "it needs a quantized input and result, and slopes that are float constants"
+    sloped = replace(call, slopes=slopes)
+    return chain.lower(sloped, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
 
 
 def _params(call: Call) -> Params:
@@ -50,6 +62,7 @@ OPS = (
         kernels=(Kernel("prelu", ("prelu", "map"), (FLOAT,), FLOAT, params=_params),),
         reads=reads_same_place,
         aten={"aten.prelu.default": _import},
+        int8=Sloped(_lower),
         cases=(
             Case(((2, 5, 3, 7), (5,))),
             Case(((3, 13), (13,))),

@@ -41,12 +41,14 @@ class Curve:
     knots: NDArray[np.int32]
 
 
-def fit(function: Function, out: QParams, lo: int, hi: int, farthest: float = _FARTHEST) -> Curve | None:
+def fit(
+    function: Function, out: QParams, lo: int, hi: int, farthest: float = _FARTHEST, shortest: float = 0.0
+) -> Curve | None:
     """The curve of `function` for a result quantized to `out` and clamped to [lo, hi]; None where it is too steep.
 
     The float64 function is sampled over an interval that is doubled until it holds everything up to the asymptotes, or
     everything that the sum can reach, which `farthest` bounds: where a network's values are tiny, hardswish turns far
-    beyond them.
+    beyond them. No segment is shorter than `shortest`, so that what is added in fractions of one fits.
     """
 
     def steps(x: Array) -> NDArray[np.float64]:
@@ -66,6 +68,8 @@ def fit(function: Function, out: QParams, lo: int, hi: int, farthest: float = _F
     low, high = float(x[first]), float(x[last])
     best: Curve | None = None
     for segments in SEGMENTS:
+        if high - low < shortest * segments:
+            break
         values = steps(np.linspace(low, high, 2 * segments + 1))
         knots = np.rint(values[::2] * 2.0**arithmetic.FRACTION).astype(np.int64)
         if np.abs(np.diff(knots)).max() >= STEEPEST:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,14 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     Requantize,
     Residual,
     Scale,
+    Slopes,
     Stage,
     Table,
     from_plain,
 )
 
 ORDER = re.compile(
-    r"(residual |scaled_residual |curve )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
+    r"(residual |scaled_residual )?(curve |slopes )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
     r"|(scaled_residual )?requantize_int16|scale( pixel_shuffle)?"
 )
 """The stages an epilogue may have, by name. Those that read an operand fill the eight buffers every device binds."""
@@ -79,7 +80,8 @@ class Epilogue:
     @property
     def source(self) -> tuple[str, ...]:
         """What it links: `quad`, and what fills the hooks that it calls. `quad_value` makes four numbers of four
-        accumulators, `unrounded` changes them before they are rounded, `joined` the int8 values, `store_joined` writes.
+        accumulators, `unrounded` adds to them and `bent` changes them before they are rounded, `joined` changes the
+        int8 values, `store_joined` writes.
         """
         hooks = [hook for stage in self.stages for hook in stage.hooks]
         if self.near:
@@ -133,7 +135,10 @@ def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape
     others = iter(types[len(types) - len(epilogue.operands) :])
     for stage in epilogue.stages:
         if stage.operand:
-            stage.check(next(others), sums)
+            operand = next(others)
+            stage.check(operand, sums)
+            if isinstance(stage, Slopes) and operand.shape != types[2].shape:  # what belongs to channels as well
+                raise GraphError(f"slopes are one number for each channel, {types[2].shape}, found {operand.shape}")
     shuffle = epilogue.shuffle
     return shuffle.shape(sums) if shuffle else sums, epilogue.dtype
 
@@ -174,18 +179,25 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
     multiplier, offset, *more = arrays
     value: Array = call.attrs["epilogue"].stages[0].start(acc, multiplier.reshape(shape), offset.reshape(shape))
     for stage, around in _stages(call, more):
+        if isinstance(stage, Slopes):
+            around = replace(around, array=around.values.reshape(shape))
         value = stage.apply(value, around)
     return value
+
+
+def shifted(call: Call, offset: Array) -> Array:
+    """The offset, what a residual's zero point adds to it included."""
+    zeros = (around.operand_zero * s.multiplier for s, around in _stages(call) if isinstance(s, Residual))
+    return (offset.astype(np.int64) - sum(zeros)).astype(np.int32)
 
 
 def pack_offset(call: Call, offset: Array) -> Array:
     """`Kernel.prepack` of the offset: padded to whole quads of channels, what a residual's zero point adds to it
     included, and for near.py with the numbers that it rounds by."""
-    padded = np.pad(offset.astype(np.int64), (0, -len(offset) % 4))
+    padded = np.pad(shifted(call, offset).astype(np.int64), (0, -len(offset) % 4))
     least = most = 0
     for stage, around in _stages(call):
         if isinstance(stage, Residual):
-            padded -= around.operand_zero * stage.multiplier
             least, most = -128 * stage.multiplier, 127 * stage.multiplier
         if isinstance(stage, Requantize) and call.attrs["epilogue"].near:
             lowest, highest = ((end - around.zero) << FRACTION for end in (stage.lo, stage.hi))
@@ -201,6 +213,9 @@ def params(call: Call) -> Params:
         "quads": np.uint32(-(-call.inputs[1].shape[0] // 4)),
         "factor": np.uint32(factor(call.attrs)),
     }
-    for stage, around in _stages(call):
-        fields |= stage.fields(around)
-    return fields
+    return {**fields, **stage_fields(call)}
+
+
+def stage_fields(call: Call) -> Params:
+    """Uniform fields of every stage."""
+    return {name: value for stage, around in _stages(call) for name, value in stage.fields(around).items()}

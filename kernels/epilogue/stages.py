@@ -170,10 +170,22 @@ class ScaledResidual(Stage):
         return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.float32(self.multiplier)}
 
 
+def _read(call: Call, arrays: Sequence[Array | None], stage: type[Stage]) -> Array:
+    """The constant that a stage of a call reads."""
+    reading = [isinstance(s, stage) for s in call.attrs["epilogue"].stages if s.operand]
+    found = arrays[len(arrays) - len(reading) + reading.index(True)]
+    assert found is not None
+    return found
+
+
 def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
-    knots = arrays[5]  # a curve is the first stage, behind the operands of the sum
-    assert knots is not None
-    return curves.valid(knots)
+    return curves.valid(_read(call, arrays, Curve))
+
+
+def _valid_slopes(call: Call, arrays: Sequence[Array | None]) -> str:
+    slopes = _read(call, arrays, Slopes)
+    bad = slopes[~np.isfinite(slopes)]
+    return f"must be finite, found {bad[0]}" if bad.size else ""
 
 
 @dataclass(frozen=True)
@@ -182,7 +194,7 @@ class Curve(Stage):
 
     name = "curve"
     operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
-    hooks = ("unrounded=on_curve",)
+    hooks = ("bent=on_curve",)
 
     def apply(self, value: Array, around: Around) -> Array:
         return curves.evaluate(value, around.values)
@@ -190,6 +202,18 @@ class Curve(Stage):
     def fields(self, around: Around) -> Params:
         assert around.operand is not None
         return {"curve_end": np.int32(((around.operand.numel - 1) << arithmetic.FRACTION) - 1)}
+
+
+@dataclass(frozen=True)
+class Slopes(Stage):
+    """prelu before rounding: what is negative times the slope of its channel, float32."""
+
+    name = "slopes"
+    operand = Operand("slopes", constant=True, valid=_valid_slopes)
+    hooks = ("bent=sloped", "Channel=Sloped", "channel_quad=sloped_quad")
+
+    def apply(self, value: Array, around: Around) -> Array:
+        return np.where(value < 0, arithmetic.scaled_accumulator(value, around.values), value)
 
 
 @dataclass(frozen=True)
@@ -350,6 +374,7 @@ ALL: Mapping[str, type[Stage]] = {
         Residual,
         ScaledResidual,
         Curve,
+        Slopes,
         Requantize,
         RequantizeInt16,
         Add,

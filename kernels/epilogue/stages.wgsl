@@ -1,5 +1,5 @@
 // The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a
-// stage that fills them, `unrounded` and `joined` change nothing and `store_joined` stores a word.
+// stage that fills them, `unrounded`, `bent` and `joined` change nothing and `store_joined` stores a word.
 
 // --- channel_quad: what belongs to four channels ---
 
@@ -11,6 +11,15 @@ fn near_quad(quad: u32) -> Near {
   return Near(multiplier[quad], offset[at], bitcast<vec4<f32>>(offset[at + 1u]), bitcast<vec4<f32>>(offset[at + 2u]),
               bitcast<vec4<f32>>(offset[at + 3u]));
 }
+
+struct Sloped { multiplier: vec4<f32>, offset: vec4<i32>, slope: vec4<f32> }
+
+fn sloped_quad(quad: u32) -> Sloped {
+  return Sloped(multiplier[quad], offset[quad], vec4<f32>(
+    slope_of(quad * 4u), slope_of(quad * 4u + 1u), slope_of(quad * 4u + 2u), slope_of(quad * 4u + 3u)));
+}
+
+fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 1u)]; }
 
 // --- quad_value: a value of four accumulators ---
 
@@ -44,7 +53,7 @@ fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
 }
 
 fn requantized(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
-  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
+  let v = bent(unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
@@ -64,7 +73,7 @@ fn residual_of(m: u32, quad: u32) -> vec4<i32> { return vec4<i32>(0); }
 
 fn addend_of(m: u32, quad: u32) -> vec4<i32> { return vec4<i32>(0); }
 
-// --- unrounded: what changes before it is rounded ---
+// --- unrounded, bent: what is added to it, and what it becomes, before it is rounded ---
 
 fn unrounded(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> { return v; }
 
@@ -78,7 +87,13 @@ fn plus_scaled_residual(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
   return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
-fn on_curve(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
+fn bent(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }
+
+fn sloped(v: vec4<i32>, channel: Sloped) -> vec4<i32> {
+  return select(v, scaled_quad(v, channel.slope), v < vec4<i32>(0));
+}
+
+fn on_curve(v: vec4<i32>, channel: Channel) -> vec4<i32> {
   let within = clamp(v, vec4<i32>(0), vec4<i32>(params.curve_end));
   let at = within >> vec4<u32>(FRACTION);
   let part = within & vec4<i32>((1i << FRACTION) - 1i);

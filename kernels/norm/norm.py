@@ -1,4 +1,4 @@
-"""layer_norm, rms_norm and group_norm, whose int8 forms are in norm_int8.py, and inference batch_norm with its own.
+"""layer_norm, rms_norm and group_norm, whose int8 forms are in norm_int8.py, and inference batch_norm, a chain.
 
 instance_norm is group_norm with as many groups as channels.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
-from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.kernels.elementwise import chain
 from q8ta_wgpu.kernels.lib import rows
 from q8ta_wgpu.kernels.norm import norm_int8
 
@@ -145,8 +145,12 @@ def _infer_batch_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shap
     return shape, FLOAT32
 
 
-def _infer_batch_norm_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    return _infer_batch_norm(types, attrs)[0], INT8X4
+def _factor_and_term(parameters: Sequence[Array], attrs: Attrs) -> tuple[Array, Array]:
+    """A batch norm as x * factor + term, float64, for each channel."""
+    gamma, beta, mean, variance = (a.astype(np.float64) for a in parameters)
+    with np.errstate(all="ignore"):
+        factor = gamma / np.sqrt(variance + attrs["eps"])
+        return np.asarray(factor), np.asarray(beta - mean * factor)
 
 
 def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
@@ -158,22 +162,6 @@ def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
     )
 
 
-def _requantize(call: Call) -> tuple[Requantize, Around]:
-    """The rounding of a weighted sum whose weight is 1."""
-    assert call.output.q is not None
-    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.output.q.zero)
-
-
-def _batch_norm_int8(call: Call, arrays: Sequence[Array]) -> Array:
-    per_channel = (-1,) + (1,) * (arrays[0].ndim - 2)
-    x, multiplier, offset = arrays
-    stage, around = _requantize(call)
-    steps = stage.start(
-        x.astype(np.int64) - call.zeros[0], multiplier.reshape(per_channel), offset.reshape(per_channel)
-    )
-    return stage.apply(steps, around)
-
-
 def _channel_params(call: Call) -> dict[str, Any]:
     shape = call.output.shape
     return {"channels": np.uint32(shape[1]), "inner": np.uint32(math.prod(shape[2:]))}
@@ -183,29 +171,16 @@ def _batch_norm_params(call: Call) -> Params:
     return {**_channel_params(call), "eps": np.float32(call.attrs["eps"])}
 
 
-def _batch_norm_params_int8(call: Call) -> Params:
-    stage, around = _requantize(call)
-    return {**_channel_params(call), **stage.fields(around), "x_zero": np.int32(call.zeros[0])}
-
-
 def _lower_batch_norm(call: QuantizedCall) -> Int8Form | str:
-    """A convolution's contract with the weight 1: the channel's factor is part of the multiplier."""
-    arrays = [call.constants.get(i) for i in range(1, 5)]
-    if call.q[0] is None or call.out is None:
+    """A chain of the norm alone and what it takes in: the channel's factor is part of the multiplier."""
+    x = call.q[0]
+    if x is None or call.out is None:
         return "it needs a quantized input and a quantized result"
-    gamma, beta, mean, variance = (a.astype(np.float64) if isinstance(a, np.ndarray) else None for a in arrays)
-    if gamma is None or beta is None or mean is None or variance is None:
+    parameters = [a for a in (call.constants.get(i) for i in range(1, 5)) if isinstance(a, np.ndarray)]
+    if len(parameters) < 4:
         return "its parameters are not float constants"
-    unit = 2.0**arithmetic.FRACTION / call.out.scale
-    with np.errstate(all="ignore"):
-        factor = gamma / np.sqrt(variance + call.attrs["eps"])
-        multiplier = np.asarray(factor * call.q[0].scale * unit, np.float32)
-        offset = np.rint((beta - mean * factor) * unit)
-    if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
-        return "the ratio of its scales is not a finite float32"
-    limit = arithmetic.OFFSET_LIMIT
-    operands = (0, multiplier, np.clip(offset, -limit, limit).astype(np.int32))
-    return Int8Form("q8ta_batch_norm", operands, {"lo": call.lo, "hi": call.hi})
+    affine = _factor_and_term(parameters, call.attrs)
+    return chain.lower(replace(call, affine=affine), "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
 
 
 def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -335,7 +310,7 @@ batch_norm = Op(
         "aten.batch_norm.default": _import_batch_norm,
         "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
     },
-    int8=Normalization(_lower_batch_norm),
+    int8=Normalization(_lower_batch_norm, _factor_and_term),
     reads=reads_same_place,
     cases=(
         _batch_norm_case((2, 5, 3, 7)),
@@ -345,26 +320,4 @@ batch_norm = Op(
         _batch_norm_case((1, 17, 4, 4), "ties"),
     ),
     tolerance=1e-5,
-)
-
-q8ta_batch_norm = Op(
-    name="q8ta_batch_norm",
-    operands=(
-        Operand("x", dtypes=(INT8X4,)),
-        Operand("multiplier", constant=True, valid=norm_int8.per_channel_valid),
-        Operand("offset", constant=True, dtypes=(INT32,), valid=norm_int8.offset_valid),
-    ),
-    infer=_infer_batch_norm_int8,
-    reference=_batch_norm_int8,
-    schema=RANGE,
-    reads=reads_same_place,
-    kernels=(
-        Kernel(
-            "q8ta_batch_norm",
-            ("map", "compute=q8ta_batch_norm"),
-            (ANY_INT8,),
-            ANY_INT8,
-            params=_batch_norm_params_int8,
-        ),
-    ),
 )

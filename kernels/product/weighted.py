@@ -9,24 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams
-from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, Weight
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import Operand
-from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import (
-    LARGEST_RESIDUAL,
-    Curve,
-    Requantize,
-    RequantizeInt16,
-    Residual,
-    Scale,
-    ScaledResidual,
-    Stage,
-)
+from q8ta_wgpu.kernels.epilogue.rounding import rounding
+from q8ta_wgpu.kernels.epilogue.stages import Scale
 
 FLOAT_OFFSET_LIMIT = 2**30
 
@@ -136,44 +127,12 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         )
         operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
-    if call.activation and INT16X4 in (call.out.dtype, call.residual.dtype if call.residual else ""):
-        return "an activation before rounding has no int16 form"
     reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())
-    curve = curves.fit(call.activation, call.out, call.lo, call.hi, reached) if call.activation else None
-    if call.activation and (curve is None or call.residual):
-        return "its activation is too steep for the output's scale" if curve is None else "it has a residual as well"
-    unit = 2.0 ** arithmetic.fraction(call.out.dtype) / (curve.step if curve else call.out.scale)
-    multiplier = (scale * unit).astype(np.float32)
-    if not np.isfinite(multiplier).all():
-        return "the ratio of its scales is not a finite float32"
-    limit = arithmetic.OFFSET_LIMIT
-    shifted = bias.astype(np.float64) - (curve.low if curve else 0.0)
-    offset = np.clip(np.rint(shifted * unit), -limit, limit).astype(np.int32)
-    operands = (0, weight.values, multiplier, offset, correction)
-    rounds = RequantizeInt16 if call.out.dtype == INT16X4 else Requantize
-    stages: tuple[Stage, ...] = (rounds(call.lo, call.hi),)
-    if curve:
-        operands, stages = (*operands, curve.knots), (Curve(), *stages)
-    elif call.residual is not None:
-        joins = _residual(call.residual, call.out, unit, reached)
-        if joins is None:
-            ratio = call.residual.scale / call.out.scale
-            return f"its residual's scale is {ratio:.3g} times the output's, past int32"
-        operands, stages = (*operands, RESIDUAL), (joins, *stages)
-    return Int8Form(op, operands, {**attrs, "epilogue": Epilogue(stages)})
-
-
-def _residual(residual: QParams, out: QParams, unit: float, reached: float) -> Stage | None:
-    """The stage in which an addend joins a sum of at most `reached`, in fractions of a step, `unit` of them for 1.0.
-    None where saturating first could change the result."""
-    factor, whole = residual.scale * unit, round(residual.scale * unit)
-    if INT16X4 not in (residual.dtype, out.dtype) and whole <= LARGEST_RESIDUAL:
-        return Residual(whole)
-    return (
-        ScaledResidual(float(np.float32(factor)))
-        if arithmetic.terms_fit(residual.span * factor, reached * unit)
-        else None
-    )
+    found = rounding(call, call.out, scale, bias.astype(np.float64), reached)
+    if isinstance(found, str):
+        return found
+    operands = (0, weight.values, found.multiplier, found.offset, correction, *found.operands)
+    return Int8Form(op, operands, {**attrs, "epilogue": found.epilogue})
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

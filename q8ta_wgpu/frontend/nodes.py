@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.errors import UnsupportedError, printable
-from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, WeightedSum
+from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, Sloped, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
@@ -48,6 +48,34 @@ def joins(node: Node) -> bool:
     return isinstance(int8, Elementwise) and int8.joins
 
 
+def slopes_of(node: Node, first: Node) -> bool:
+    """Whether a node has a slope for each channel of what begins with `first`, whose outputs must be its channels."""
+    if not isinstance(kind(node), Sloped) or not is_constant(node.all_input_nodes[1]):
+        return False
+    return not is_weighted(first) or has_channels(first)
+
+
+_PAIRS = re.compile(r"aten\.(add|sub|mul)_?\.Tensor")
+_WITH_NUMBER = re.compile(r"aten\.(add|sub|mul|div)_?\.(Tensor|Scalar)")
+
+
+def is_pair(node: Node) -> bool:
+    """Whether a node adds, subtracts or multiplies two tensors, neither of them a constant of one element."""
+    operands = node.args[:2]
+    tensors = all(isinstance(a, Node) and is_float(a) for a in operands)
+    return (
+        bool(_PAIRS.fullmatch(str(node.target)))
+        and tensors
+        and not any(is_constant(n) and n.meta["val"].numel() == 1 for n in node.all_input_nodes)
+    )
+
+
+def is_function(node: Node) -> bool:
+    """Whether a node is a function of one tensor, element by element: an activation, or arithmetic with a number."""
+    number = bool(_WITH_NUMBER.fullmatch(str(node.target))) and isinstance(node.args[1], (int, float))
+    return number or isinstance(kind(node), Elementwise)
+
+
 def adds(node: Node, term: Node) -> Node | None:
     """The other term of a sum of two float tensors of one shape, None where a node is no such sum."""
     if str(node.target) not in ("aten.add.Tensor", "aten.add_.Tensor") or len(node.args) != 2:
@@ -72,6 +100,11 @@ def folds_into(norm: Node, weighted: Any) -> bool:
     """
     if not isinstance(weighted, Node) or not is_weighted(weighted) or set(weighted.users) != {norm}:
         return False
+    return has_channels(weighted)
+
+
+def has_channels(weighted: Node) -> bool:
+    """Whether the outputs of a convolution or linear are dimension 1 of its result."""
     names = {argument.name for argument in weighted.target._schema.arguments}  # type: ignore[union-attr]
     return "groups" in names or weighted.meta["val"].dim() == 2
 

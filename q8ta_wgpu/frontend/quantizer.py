@@ -19,6 +19,8 @@ from q8ta_wgpu.frontend.nodes import (
     is_constant,
     is_depthwise,
     is_float,
+    is_function,
+    is_pair,
     is_transposed,
     is_weighted,
     joins,
@@ -28,6 +30,7 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     normalizes,
     scales,
+    slopes_of,
     takes_result,
 )
 from q8ta_wgpu.frontend.observer import RangeObserver
@@ -49,11 +52,13 @@ from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
+    Joined,
     Monotonic,
     Moves,
     Normalization,
     Product,
     Rowwise,
+    Sloped,
     WeightedSum,
 )
 from q8ta_wgpu.kernels import ATEN
@@ -148,8 +153,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     """Static int8 for everything the operator table has in int8.
 
     Activations: int8, per tensor, affine. Weights: int8, per output channel, symmetric. A value is rounded only where
-    an int8 tensor is stored: a weighted sum and its batch norm, addend or activation, and clamps are one unit, and one
-    whose result nothing reads in int8 is not rounded at all. Operators that only move bytes share one scale and zero
+    an int8 tensor is stored: a weighted sum, an add, a mul or a batch norm is one unit with the batch norm, the addend,
+    the activation and the clamps behind it, and a weighted sum whose result nothing reads in int8 is not rounded at
+    all. Operators that only move bytes share one scale and zero
     point between inputs and output.
 
     Args:
@@ -208,7 +214,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
                 case Moves() | Monotonic():
                     self._shared(node)
-                case Normalization() if not folds_into(node, node.args[0]):
+                case Normalization() if folds_into(node, node.args[0]):
+                    pass  # part of the sum before it, which stays in float
+                case Normalization() | Sloped():
                     self._put(node, {node.all_input_nodes[0]: self._activation})
         if self._residual:
             widen(model, self._residual)
@@ -283,19 +291,41 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
 
 def _unit(node: Node) -> list[Node]:
-    """The nodes that are rounded as one: an operator, its batch norm, behind a weighted sum one addend or activation,
-    behind a product of activations a factor, clamps. Each but the last is read by the next alone."""
-    unit, joined = [node], not _sums(node)
+    """The nodes that are rounded as one: an operator, what its kind says joins it, clamps; behind a product of
+    activations a factor, behind a function of one value others. Each but the last is read by the next alone."""
+    unit, waiting = [node], list(_joined(node))
     while len(unit[-1].users) == 1:
         end, user = unit[-1], next(iter(unit[-1].users))
-        joining = clamps(user) or (not joined and (joins(user) or _is_last_term(user, end)))
-        scaled = end is node and multiplies(node) and scales(user)
-        follows = joining or scaled or takes_result(user) or (normalizes(user) and folds_into(user, end))
-        if not follows or _ANNOTATION in user.meta:
+        if _ANNOTATION in user.meta:
             break
-        joined |= joining
+        if (place := _place(node, end, user)) in waiting:
+            waiting = waiting[waiting.index(place) + 1 :]
+        elif clamps(user):
+            waiting = []
+        else:
+            scaled = end is node and multiplies(node) and scales(user)
+            maps = is_function(node) and is_function(user) and not _scales_operand(user) and not masks(user)
+            if not (scaled or maps or takes_result(user) or (normalizes(user) and folds_into(user, end))):
+                break
         unit.append(user)
     return unit
+
+
+def _joined(node: Node) -> tuple[Joined, ...]:
+    """What the rounding of a node takes in."""
+    int8 = kind(node)
+    if isinstance(int8, WeightedSum):
+        return () if multiplies(node) else int8.joined
+    return int8.joined if isinstance(int8, Normalization | Sloped) or is_pair(node) else ()  # type: ignore[union-attr]
+
+
+def _place(node: Node, end: Node, user: Node) -> Joined | None:
+    """As what a reader of a unit's end may join its first node."""
+    if normalizes(user) and not is_weighted(node):
+        return "norm"
+    if _is_last_term(user, end):
+        return "addend"
+    return "activation" if joins(user) or slopes_of(user, node) else None
 
 
 def _within(path: str, outer: str) -> bool:

@@ -4,8 +4,9 @@
 |-----------------|------------------------------------------------------|-----------------------------------|
 | `WeightedSum`   | an operator of its own, what follows it joins it     | the activation, weight and result |
 | `Normalization` | an operator of its own, or part of the sum before it | the activation and the result     |
+| `Sloped`        | an operator of its own, or part of the sum before it | the activation and the result     |
 | `Rowwise`       | an operator of its own                               | the activation and the result     |
-| `Arithmetic`    | an operator of its own                               | every operand and the result      |
+| `Arithmetic`    | an operator of its own, what follows it joins it     | every operand and the result      |
 | `Product`       | an operator of its own, what follows it joins it     | both operands and the result      |
 | `Elementwise`   | a 256-entry table; a clamp is a range before it      | the operand and the result        |
 | `Moves`         | itself: scale and zero point stay                    | operands and result as one        |
@@ -16,8 +17,9 @@ An operator without a kind stays in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -45,7 +47,9 @@ class QuantizedCall:
         out: quantization of the result, None for a float32 result.
         lo, hi: range of the result, with fused activations and the quantize node's own range.
         residual: quantization of an addend joined before rounding, if any.
+        affine: factor and term of each channel, float64 (channels,), applied before rounding, if any.
         activation: float64 function applied before rounding, if any (not a clamp).
+        slopes: of a prelu applied before rounding, float32 (channels,), if any.
         mask: of the first operand's shape, False where an element takes no part, if any is said not to.
     """
 
@@ -57,8 +61,15 @@ class QuantizedCall:
     lo: int = -128
     hi: int = 127
     residual: QParams | None = None
+    affine: tuple[Array, Array] | None = None
     activation: Callable[[Array], Array] | None = None
+    slopes: Array | None = None
     mask: Array | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether anything but clamps joins the operator before rounding."""
+        return any(part is not None for part in (self.affine, self.residual, self.activation, self.slopes))
 
 
 MASKED = float(np.float32(-3e38))
@@ -82,19 +93,39 @@ ToInt8 = Callable[[QuantizedCall], "Int8Form | str"]
 """Makes the int8 form of a quantized call, or says why there is none."""
 
 
+Joined = Literal["norm", "addend", "activation"]
+"""What the rounding of an operator can take in beside clamps: a batch norm, another term, an activation."""
+
+
 @dataclass(frozen=True)
 class WeightedSum:
     """Products of an activation with a quantized weight, summed: a convolution or linear. Its rounding takes in what
-    only it feeds: a batch norm, an addend or an activation, clamps."""
+    only it feeds: a batch norm, an addend, an activation, clamps."""
 
     lower: ToInt8
+    joined: tuple[Joined, ...] = ("addend", "activation")
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """A factor and a term for each channel, constants in float32 (batch norm)."""
+    """A factor and a term for each channel, constants in float32 (batch norm).
+
+    Attributes:
+        affine: (parameters, attrs) -> factor and term, float64 (channels,).
+    """
 
     lower: ToInt8
+    affine: Callable[[Sequence[Array], Attrs], tuple[Array, Array]]
+    joined: tuple[Joined, ...] = ("activation",)
+
+
+@dataclass(frozen=True)
+class Sloped:
+    """The identity above zero, below it a slope for each channel, constants in float32 (prelu). A sum before it takes
+    it in before rounding."""
+
+    lower: ToInt8
+    joined: tuple[Joined, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,9 +152,14 @@ class Product:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Integer arithmetic on operands that are all activations (add, mul, averages); clamps behind it join it."""
+    """Integer arithmetic on operands that are all activations (add, mul, averages); clamps behind it join it.
+
+    Attributes:
+        joined: what else its rounding takes in where only it feeds that, in this order.
+    """
 
     lower: ToInt8
+    joined: tuple[Joined, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,4 +194,4 @@ class Monotonic:
     """q(op(x)) == op(q(x)) at one scale and zero point, since results are the largest or smallest of inputs."""
 
 
-Int8 = WeightedSum | Normalization | Rowwise | Arithmetic | Product | Elementwise | Moves | Monotonic
+Int8 = WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise | Moves | Monotonic

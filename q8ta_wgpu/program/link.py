@@ -13,8 +13,8 @@ is its type, `x_lanes(word)` its elements, for the result `Word` and `packed(ele
 the result's word; an epilogue brings the hooks its stages fill.
 Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as vectors of four instead.
 Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is what its buffer holds at an index. A synced
-kernel gives `combine(a, b, ...)` from words to a word; where all its layouts are equal, everything is bound as vectors
-of four words.
+kernel with the main of `words` gives `combine(a, b, ...)` from words to a word; where all its layouts are equal,
+everything is bound as vectors of four words.
 """
 
 from __future__ import annotations
@@ -216,7 +216,8 @@ def link(
     """
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
-    if kernel.synced:
+    combines = kernel.synced and "words" in source
+    if combines:
         wide = _synced(operands, call, out)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     given = [f"struct Params {{ {struct} }}"]
@@ -227,7 +228,7 @@ def link(
             given.append(_counterpart(binding, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
         given += _variadic(op, operands, wide)
-    if kernel.synced:
+    if combines:
         given += _combined(operands, "y" in wide)
     given += _result(call.output.dtype, out, len(operands), wide)
     given.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")

@@ -1,0 +1,172 @@
+"""Chains of elementwise operators between two stored tensors, in one dispatch and rounded once.
+
+A chain begins with one value, an add or a mul, an exact sum in integers. What follows is what follows a weighted sum:
+a multiplier and an offset for each channel, in which batch norms are, then the stages of an epilogue: an addend, an
+activation as a curve or slopes by channel, the rounding, and what that joins. Without anything between, q8ta_add and
+q8ta_mul are the operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT8X4, INT32, RANGES, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.kernel import Kernel, Params
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import Attr, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.rounding import rounding
+from q8ta_wgpu.kernels.epilogue.stages import Add, RequantizeInt16, Residual, ScaledResidual, Slopes
+
+Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]
+
+
+def lower(
+    call: QuantizedCall, op: str, scale: float, reached: float, operands: Sequence[int], attrs: Attrs
+) -> Int8Form | str:
+    """The int8 form of a chain that begins with `op`: a step of its sum is worth `scale`, at most it is `reached`."""
+    assert call.out is not None
+    factor, term = call.affine or (np.ones(1), np.zeros(1))
+    if call.slopes is not None:
+        factor, term = (np.broadcast_to(v, call.slopes.shape) for v in (factor, term))
+    reached = float((reached * np.abs(factor) + np.abs(term)).max(initial=0.0))
+    found = rounding(call, call.out, scale * factor, term, reached)
+    if isinstance(found, str):
+        return found
+    added = (*operands, found.multiplier, found.offset, *found.operands)
+    return Int8Form(op, added, {**attrs, "epilogue": found.epilogue})
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs, operands: int) -> tuple[Shape, str]:
+    tensors, numbers = types[:operands], types[operands : operands + 2]
+    try:
+        shape = tuple(np.broadcast_shapes(*(t.shape for t in tensors)))
+    except ValueError:
+        raise GraphError(f"shapes {' and '.join(str(t.shape) for t in tensors)} do not broadcast") from None
+    if len(shape) > 4 and len({t.shape[: len(t.shape) - 3] for t in tensors}) > 1:
+        raise GraphError(f"shapes {[t.shape for t in tensors]} broadcast left of the last three dimensions")
+    if any(t.shape != (1,) and t.shape != shape[1:2] for t in numbers) or numbers[0].shape != numbers[1].shape:
+        found = ", ".join(str(t.shape) for t in numbers)
+        raise GraphError(f"a chain of {shape}: dimension 1 holds the channels, found per-channel operands {found}")
+    if "a_multiplier" in attrs and not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], 1):
+        raise GraphError(f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} pass int32")
+    after = epilogue.check(types, attrs, shape)
+    if after[1] not in RANGES or after[0] != shape:
+        raise GraphError(f"a chain's result is stored as integers where it is computed, found {attrs['epilogue']}")
+    return after
+
+
+def _reference(sums: Sums, operands: int) -> Callable[[Call, Sequence[Array]], Array]:
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        acc = sums(call, [x.astype(np.int64) - z for x, z in zip(arrays, call.zeros[:operands], strict=False)])
+        return epilogue.apply(call, acc, 1 if acc.ndim > 1 else 0, arrays[operands:])
+
+    return reference
+
+
+def _source(name: str, operands: Sequence[str]) -> Callable[[Call], tuple[str, ...]]:
+    """The stages' hooks as this file's, which read at a word of the result, in place of those of sums by quads."""
+
+    def source(call: Call) -> tuple[str, ...]:
+        stages = call.attrs["epilogue"].stages
+        sloped = any(isinstance(s, Slopes) for s in stages)
+        wide = any(isinstance(s, RequantizeInt16) for s in stages)
+        hooks = [
+            f"quad_value={'requantized_int16' if wide else 'requantized'}",
+            f"Channel={'Sloped' if sloped else 'Channel'}",
+            f"channels_at={'sloped_at' if sloped else 'unsloped_at'}",
+            f"sums={name}_sums",
+        ]
+        hooks += ["residual_of=residual_at_word"] * any(isinstance(s, Residual | ScaledResidual) for s in stages)
+        hooks += ["addend_of=addend_at_word"] * any(isinstance(s, Add) for s in stages)
+        for operand, t in zip(operands, call.inputs, strict=False):
+            hooks.append(f"{operand}_here={operand}_{'same' if t.shape == call.output.shape else 'spread'}")
+        return "chain", *hooks
+
+    return source
+
+
+def _params(operands: Sequence[str]) -> Callable[[Call], Params]:
+    def params(call: Call) -> Params:
+        shape, attrs, zeros = call.output.shape, call.attrs, call.zeros
+        fields: dict[str, Any] = {
+            "channels": np.uint32(call.inputs[len(operands)].numel),
+            "inner": np.uint32(math.prod(shape[2:-3]) if len(shape) > 4 else 1),
+            **epilogue.stage_fields(call),
+        }
+        if "a_multiplier" in attrs:
+            offset = -(zeros[0] * attrs["a_multiplier"] + zeros[1] * attrs["b_multiplier"])
+            fields |= {name: np.int32(attrs[name]) for name in ("a_multiplier", "b_multiplier")}
+            return {**fields, "terms_offset": np.uint32(offset & 0xFFFFFFFF).view(np.int32)}
+        return {**fields, **{f"{name}_zero": np.int32(zero) for name, zero in zip(operands, zeros, strict=False)}}
+
+    return params
+
+
+def _channel_axis(call: Call) -> dict[str, int]:
+    """The canonical axis of the channels, dimension 1."""
+    return {"CHANNEL_AXIS": min(max(5 - len(call.output.shape), 0), 3)}
+
+
+def _valid(position: int) -> Callable[[Call, Sequence[Array | None]], str]:
+    limit = int(arithmetic.OFFSET_LIMIT)
+
+    def valid(call: Call, arrays: Sequence[Array | None]) -> str:
+        found = arrays[position]
+        assert found is not None
+        if found.dtype == np.float32:
+            return "" if np.isfinite(found).all() else "must be finite"
+        bad = found[(found < -limit) | (found > limit)]
+        return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
+
+    return valid
+
+
+def _op(name: str, operands: Sequence[str], sums: Sums, schema: dict[str, Attr] | None = None) -> Op:
+    count = len(operands)
+    return Op(
+        name=name,
+        operands=(
+            *(Operand(operand, dtypes=(INT8X4,)) for operand in operands),
+            Operand("multiplier", constant=True, valid=_valid(count)),
+            Operand("offset", constant=True, dtypes=(INT32,), valid=_valid(count + 1)),
+        ),
+        infer=lambda types, attrs: _infer(types, attrs, count),
+        reference=_reference(sums, count),
+        schema={**(schema or {}), "epilogue": epilogue.EPILOGUE},
+        reads=reads_same_place,
+        kernels=(
+            Kernel(
+                name,
+                _source(name, operands),
+                (ANY_INT8,),
+                ANY_INT8,
+                synced=True,
+                params=_params(operands),
+                constants=_channel_axis,
+                prepack={count + 1: epilogue.shifted},
+            ),
+        ),
+    )
+
+
+def _add_sums(call: Call, arrays: Sequence[Array]) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = arrays[0] * call.attrs["a_multiplier"] + arrays[1] * call.attrs["b_multiplier"]
+    return found
+
+
+_MULTIPLIER = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
+
+OPS = (
+    _op("q8ta_batch_norm", ("x",), lambda call, arrays: arrays[0].astype(np.int64)),
+    _op("q8ta_add_chain", ("a", "b"), _add_sums, {"a_multiplier": _MULTIPLIER, "b_multiplier": _MULTIPLIER}),
+    _op("q8ta_mul_chain", ("a", "b"), lambda call, arrays: np.asarray(arrays[0] * arrays[1], np.int64)),
+)

@@ -1,0 +1,67 @@
+// Chains of elementwise operators, a word of the result in each thread: four exact sums, the numbers of their channels
+// and the hooks of an epilogue (kernels/epilogue/quad.wgsl), which read at a word in place of a quad of channels.
+// Linked: sums, channels_at, a_here and b_here; CHANNEL_AXIS, the axis of the channels.
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+  let word = id.y * groups.x * 64u + id.x;
+  if (word >= params.words) { return; }
+  let p = y_coord(word);
+  let v = quad_value(sums(word, p), channels_at(channel_lanes(p)), residual_of(word, 0u));
+  y[word] = packed(joined(v, addend_of(word, 0u)));
+}
+
+// --- the numbers of four channels ---
+
+// The channels of a word's lanes. One multiplier for all is that of channel 0.
+fn channel_lanes(p: vec4<u32>) -> vec4<u32> {
+  let lanes = vec4<u32>(0u, 1u, 2u, 3u) * Y_LANE[CHANNEL_AXIS];
+  return min(vec4<u32>(p[CHANNEL_AXIS] / params.inner % params.channels) + lanes, vec4<u32>(params.channels - 1u));
+}
+
+fn multipliers(c: vec4<u32>) -> vec4<f32> {
+  return vec4<f32>(multiplier[c.x], multiplier[c.y], multiplier[c.z], multiplier[c.w]);
+}
+
+fn offsets(c: vec4<u32>) -> vec4<i32> { return vec4<i32>(offset[c.x], offset[c.y], offset[c.z], offset[c.w]); }
+
+fn unsloped_at(c: vec4<u32>) -> Channel { return Channel(multipliers(c), offsets(c)); }
+
+fn sloped_at(c: vec4<u32>) -> Sloped {
+  return Sloped(multipliers(c), offsets(c), vec4<f32>(slopes[c.x], slopes[c.y], slopes[c.z], slopes[c.w]));
+}
+
+// --- sums ---
+
+fn q8ta_batch_norm_sums(word: u32, p: vec4<u32>) -> vec4<i32> { return x_lanes(x_word_of(word)) - params.x_zero; }
+
+// As in q8ta_add, sums wrap modulo 2^32, the whole of one fits.
+fn q8ta_add_chain_sums(word: u32, p: vec4<u32>) -> vec4<i32> {
+  return a_here(word, p) * params.a_multiplier + (b_here(word, p) * params.b_multiplier + params.terms_offset);
+}
+
+fn q8ta_mul_chain_sums(word: u32, p: vec4<u32>) -> vec4<i32> {
+  return (a_here(word, p) - params.a_zero) * (b_here(word, p) - params.b_zero);
+}
+
+fn a_same(word: u32, p: vec4<u32>) -> vec4<i32> { return a_lanes(a_word_of(word)); }
+
+fn b_same(word: u32, p: vec4<u32>) -> vec4<i32> { return b_lanes(b_word_of(word)); }
+
+// A dimension of extent 1 is read at 0.
+fn a_spread(word: u32, p: vec4<u32>) -> vec4<i32> {
+  let last = params.a_dims - 1u;
+  return vec4<i32>(a_at(min(p, last)), a_at(min(p + Y_LANE, last)), a_at(min(p + 2u * Y_LANE, last)),
+                   a_at(min(p + 3u * Y_LANE, last)));
+}
+
+fn b_spread(word: u32, p: vec4<u32>) -> vec4<i32> {
+  let last = params.b_dims - 1u;
+  return vec4<i32>(b_at(min(p, last)), b_at(min(p + Y_LANE, last)), b_at(min(p + 2u * Y_LANE, last)),
+                   b_at(min(p + 3u * Y_LANE, last)));
+}
+
+// --- hooks that read ---
+
+fn residual_at_word(word: u32, quad: u32) -> vec4<i32> { return residual_lanes(residual_word_of(word)); }
+
+fn addend_at_word(word: u32, quad: u32) -> vec4<i32> { return addend_lanes(addend_word_of(word)); }

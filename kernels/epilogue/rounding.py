@@ -1,0 +1,95 @@
+"""From what follows a sum in a graph to the numbers and stages of its rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
+from q8ta_wgpu.ir.int8 import RESIDUAL, QuantizedCall
+from q8ta_wgpu.kernels.epilogue import curve as curves
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import (
+    LARGEST_RESIDUAL,
+    Curve,
+    Requantize,
+    RequantizeInt16,
+    Residual,
+    ScaledResidual,
+    Slopes,
+    Stage,
+)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Multiplier (float32) and offset (int32) of each channel, the epilogue, and what its stages read, as an
+    `Int8Form` names operands."""
+
+    multiplier: NDArray[np.float32]
+    offset: NDArray[np.int32]
+    epilogue: Epilogue
+    operands: tuple[int | Array, ...]
+
+
+def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reached: float) -> Rounding | str:
+    """How the sum of a call is rounded to `out`, with what joins it before; or why it cannot be.
+
+    Args:
+        call: says what joins: a residual, an activation or slopes, the range.
+        out: quantization of the result.
+        scale: real value of a step of the sum, float64, for each channel.
+        term: what is added to it, float64, for each channel.
+        reached: the largest magnitude of the two together.
+    """
+    if (call.activation or call.slopes is not None) and INT16X4 in (
+        out.dtype,
+        call.residual.dtype if call.residual else "",
+    ):
+        return "an activation before rounding has no int16 form"
+    curve, added, shortest = None, 0.0, 0.0
+    if call.residual:
+        added = call.residual.span * call.residual.scale
+        shortest = call.residual.scale * 2.0**arithmetic.FRACTION / LARGEST_RESIDUAL
+    if call.activation:
+        curve = curves.fit(call.activation, out, call.lo, call.hi, reached + added, shortest)
+        if curve is None:
+            return "its activation is too steep for the output's scale"
+    unit = 2.0 ** arithmetic.fraction(out.dtype) / (curve.step if curve else out.scale)
+    with np.errstate(all="ignore"):
+        multiplier = np.asarray(scale * unit, np.float32)
+        offset = np.rint((term - (curve.low if curve else 0.0)) * unit)
+    if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
+        return "the ratio of its scales is not a finite float32"
+    stages: list[Stage] = []
+    operands: list[int | Array] = []
+    if call.residual is not None:
+        joins = _residual(call.residual, out, unit, reached)
+        if joins is None:
+            ratio = call.residual.scale / out.scale
+            return f"its residual's scale is {ratio:.3g} times the output's, past int32"
+        stages.append(joins)
+        operands.append(RESIDUAL)
+    if curve:
+        stages.append(Curve())
+        operands.append(curve.knots)
+    elif call.slopes is not None:
+        stages.append(Slopes())
+        operands.append(call.slopes.astype(np.float32))
+    stages.append((RequantizeInt16 if out.dtype == INT16X4 else Requantize)(call.lo, call.hi))
+    limit = arithmetic.OFFSET_LIMIT
+    clipped = np.clip(offset, -limit, limit).astype(np.int32)
+    return Rounding(multiplier, clipped, Epilogue(tuple(stages)), tuple(operands))
+
+
+def _residual(residual: QParams, out: QParams, unit: float, reached: float) -> Stage | None:
+    """The stage in which an addend joins a sum of at most `reached`, in fractions of a step, `unit` of them for 1.0.
+    None where saturating first could change the result."""
+    factor, whole = residual.scale * unit, round(residual.scale * unit)
+    if INT16X4 not in (residual.dtype, out.dtype) and whole <= LARGEST_RESIDUAL:
+        return Residual(whole)
+    fits = arithmetic.terms_fit(residual.span * factor, reached * unit)
+    return ScaledResidual(float(np.float32(factor))) if fits else None

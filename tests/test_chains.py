@@ -1,0 +1,147 @@
+"""Chains of elementwise operators between two stored tensors: one dispatch, rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.layout_sync.plan import Plan
+from q8ta_wgpu.runtime.device import Device
+from tests import harness, oracle
+from tests.harness import stages_of
+
+IMAGE = (2, 5, 3, 7)
+CHAINS: dict[str, tuple[Shape, ...]] = {
+    # operators, those that read another tensor with its shape: one, or what broadcasts to the first operand's
+    "batch_norm prelu": (IMAGE,),
+    "batch_norm silu": ((3, 8),),
+    "batch_norm relu": ((2, 6, 11),),
+    "prelu": ((1, 17, 4, 4),),
+    "prelu relu": ((3, 13),),
+    "add batch_norm prelu": (IMAGE, IMAGE),
+    "add batch_norm": ((2, 8, 4, 4), (2, 8, 1, 1)),
+    "add hardswish": ((3, 1, 5), (7, 1)),
+    "add prelu clamp": ((2, 3, 2, 3, 5), (2, 3, 2, 3, 5)),
+    "mul add": (IMAGE, IMAGE, IMAGE),
+    "mul add hardswish": ((2, 8, 4, 4), (2, 8, 1, 1), (2, 8, 4, 4)),
+    "mul batch_norm add prelu": ((2, 6, 3, 5), (2, 6, 3, 5), (2, 6, 3, 5)),
+}
+STAGES = {"hardswish": "curve", "silu": "curve", "prelu": "slopes"}
+SETTINGS = {"random": 0.02, "saturate": 0.004, "ties": 2.0**-5}
+
+
+def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False) -> tuple[Graph, dict[str, Array]]:
+    """dequantizes -> operators -> quantize, unfused, and its int8 inputs; `wide`: what is added last is int16, and so
+    is the result."""
+    generator = harness.rng(operators, zeros, mode)
+    graph, inputs, shapes = Graph(outputs=["y"]), dict[str, Array](), list(CHAINS[operators])
+
+    def real(last: bool = False) -> str:
+        position, shape = len(graph.inputs), shapes[len(graph.inputs)]
+        scale = 2.0**-4 if mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
+        q = QParams(scale / 256, 300, INT16X4) if last and wide else QParams(scale, zeros[min(position, 1)])
+        graph.inputs.append(f"x{position}")
+        graph.types[f"x{position}"], graph.types[f"r{position}"] = TensorType(shape, q.dtype, q), TensorType(shape)
+        graph.nodes.append(Node("dequantize", (f"x{position}",), f"r{position}"))
+        inputs[f"x{position}"] = harness.extremes(generator, shape, q.dtype)
+        return f"r{position}"
+
+    def numbers(channels: int, positive: bool = False) -> str:
+        values = generator.normal(0, 1, channels) if mode != "ties" else generator.integers(-2, 3, channels)
+        values = np.abs(values) + 0.5 if positive else values
+        return graph.add_constant("numbers", values.astype(np.float32))
+
+    last = real()
+    shape = tuple(np.broadcast_shapes(*shapes))
+    operands: tuple[str, ...]
+    for operator in operators.split():
+        match operator:
+            case "add" | "mul":
+                first = operators.startswith(operator)
+                operands, attrs = (last, real(not first)), {"alpha": 1.0} if operator == "add" else {}
+            case "batch_norm":
+                parameters = (*(numbers(shape[1]) for _ in range(3)), numbers(shape[1], positive=True))
+                operands, attrs = (last, *parameters), {"eps": 1e-5}
+            case "prelu":
+                operands, attrs = (last, numbers(shape[1])), {}
+            case "clamp":
+                operands, attrs = (last,), {"min": -0.75, "max": 1.5}
+            case _:
+                operands, attrs = (last,), {}
+        last = graph.fresh(operator)
+        graph.types[last] = TensorType(shape)
+        graph.nodes.append(Node(operator, operands, last, attrs))
+    q = QParams(SETTINGS[mode] / 256, -5000, INT16X4) if wide else QParams(SETTINGS[mode], zeros[2])
+    graph.types["y"] = TensorType(shape, q.dtype, q)
+    low, high = q.range
+    graph.nodes.append(Node("quantize", (last,), "y", {"lo": low, "hi": high - 3}))
+    return graph, inputs
+
+
+def fused(graph: Graph, operators: str) -> Graph:
+    """The graph after the passes: one node."""
+    found = run_passes(graph)
+    assert len(found.nodes) == 1, found.notes
+    (node,) = found.nodes
+    first, *others = operators.split()
+    name = "q8ta_batch_norm" if first in ("batch_norm", "prelu") else f"q8ta_{first}_chain"
+    wide = graph.types["y"].dtype == INT16X4
+    middle = ["scaled_residual" if wide else "residual"] * ("add" in others)
+    middle += [STAGES[o] for o in operators.split() if o in STAGES]
+    rounds = "requantize_int16" if wide else "requantize"
+    assert (node.op, stages_of(node)) == (name, " ".join([*middle, rounds])), found.notes
+    return found
+
+
+def graphs() -> Iterator[Graph]:
+    """The fused graph of every chain."""
+    for operators in CHAINS:
+        yield fused(chain(operators, (3, -7, 5), "random")[0], operators)
+
+
+SETTINGS_OF = (((3, -7, 5), "random"), ((-128, 127, 127), "saturate"), ((0, 0, 0), "ties"))
+
+
+@pytest.mark.parametrize("operators", CHAINS)
+@pytest.mark.parametrize(("zeros", "mode"), SETTINGS_OF)
+def test_the_reference_meets_torch(operators: str, zeros: tuple[int, int, int], mode: str) -> None:
+    """As exact arithmetic rounds, but near ties."""
+    _compare(*chain(operators, zeros, mode), operators, oracle.JOINED)
+
+
+def _compare(graph: Graph, inputs: dict[str, Array], operators: str, tie: float) -> None:
+    values, near = oracle.run(graph, inputs, tie)
+    apart = np.abs(reference.run(fused(graph, operators), inputs)["y"] - values["y"].numpy())
+    assert apart.max() <= 1
+    assert not apart[~near["y"].numpy()].any()
+
+
+@pytest.mark.parametrize("operators", CHAINS)
+def test_the_kernel_is_the_reference(operators: str, vulkan: Device, request: pytest.FixtureRequest) -> None:
+    """0 mismatches, in every third pair of layouts; `--every-pair`: in all."""
+    index, every = list(CHAINS).index(operators), request.config.getoption("--every-pair")
+    for zeros, mode in SETTINGS_OF if every else (SETTINGS_OF[index % 2],):
+        graph, inputs = chain(operators, zeros, mode)
+        found = fused(graph, operators)
+        _check(found, inputs, vulkan, list(harness.plans(found, index))[:: 1 if every else 3])
+
+
+def _check(graph: Graph, inputs: dict[str, Array], device: Device, plans: list[tuple[str, Plan]]) -> None:
+    expected = reference.run(graph, inputs)["y"]
+    for name, plan in plans:
+        (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_a_stream_joins_a_product(vulkan: Device) -> None:
+    """An addend and a result of int16, as layer scales give."""
+    graph, inputs = chain("mul add", (3, -7, 5), "random", wide=True)
+    _compare(graph, inputs, "mul add", oracle.WIDE)
+    found = fused(graph, "mul add")
+    _check(found, inputs, vulkan, list(harness.plans(found, 0))[:1])
