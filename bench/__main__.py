@@ -72,8 +72,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
     parser.add_argument("--names", nargs="*", default=[], help="networks or cases (default: all)")
     parser.add_argument("--count", type=int, default=10_000, help="how often what lasts or breaks is tried")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo)")
     args = parser.parse_args()
-    options = Options(args.device, args.models, args.batch, args.names, args.figures, args.count)
+    options = Options(args.device, args.models, args.batch, args.names, args.figures, args.count, args.jobs)
     results = Results()
     for name in args.parts:
         module, function, _ = PARTS[name]

@@ -20,6 +20,7 @@ class Options:
         batches: batch sizes; empty for each part's own.
         names: networks or cases; empty for all of a part's.
         count: how often what lasts or breaks is tried.
+        jobs: how many processes run side by side, where speed is not what is measured.
         figures: JSON file that whole networks' times are written to, or drawn from.
     """
 
@@ -29,6 +30,7 @@ class Options:
     names: Sequence[str] = ()
     figures: Path = Path("out/networks.json")
     count: int = 10_000
+    jobs: int = 1
 
     @functools.cached_property
     def device(self) -> Device:

@@ -2,7 +2,7 @@
 
 Each network is quantized, compiled, run and compared with the numpy reference in a process of its own with a time
 limit; its row is appended to a JSON file when it is done, so that a run can be stopped and goes on where it was. The
-rows are written as a table to docs/zoo.md. Needs the extra `zoo`.
+rows are written as a table to docs/zoo.md. Needs the extra `zoo`. Run with `--device`, other adapters' rows join.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import q8ta_wgpu as q8
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
 
@@ -74,6 +77,15 @@ DPT = {
     "fusion_hidden_size": 32,
 }
 DISTILLED = {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128}
+DETR = {
+    "backbone": {"embedding_size": 16, "hidden_sizes": [32, 32, 64, 64], "depths": [1, 1, 1, 1]},
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "num_queries": 20,
+}
 
 TRANSFORMERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     # family: configuration, network, options that make it small
@@ -93,6 +105,8 @@ TRANSFORMERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "PoolFormer": ("PoolFormerConfig", "PoolFormerModel", {}),
     "Bert": ("BertConfig", "BertModel", VIT),
     "DistilBert": ("DistilBertConfig", "DistilBertModel", DISTILLED),
+    "BertBase": ("BertConfig", "BertModel", {}),
+    "Detr": ("DetrConfig", "DetrForObjectDetection", DETR),
 }
 
 
@@ -132,7 +146,11 @@ def _transformers(name: str) -> Any:
         def forward(self, x: torch.Tensor) -> Any:
             return self.network(**{self.argument: x}, return_dict=False)[0]
 
-    configuration, network, options = TRANSFORMERS[name]
+    configuration, network, given = TRANSFORMERS[name]
+    options = dict(given)
+    if backbone := options.pop("backbone", None):
+        inner = transformers.ResNetConfig(**backbone, out_features=["stage4"])
+        options |= {"backbone": None, "use_timm_backbone": False, "backbone_config": inner}
     config = getattr(transformers, configuration)(**options)
     return First(getattr(transformers, network)(config), "inputs_embeds" if "Bert" in name else "pixel_values")
 
@@ -148,8 +166,10 @@ def _input(module: Any, torch: Any) -> Any:
     """A random input of the smallest size that the network takes."""
     own = (getattr(module, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[-1]
     generator = torch.Generator().manual_seed(0)
-    shapes = [(1, 3, side, side) for side in (*(s for s in SIZES if s < own), own, 299)]
-    for shape in ((1, 16, 64), *shapes) if getattr(module, "argument", "") == "inputs_embeds" else shapes:
+    shapes: list[tuple[int, ...]] = [(1, 3, side, side) for side in (*(s for s in SIZES if s < own), own, 299)]
+    if getattr(module, "argument", "") == "inputs_embeds":
+        shapes = [(1, 16, module.network.config.hidden_size)]
+    for shape in shapes:
         x = torch.randn(shape, generator=generator)
         try:
             with torch.no_grad():
@@ -170,7 +190,7 @@ def measured(name: str, adapter: str | None) -> Row:
     torch.set_num_threads(2)
     torch.manual_seed(0)
     library, _, short = name.partition(":")
-    row: Row = {"name": name}
+    row: Row = {"name": name, "versions": _versions("torch", "torchao", library)}
     try:
         step = "build"
         declare_operators()
@@ -189,6 +209,11 @@ def measured(name: str, adapter: str | None) -> Row:
     except Exception as error:
         row["error"] = f"{step}: {type(error).__name__}: {error}"
     return row
+
+
+def _versions(*packages: str) -> list[str]:
+    installed = {d.name: d.version for d in metadata.distributions()}
+    return [f"{package} {installed[package]}" for package in packages if package in installed]
 
 
 def described(model: q8.Model) -> Row:
@@ -252,24 +277,32 @@ def _in_a_process(name: str, adapter: str | None) -> Row:
     return row
 
 
-def read(path: Path) -> dict[str, Row]:
-    """The rows of a results file by name; the last one of a name counts."""
+def read(path: Path) -> list[Row]:
+    """The rows of a results file; the last one of a network on a device counts."""
     lines = path.read_text().splitlines() if path.exists() else []
-    return {row["name"]: row for row in map(json.loads, lines)}
+    rows = {(row["name"], row.get("device", "")): row for row in map(json.loads, lines)}
+    ran = {name for name, device in rows if device}
+    return [row for (name, device), row in rows.items() if device or name not in ran]
 
 
 def part_zoo(options: Options) -> None:
-    """Runs the networks that have no row yet, or those named, and writes the table."""
+    """Runs the networks that have no row yet, or those named, `jobs` at a time, and writes the table."""
     RESULTS.parent.mkdir(exist_ok=True)
-    wanted = list(options.names) or [name for name in names() if name not in read(RESULTS)]
-    for name in wanted:
+    done = {row["name"] for row in read(RESULTS)}
+    wanted = list(options.names) or [name for name in names() if name not in done]
+
+    def one(name: str) -> Row:
         start = time.perf_counter()
         row = _in_a_process(name, options.adapter)
-        row["seconds"] = round(time.perf_counter() - start, 1)
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(_line(row), flush=True)
-    rows = list(read(RESULTS).values())
+        return row | {"seconds": round(time.perf_counter() - start, 1)}
+
+    with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a") as file:
+        running = [pool.submit(one, name) for name in wanted]
+        for _, future in zip(through(wanted, "zoo"), running, strict=True):
+            row = future.result()
+            print(json.dumps(row), file=file, flush=True)
+            print(_line(row), flush=True)
+    rows = read(RESULTS)
     print(summary(rows))
     TABLE.write_text(table(rows))
 
@@ -298,15 +331,18 @@ def summary(rows: list[Row]) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """docs/zoo.md."""
+    """docs/zoo.md: all networks on the device that ran most of them, and those that ran on others as well."""
+    devices = [device for device, _ in Counter(row.get("device", "") for row in rows).most_common() if device]
+    first = [row for row in rows if row.get("device") in (devices[0], None)]
+    versions = sorted({version for row in first for version in row["versions"]})
     lines = [
         "# Zoo",
         "",
         "Architectures of torchvision, timm and transformers (small ones of each family there) with random weights and",
         "small inputs: quantized with one batch, compiled, run and compared with the numpy reference, each in its own",
-        "process. Written by `python -m bench zoo`.",
+        f"process. Written by `python -m bench zoo`, with {', '.join(versions)}, on {devices[0]}.",
         "",
-        summary(rows),
+        summary(first),
         "",
         "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
         "which have a tolerance, the largest difference is given as a share of the largest output. Seconds are wall",
@@ -314,24 +350,50 @@ def table(rows: list[Row]) -> str:
         "",
         "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | quantize s |",
         "|---|---|---|---|---|---|---|---|",
+        *(_row(row) for row in sorted(first, key=_name)),
     ]
-    for row in sorted(rows, key=lambda row: str(row["name"])):
-        name = str(row["name"]).replace(":", " ")
-        if "error" in row:
-            lines.append(f"| {name} | | | {_escaped(row['error'])} | | | | |")
-            continue
-        floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
-        differ = f"{row['mismatches']} of {row['elements']}" if row["mismatches"] else "0"
-        apart = f" (by {row['error_share']:.1e})" if row["mismatches"] else ""
-        shape = "x".join(map(str, row["input"]))
-        lines.append(
-            f"| {name} | {shape} | {_share(row)} | {floats} | {row['islands']} | {row['dispatches']} | {differ}{apart} "
-            f"| {row['quantize_s']} |"
-        )
-    reasons = Counter(reason for row in rows for reason in row.get("reasons", {}))
+    lines += _others(rows, devices)
+    reasons = Counter(reason for row in first for reason in row.get("reasons", {}))
     lines += ["", "## Why operators stay in float32", "", "| reason | networks |", "|---|---|"]
     lines += [f"| {_escaped(reason)} | {count} |" for reason, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
+
+
+def _name(row: Row) -> str:
+    return str(row["name"]).replace(":", " ")
+
+
+def _row(row: Row) -> str:
+    if "error" in row:
+        return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | |"
+    floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
+    shape = "x".join(map(str, row["input"]))
+    return (
+        f"| {_name(row)} | {shape} | {_share(row)} | {floats} | {row['islands']} | {row['dispatches']} "
+        f"| {_differing(row)} | {row['quantize_s']} |"
+    )
+
+
+def _differing(row: Row) -> str:
+    apart = f" of {row['elements']} (by {row['error_share']:.1e})" if row["mismatches"] else ""
+    return f"{row['mismatches']}{apart}"
+
+
+def _others(rows: list[Row], devices: list[str]) -> list[str]:
+    """Mismatches of the networks that ran on several devices, a column each."""
+    ran = {(_name(row), row["device"]): row for row in rows if "device" in row}
+    several = sorted({name for name, device in ran if device != devices[0]})
+    if not several:
+        return []
+    cells = ([_differing(ran[name, d]) if (name, d) in ran else "" for d in devices] for name in several)
+    return [
+        "",
+        "## Mismatches on several devices",
+        "",
+        f"| architecture | {' | '.join(devices)} |",
+        "|---|" + "---|" * len(devices),
+        *(f"| {name} | {' | '.join(found)} |" for name, found in zip(several, cells, strict=True)),
+    ]
 
 
 def _escaped(text: str) -> str:

@@ -31,11 +31,17 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "build: KeyError" in missing["error"]
     path = tmp_path / "zoo.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in [{"name": "small:net", "error": "old"}, *rows]))
-    assert list(zoo.read(path).values()) == rows
+    assert zoo.read(path) == rows
     text = zoo.table(rows)
+    assert "Mismatches on several devices" not in text
     assert "1 of 3 architectures that were tried compile and run, 1 with 0 mismatches; 100.0 %" in text
     assert "| small net | 1x3x8x8 | 100.0 % | none | 0 |" in text
     assert "aten.sort.default" in text
+    elsewhere = {**net, "device": "another", "mismatches": 3, "error_share": 0.5}
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, elsewhere]))
+    text = zoo.table(zoo.read(path))
+    assert "1 of 3 architectures" in text
+    assert f"| small net | 0 | 3 of {net['elements']} (by 5.0e-01) |" in text
 
 
 def test_every_name_has_a_builder() -> None:
