@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 Update = Callable[[int, int, str], None]
@@ -31,16 +31,19 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
     if drawn is None or not _showing.acquire(blocking=False):
         yield lambda done, total, what: None
         return
-    started, task = time.perf_counter(), drawn.add_task(doing, total=None, what="")
+    task = drawn.add_task(doing, total=None, what="")
+    start = Timer(PATIENCE, drawn.start)  # not by an update: the first step may be the long one
+    start.daemon = True
+    start.start()
 
     def update(done: int, total: int, what: str) -> None:
         drawn.update(task, completed=done, total=total or None, what=what)
-        if not drawn.live.is_started and time.perf_counter() - started > PATIENCE:
-            drawn.start()
 
     try:
         yield update
     finally:
+        start.cancel()
+        start.join()
         drawn.stop()
         _showing.release()
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from threading import Timer
 
 import pytest
+import torch
 
+import q8ta_wgpu as q8
 from q8ta_wgpu import progress
 
 WIPED = "\x1b[2K"
@@ -21,10 +24,21 @@ class Terminal(io.StringIO):
         return True
 
 
+class AtOnce:
+    """A timer without patience."""
+
+    def __init__(self, _: float, function: Callable[[], None]) -> None:
+        self.start = function
+
+    def cancel(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Bars need no patience, and every one is ended."""
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(progress, "Timer", AtOnce)
     monkeypatch.setenv("TERM", "xterm")
     yield
     assert progress._showing.acquire(blocking=False), "a bar is still shown"
@@ -47,6 +61,7 @@ def test_a_terminal_sees_how_far_the_work_is() -> None:
 def test_everything_else_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(io.StringIO()) == ""
     with monkeypatch.context() as patched:
+        patched.setattr(progress, "Timer", Timer)
         patched.setattr(progress, "PATIENCE", 60.0)
         assert shown(Terminal()) == ""
     with redirect_stderr(Terminal()) as stream, progress.bar("tuning", shown=False) as update:
@@ -73,3 +88,23 @@ def test_an_error_ends_the_bar() -> None:
     with redirect_stderr(Terminal()) as stream, pytest.raises(KeyboardInterrupt):
         fail()
     assert "part" in stream.getvalue() and stream.getvalue().endswith(WIPED)
+
+
+def test_quantizing_and_compiling_tell_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, str]] = []
+
+    @contextmanager
+    def recorded(doing: str, shown: bool = True) -> Iterator[progress.Update]:
+        yield lambda done, total, what: seen.append((done, total, f"{doing}: {what}"))
+
+    monkeypatch.setattr("q8ta_wgpu.frontend.quantize.bar", recorded)
+    monkeypatch.setattr("q8ta_wgpu.frontend.compile.bar", recorded)
+    x = torch.ones(1, 4)
+    q8.compile(q8.quantize(torch.nn.Linear(4, 4).eval(), (x,), calibration=[x, x]))
+    steps = ["exporting the module", "folding constants and batch norms", "placing observers"]
+    steps += ["calibrating"] * 2 + ["choosing scales and quantizing weights"]
+    assert seen == [
+        *((done, 6, f"quantizing: {what}") for done, what in enumerate(steps)),
+        (0, 2, "compiling: reading the program"),
+        (1, 2, "compiling: fusing its operators"),
+    ]

@@ -18,7 +18,7 @@ from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend import given, qdq
 from q8ta_wgpu.frontend.importer import import_program
 from q8ta_wgpu.frontend.nodes import module_paths, source_of
-from q8ta_wgpu.frontend.quantize import batched, float_program
+from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
@@ -173,7 +173,7 @@ def _layer(
 def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: given.Tensors) -> dict[str, Array]:
     """The float module's values, by the names their operators have in the quantized program."""
     dynamic = bool(exported.range_constraints)
-    graph = float_program(module, batched(example) if dynamic else example, dynamic)
+    graph = float_graph(float_program(module, batched(example) if dynamic else example, dynamic))
     calls = [node for node in exported.graph.nodes if not _is_qdq(node)]
     for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
         transform(graph)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.progress import bar
 
 if TYPE_CHECKING:
     from q8ta_wgpu.frontend.hybrid import Hybrid
@@ -53,14 +55,22 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
         return hybrid(program, device)
     if device is not None:
         raise InputError("a Model is opened on a device by Session(model, device)")
-    graph, structure = import_program(program)
-    if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
-        graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")
-    if int8_outputs:
-        made = {node.output: node for node in graph.nodes}
-        ends = (made.get(name) for name in graph.outputs)
-        graph.outputs = [
-            node.inputs[0] if node is not None and node.op == "dequantize" else name
-            for name, node in zip(graph.outputs, ends, strict=True)
-        ]
-    return Model(run_passes(graph), structure)
+    with bar("compiling") as update:
+        update(0, 2, "reading the program")
+        graph, structure = import_program(program)
+        if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
+            graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")
+        if int8_outputs:
+            _end_with_integers(graph)
+        update(1, 2, "fusing its operators")
+        return Model(run_passes(graph), structure)
+
+
+def _end_with_integers(graph: Graph) -> None:
+    """Takes away the dequantizes that a graph ends with."""
+    made = {node.output: node for node in graph.nodes}
+    ends = (made.get(name) for name in graph.outputs)
+    graph.outputs = [
+        node.inputs[0] if node is not None and node.op == "dequantize" else name
+        for name, node in zip(graph.outputs, ends, strict=True)
+    ]

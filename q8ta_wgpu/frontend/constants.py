@@ -12,15 +12,18 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend import qdq
 
 
-def computed(graph: torch.fx.Graph, known: Mapping[Node, torch.Tensor]) -> dict[Node, Any]:
+def computed(graph: torch.fx.Graph, known: Mapping[Node, torch.Tensor], quantizing: bool = False) -> dict[Node, Any]:
     """`known` and the value of every node that follows from it, or from nothing at all.
 
-    Calls of quantized_decomposed stay: an int8 weight is not made real again. So do random numbers.
+    Calls of quantized_decomposed stay: an int8 weight is not made real again, and a float one is quantized only if
+    `quantizing`. So do random numbers.
     """
     values: dict[Node, Any] = dict(known)
     with torch.no_grad():
         for node in graph.nodes:
-            if _is_pure(node) and all(n in values for n in node.all_input_nodes):
+            if (_is_pure(node) or (quantizing and qdq.quantizes(node))) and all(
+                n in values for n in node.all_input_nodes
+            ):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(*args, **kwargs)
     return values
@@ -35,14 +38,14 @@ def _is_pure(node: Node) -> bool:
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
-def fold(module: GraphModule) -> None:
+def fold(module: GraphModule, quantizing: bool = False) -> None:
     """Makes an attribute of every value that follows from attributes alone, and drops what nothing reads any more."""
     known = {
         node: value
         for node in module.graph.nodes
         if node.op == "get_attr" and isinstance(value := _attribute(module, str(node.target)), torch.Tensor)
     }
-    values = computed(module.graph, known)
+    values = computed(module.graph, known, quantizing)
     for node, value in values.items():
         if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
             continue

@@ -99,6 +99,13 @@ def hide_norms(model: GraphModule) -> None:
     model.recompile()
 
 
+def show_norms(model: GraphModule) -> None:
+    """Takes back what `hide_norms` did."""
+    for node in model.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverloadPacket):
+            node.target = node.target.default
+
+
 class Shown(Quantizer):  # type: ignore[misc]
     """A quantizer to which hidden batch norms are shown again."""
 
@@ -108,9 +115,7 @@ class Shown(Quantizer):  # type: ignore[misc]
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Shows them, then does what the quantizer does."""
-        for node in model.graph.nodes:
-            if isinstance(node.target, torch._ops.OpOverloadPacket):
-                node.target = node.target.default
+        show_norms(model)
         transformed: GraphModule = self._quantizer.transform_for_annotation(model)
         return transformed
 

@@ -16,6 +16,11 @@ from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, T
 NAMESPACE = "quantized_decomposed"
 
 
+def quantizes(node: torch.fx.Node) -> bool:
+    """Whether a node makes integers of float values."""
+    return str(node.target).startswith(f"{NAMESPACE}.quantize_per_")
+
+
 def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
     """The value that the operator `name` of the namespace becomes with these arguments; raises RefusedError."""
     if name not in _IMPORTS:

@@ -17,11 +17,15 @@ from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.constants import fold
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import import_decomposed, is_plain
-from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms
+from q8ta_wgpu.frontend.lifted import lifted
+from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms, show_norms
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.progress import bar
+
+_STEPS = 4
+"""What is done once: export, fold, place observers, convert."""
 
 
 def quantize(
@@ -43,7 +47,7 @@ def quantize(
         quantizer: any torchao PT2E quantizer; ours by default.
         dynamic_batch: whether the first dimension of every input is a batch of any size; a session then takes the size
             that arrives.
-        progress: show a progress bar over the calibration items, on stderr if that is a terminal.
+        progress: show a progress bar over all of it, from export to quantized weights, on stderr if that is a terminal.
         unsupported: what becomes of operators that `compile` would refuse: 'error', or 'torch', which leaves them as
             they are for `compile(..., unsupported="torch")`. Inputs may then be of any dtype.
 
@@ -60,28 +64,37 @@ def quantize(
     given.check_quantizer(quantizer, TorchaoQuantizer)
     whole = given.is_whole(unsupported)
     example, items = given.example(example_inputs, whole), given.calibration_items(calibration)
-    with torch.no_grad(), warnings.catch_warnings():
+    count = operator.length_hint(items, 0)
+    total = count and count + _STEPS
+    with torch.no_grad(), warnings.catch_warnings(), bar("quantizing", shown=progress) as update:
         warnings.simplefilter("ignore")
+        update(0, total, "exporting the module")
         given.check_runs(module, example)
         traced = batched(example) if dynamic_batch else example
-        float_graph = float_program(module, traced, dynamic_batch, whole)
-        hide_norms(float_graph)
-        prepared = prepare_pt2e(float_graph, Shown(quantizer or Quantizer()))
-        index, total = -1, operator.length_hint(items, 0)
-        with bar("calibrating", shown=progress) as update:
-            for index, item in enumerate(items):
-                update(index, total, "")
-                arguments = given.calibration_item(item, index, example)
-                with given.finite(prepared, arguments, index):
-                    prepared(*arguments)
+        program = float_program(module, traced, dynamic_batch, whole)
+        update(1, total, "folding constants and batch norms")
+        graph = float_graph(program)
+        if whole:
+            given.check_floats(graph)
+        hide_norms(graph)
+        update(2, total, "placing observers")
+        prepared = prepare_pt2e(graph, Shown(quantizer or Quantizer()))
+        index = -1
+        for index, item in enumerate(items):
+            update(3 + index, total, "calibrating")
+            arguments = given.calibration_item(item, index, example)
+            with given.finite(prepared, arguments, index):
+                prepared(*arguments)
         if index < 0:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
+        update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
         given.check_ranges(prepared)
         hide_norms(prepared)
         lost = given.lost_values(prepared)
-        converted = convert_pt2e(prepared)
-        shapes = _batch_shapes(converted, traced) if dynamic_batch else None
-        quantized = torch.export.export(converted, traced, dynamic_shapes=shapes)
+        converted = convert_pt2e(prepared, fold_quantize=False)
+        show_norms(converted)
+        fold(converted, quantizing=True)
+        quantized = lifted(converted, program)
     if lost:
         warnings.warn(lost, stacklevel=2)
     return quantized
@@ -107,9 +120,8 @@ def _batch_shapes(module: torch.nn.Module, arguments: given.Tensors) -> Any:
 
 def float_program(
     module: torch.nn.Module, example: given.Tensors, dynamic_batch: bool = False, whole: bool = True
-) -> GraphModule:
-    """The module's graph as it is quantized: without in-place operators, with what depends on no input computed and
-    batch norms folded where that is right. `whole` refuses what `compile` would."""
+) -> ExportedProgram:
+    """The module exported, without in-place operators. `whole` refuses what `compile` would."""
     shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
         program = torch.export.export(module, example, dynamic_shapes=shapes)
@@ -126,10 +138,14 @@ def float_program(
             )
     if whole:
         given.check_random(program.graph)
-        import_decomposed(program)  # before any calibration, it names all that is not supported
+        import_decomposed(program)
+    return program
+
+
+def float_graph(program: ExportedProgram) -> GraphModule:
+    """A float program as it is quantized: with what depends on no input computed, and batch norms folded where that is
+    right."""
     graph: GraphModule = program.module(check_guards=False)
     fold(graph)
-    if whole:
-        given.check_floats(graph)
     fold_norms(graph)
     return graph
