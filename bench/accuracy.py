@@ -15,6 +15,7 @@ import torch
 import q8ta_wgpu as q8
 from bench.options import Options
 from bench.suite.tasks import TASKS, inputs, trained
+from q8ta_wgpu.progress import through
 
 CALIBRATION = 2
 """Batches, each as large as the test."""
@@ -72,7 +73,7 @@ def measured(name: str, quantizer: Any, count: int = 0) -> tuple[float, float]:
 def part_accuracy(options: Options) -> None:
     """Prints the table, and writes it where all networks were asked for."""
     rows = []
-    for name in options.names or TASKS:
+    for name in through(options.names or TASKS, "accuracy"):
         in_float, _ = measured(name, None)
         int8 = [measured(name, make()) for make in QUANTIZERS.values()]
         cells = " | ".join(f"{value:.2f} ({snr:.1f})" for value, snr in int8)

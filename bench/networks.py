@@ -17,6 +17,7 @@ from bench.kernel_sets import general
 from bench.models import read
 from bench.options import Options
 from bench.timing import Loaded, compared, heaviest, load, spin
+from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import open_device
 
@@ -111,19 +112,21 @@ def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
 
 def part_networks(options: Options, results: Results) -> None:
     """GPU time of int8 on every engine, with the general kernels, and of float32, in turns; then end to end."""
-    for title, (stem, shape) in NETWORKS.items():
-        if options.names and stem not in options.names:
-            continue
-        for batch in options.batches or BATCHES:
-            if title == "sub-pixel 256x256" and batch > 1:
-                continue
-            model = read(options.models, stem).reshape((batch, *shape))
-            float32 = read(options.models, f"{stem}.float32").reshape((batch, *shape))
-            programs = _on_engines(model, options.adapter)
-            programs[FIRST] = load(model.graph, options.device, keep=general)
-            programs[FLOAT32] = load(float32.graph, options.device)
-            times = {name: us / 1e3 for name, us in compared(programs).items()}
-            _whole(options.adapter, model, (title, batch), results, times)
+    wanted = [
+        (title, batch)
+        for title, (stem, _) in NETWORKS.items()
+        for batch in options.batches or BATCHES
+        if (not options.names or stem in options.names) and not (title == "sub-pixel 256x256" and batch > 1)
+    ]
+    for title, batch in through(wanted, "networks"):
+        stem, shape = NETWORKS[title]
+        model = read(options.models, stem).reshape((batch, *shape))
+        float32 = read(options.models, f"{stem}.float32").reshape((batch, *shape))
+        programs = _on_engines(model, options.adapter)
+        programs[FIRST] = load(model.graph, options.device, keep=general)
+        programs[FLOAT32] = load(float32.graph, options.device)
+        times = {name: us / 1e3 for name, us in compared(programs).items()}
+        _whole(options.adapter, model, (title, batch), results, times)
 
 
 def _on_engines(model: q8.Model, adapter: str | None) -> dict[str, Loaded]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from bench.options import Options
 from bench.peer import PEERS
+from q8ta_wgpu.progress import through
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
 REFERENCE = "torch float32, CPU"
@@ -55,16 +56,16 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
     result against torch's float32 in decibels, None without that; or `missing`, why it could not."""
     rows: dict[str, dict[str, Any]] = {}
     results: dict[str, np.ndarray] = {}
-    for peer in peers:
+    for peer in through(peers, f"{network}: making files"):
         folder = scratch / str(len(rows))
         folder.mkdir()
         rows[peer] = {"folder": folder, "rounds": []}
         _, rows[peer]["missing"] = _child("make", peer, network, folder, threads)
-    for _ in range(ROUNDS):
-        for peer, row in rows.items():
-            if not row["missing"]:
-                line, row["missing"] = _child("run", peer, network, row["folder"], threads)
-                row["rounds"] += [json.loads(line)] if line else []
+    for peer in through([*rows] * ROUNDS, f"{network}: timing"):
+        row = rows[peer]
+        if not row["missing"]:
+            line, row["missing"] = _child("run", peer, network, row["folder"], threads)
+            row["rounds"] += [json.loads(line)] if line else []
     for peer, row in rows.items():
         folder, rounds = row.pop("folder"), row.pop("rounds")
         if not row["missing"]:

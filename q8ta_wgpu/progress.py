@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 Update = Callable[[int, int, str], None]
 """Called with what is done, what there is to do as far as it is known (0: unknown), and what comes next."""
@@ -48,12 +50,27 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
         _showing.release()
 
 
+def through(items: Collection[T], doing: str) -> Iterator[T]:
+    """The items one after another, below a bar that names the one that is worked on."""
+    with bar(doing) as update:
+        for done, item in enumerate(items):
+            update(done, len(items), str(item))
+            yield item
+
+
 def _bar() -> Any:
-    """rich's bar, not yet started; None where rich is not installed."""
+    """rich's bar, not yet started; None where rich is not installed. What is printed meanwhile goes above it, but to
+    where stdout goes if that is no terminal."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ModuleNotFoundError:
         return None
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, TextColumn("{task.fields[what]}"), console=Console(stderr=True), transient=True)
+    return Progress(
+        *columns,
+        TextColumn("{task.fields[what]}"),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+    )
