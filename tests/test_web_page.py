@@ -188,6 +188,11 @@ def test_a_visit(page: Page, folder: Path, tmp_path: Path, url: str) -> None:
     assert page.text("bytes") == "equal to Python's"
     size = sum((folder / "landscape" / f"cpu.{end}").stat().st_size for end in ("json", "bin"))
     assert page.text("model") == f"{size / 1000:.0f} kB, int8"
+    page.driver.execute_script("""
+        globalThis.said = [];
+        const status = document.getElementById("status");
+        new MutationObserver(() => said.push(status.textContent)).observe(status, { childList: true });
+    """)
     portrait = tmp_path / "portrait.jpg"
     photos.load("astronaut.png").convert("RGB").resize((300, 500)).save(portrait)
     page.choose(portrait)
@@ -195,6 +200,8 @@ def test_a_visit(page: Page, folder: Path, tmp_path: Path, url: str) -> None:
     while page.size() != [18, 22, 54, 66]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    said = page.driver.execute_script("return said")
+    assert said[0].startswith("Loading") and said[-2:] == ["Enlarging", "Move the slider to compare"]
     (tmp_path / "notes.txt").write_text("no picture")
     page.choose(tmp_path / "notes.txt")
     assert page.status("notes.txt") == "notes.txt is no picture that this browser can read"

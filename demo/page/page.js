@@ -30,7 +30,9 @@ function network(portrait) {
   const name = portrait ? "portrait" : "landscape";
   if (!networks.has(name)) {
     at("progress").classList.remove("done");
-    const opening = compared(load(`./${name}/`, { onprogress: loaded, verify: false })).finally(() => at("progress").classList.add("done"));
+    const opening = compared(load(`./${name}/`, { onprogress: loaded, verify: false }));
+    const done = () => at("progress").classList.add("done");
+    opening.then(done, done);
     opening.catch(() => networks.delete(name)); // the next picture tries again
     networks.set(name, opening);
   }
@@ -51,6 +53,7 @@ async function show(source, width, height) {
   const [, , h, w] = net.inputs[0].shape;
   const small = await shrunk(source, width, height, [w, h]);
   if (turn !== newest) return; // another picture came meanwhile
+  if (!stream) say("Enlarging"); // where WebGPU runs in software this takes seconds
   const started = performance.now();
   try {
     await net.draw(small, after);
