@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import subprocess
 import sys
@@ -269,6 +270,32 @@ def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest
     del executor
     gc.collect()
     assert len(other._held) == 3 + len({with_words("0")} - set(other._recent))
+
+
+def test_types_are_read_alone(vulkan: Device) -> None:
+    """By cffi, for wgpu-py: the same types as beside the whole header, and soon."""
+    from wgpu.backends.wgpu_native._ffi import ffi
+
+    parser, seconds = ffi._parser, {True: 0.0, False: 0.0}
+    declared = dict(parser._declarations)
+    for text in (
+        "WGPUBufferDescriptor *",
+        "WGPULimits",
+        "WGPUFeatureName[3]",
+        "void(WGPUDevice const *, WGPUDeviceLostReason, WGPUStringView, void *, void *)",
+        "struct WGPUChainedStruct *",
+        "uint64_t[]",
+    ):
+        found = {}
+        for alone, read in ((True, parser.parse_type), (False, functools.partial(type(parser).parse_type, parser))):
+            started = time.process_time()
+            found[alone] = read(text)
+            seconds[alone] += time.process_time() - started
+        assert found[True] == found[False], text
+    assert 5 * seconds[True] < seconds[False]
+    assert parser._declarations == declared
+    with pytest.raises(Exception, match="WGPUNothing"):
+        parser.parse_type("WGPUNothing *")
 
 
 # --- threads ---

@@ -6,6 +6,8 @@ What is private to a version of wgpu-py has a form in WebGPU's own terms for whe
 
 from __future__ import annotations
 
+import functools
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +23,10 @@ from q8ta_wgpu.runtime.transfer import processors
 _HANDOVER = 10.0
 """Seconds another thread may take to deliver a mapping that its own poll picked up."""
 
+_WORD = re.compile(r"\w+")
+_KINDS = ("typedef", "struct", "union", "enum")
+"""What cffi calls a declaration that a type may name."""
+
 OPENGL = ProcessLock()
 """Held by whoever uses a device on OpenGL, lists adapters or requests a device: wgpu has one EGL context a process, and
 ends the process when two threads want it. Listing enters it, and a request for any device polls those there are, so
@@ -28,6 +34,34 @@ does letting an OpenGL adapter go.
 
 A caller's own device on OpenGL, of an adapter that `adapters` did not list, is safe only while no other one is used:
 wgpu gives it no lock in common with them, and what Python collects is freed outside this one."""
+
+
+@functools.cache
+def _read_types_alone() -> None:
+    """Lets cffi read the text of a C type beside what the text names.
+
+    It reads each beside every typedef of wgpu's header, some 400, in Python: 10 to 20 ms for each of the 40 texts that
+    wgpu-py and this library use between a file and the first result, together more than all else that opening takes.
+    Where cffi names things otherwise, it goes on as it does.
+    """
+    try:
+        from wgpu.backends.wgpu_native import _api as api
+
+        parser = api.ffi._parser
+        read, declared = parser.parse_type, parser._declarations
+    except (ImportError, AttributeError):
+        return
+
+    def alone(text: str) -> Any:  # under cffi's lock
+        keys = (f"{kind} {name}" for name in set(_WORD.findall(text)) for kind in _KINDS)
+        parser._declarations = {key: declared[key] for key in keys if key in declared}
+        try:
+            return read(text)
+        finally:
+            declared.update(parser._declarations)
+            parser._declarations = declared
+
+    parser.parse_type = alone
 
 
 class NativeRecorder(HandleRecorder):
@@ -86,6 +120,7 @@ class WgpuNative(Engine):
 
     def __init__(self) -> None:
         super().__init__(wgpu)
+        _read_types_alone()
         self.listing = OPENGL
 
     def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
