@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from q8ta_wgpu.errors import LinkError
 
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", re.DOTALL)
+_STRUCTURE = re.compile(r"//[^\n]*|/\*.*?\*/|[(){}\[\];]", re.DOTALL)
+_BLANK = re.compile(r"(?:[\s;]|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 DIRECTIVES = ("diagnostic(", "enable ")
 """How the lines begin that a module must begin with."""
@@ -53,8 +55,6 @@ class Definition:
         kind: its keyword.
         file, line: where it stands; line 0 for what is written by Python.
         text: the declaration with its attributes.
-        names: what it refers to at module scope, in the order of first use.
-        fields: the members of `params` it reads.
     """
 
     name: str
@@ -62,8 +62,19 @@ class Definition:
     file: str
     line: int
     text: str
-    names: tuple[str, ...]
-    fields: tuple[str, ...]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """What it refers to at module scope, in the order of first use. A program needs them of few definitions."""
+        tokens = _tokens(self.text)
+        return tuple(dict.fromkeys(_references(tokens, *_head(tokens))))
+
+    @functools.cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The members of `params` it reads."""
+        tokens = _tokens(self.text)
+        read = (tokens[i + 2] for i, word in enumerate(tokens[:-2]) if word == "params" and tokens[i + 1] == ".")
+        return tuple(dict.fromkeys(read))
 
     @property
     def place(self) -> str:
@@ -73,38 +84,44 @@ class Definition:
 
 def scan(text: str, file: str = "") -> Iterator[Definition]:
     """The definitions of a module, in order, without directives; raises LinkError for a declaration of another kind."""
-    start, depth, tokens = -1, 0, list[str]()
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        if token.startswith(("//", "/*")) or (token == ";" and start < 0):
-            continue
-        if start < 0:
-            start = match.start()
-        tokens.append(token)
-        depth += (token in "({[") - (token in ")}]")
-        if depth == 0 and token == ";" and text.startswith(DIRECTIVES, start):
-            start, tokens = -1, []
-        elif depth == 0 and token in ";}":
-            yield _definition(text[start : match.end()], tokens, file, text.count("\n", 0, start) + 1)
-            start, tokens = -1, []
-    if tokens:
-        raise LinkError(f"{file}.wgsl: a declaration does not end: {text[start : start + 60]!r}")
+    at = 0
+    while (start := _BLANK.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        depth = 0
+        for match in _STRUCTURE.finditer(text, start):
+            token = match.group()
+            depth += (token in "({[") - (token in ")}]")
+            if depth == 0 and token in ";}":
+                break
+        else:
+            raise LinkError(f"{file}.wgsl: a declaration does not end: {text[start : start + 60]!r}")
+        at = match.end()
+        if not (token == ";" and text.startswith(DIRECTIVES, start)):
+            yield _definition(text[start:at], file, text.count("\n", 0, start) + 1)
 
 
-def _definition(text: str, tokens: Sequence[str], file: str, line: int) -> Definition:
+def _tokens(text: str) -> list[str]:
+    return [token for token in _TOKEN.findall(text) if not token.startswith(("//", "/*"))]
+
+
+def _definition(text: str, file: str, line: int) -> Definition:
+    tokens = _tokens(text[: text.find("{") + 1] or text)
+    try:
+        kind, name = _head(tokens)
+    except ValueError:
+        raise LinkError(f"{file}.wgsl:{line}: a declaration of no known kind: {text[:60]!r}") from None
+    return Definition(tokens[name], tokens[kind], file, line, text)
+
+
+def _head(tokens: Sequence[str]) -> tuple[int, int]:
+    """Where the keyword of a declaration and its name stand; raises ValueError where there is none."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token in "({[") - (token in ")}]")
         if depth == 0 and token in _DECLARATIONS and (at == 0 or tokens[at - 1] != "@"):
             break
     else:
-        raise LinkError(f"{file}.wgsl:{line}: a declaration of no known kind: {text[:60]!r}")
-    name = at + 1
-    if tokens[name] == "<":  # var<storage, read>
-        name = tokens.index(">", name) + 1
-    used = dict.fromkeys(_references(tokens, at, name))
-    fields = (tokens[i + 2] for i, word in enumerate(tokens[:-2]) if word == "params" and tokens[i + 1] == ".")
-    return Definition(tokens[name], token, file, line, text, tuple(used), tuple(dict.fromkeys(fields)))
+        raise ValueError
+    return at, tokens.index(">", at + 1) + 1 if tokens[at + 1] == "<" else at + 1  # var<storage, read>
 
 
 def _references(tokens: Sequence[str], kind: int, name: int) -> Iterator[str]:
