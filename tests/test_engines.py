@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,72 @@ def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, m
     assert open_device("vulkan", matrix_work=True).engine.name == ("dawn" if usable else "wgpu-native")
     assert open_device("vulkan").engine.name == "wgpu-native"
     assert open_device("wgpu-native:vulkan", matrix_work=True).engine.name == "wgpu-native"
+
+
+class _Card:
+    """An adapter that is one of several equal cards."""
+
+    def __init__(self, adapter: Any) -> None:
+        self.features, self.limits = adapter.features, adapter.limits
+        self.info = {**adapter.info, "vendor_id": 4318, "device_id": 9019, "backend_type": "Vulkan"}
+
+
+@pytest.mark.parametrize("listed", [1, 2, 3])
+def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two; wgpu-native's own where Dawn does not list as many."""
+    native, other = engines.native(), _WithUnits()
+    cards = [_Card(swiftshader.wgpu.adapter) for _ in range(2 + listed)]
+    monkeypatch.setattr(native, "_listed", cards[:2])
+    other._listed.extend(cards[2:])
+    monkeypatch.setattr(engines, "dawn", lambda: other)
+    asked = []
+
+    def opened(engine: Any, adapter: Any, number: int) -> Any:
+        asked.append((engine.name, cards.index(adapter), number))
+        units = (MatrixUnit(16, 16, 32, 32),)
+        made = SimpleNamespace(engine=engine, target=Target(matrix_units=units))
+        made.wgpu = SimpleNamespace(adapter=adapter)
+        return made
+
+    monkeypatch.setattr(devices, "_from_adapter", opened)
+    first = opened(native, cards[1], 1)
+    found = devices._with_matrix_units(first)
+    assert asked[1:] == ([("dawn", 3, 1)] if listed == 2 else [])
+    assert (found is first) == (listed != 2)
+
+
+def test_dawn_makes_a_device_of_the_card_asked_for(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two equal ones, which it lists anew for every device."""
+    made: list[Any] = []
+    other = Dawn()
+    fresh = [[_Card(swiftshader.wgpu.adapter) for _ in range(2)] for _ in range(2)]
+    gpu = SimpleNamespace(enumerate_adapters_sync=lambda: fresh[len(made)])
+    extras = SimpleNamespace(request_device_sync=lambda adapter, **_: made.append(adapter))
+    monkeypatch.setattr(other, "package", SimpleNamespace(gpu=gpu))
+    monkeypatch.setattr(other, "_extras", extras)
+    listed = [_Card(swiftshader.wgpu.adapter) for _ in range(2)]
+    other._listed.extend(listed)
+    for _ in range(2):
+        other._request(listed[1], [], {})
+    assert made == [fresh[0][1], fresh[1][1]]
+
+
+def test_an_engine_that_cannot_list_adapters(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is used; where there is no other, it is told what the engine said."""
+
+    def fails() -> list[Any]:
+        raise DeviceError("wgpu-native could not list adapters: no loader")
+
+    monkeypatch.setattr(engines.native(), "adapters", fails)
+    for name in (None, "swiftshader", "dawn:swiftshader"):
+        assert open_device(name) is swiftshader
+    with pytest.raises(DeviceError, match="no loader"):
+        open_device("wgpu-native")
+    with pytest.raises(DeviceError, match="there are 0: SwiftShader"):
+        open_device("nothing")
+    monkeypatch.setattr(engines, "dawn", lambda: None)
+    with pytest.raises(DeviceError, match="no loader"):
+        open_device()
 
 
 WITHOUT = """

@@ -81,13 +81,16 @@ class Dawn(Engine):
             extras.set_instance_extras(enable_toggles=["allow_unsafe_apis"])
 
     def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
-        # An adapter of Dawn makes one device: later ones come from one that is listed anew.
-        fresh = (a for a in self.package.gpu.enumerate_adapters_sync() if a.info == adapter.info)
+        # An adapter of Dawn makes one device: later ones come from one that is listed anew, of equal cards the same.
+        equal = [a for a in self._listed if a.info == adapter.info]
+        fresh = [a for a in self.package.gpu.enumerate_adapters_sync() if a.info == adapter.info]
+        if adapter in equal and len(fresh) == len(equal):
+            adapter = fresh[equal.index(adapter)]
         if _MATRICES in features:  # their tiles take more than WebGPU's baseline
             names = ("max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup")
             limits = {**limits, **{name: adapter.limits[name] for name in names}}
         return self._extras.request_device_sync(
-            next(fresh, adapter),
+            adapter,
             required_features=features,
             required_limits=dict(limits),
             enable_toggles=_UNCLEARED,

@@ -17,12 +17,13 @@ from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, Engine, wgpu_errors
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
 
-_NEEDED_LIMITS = {
-    "max-storage-buffers-per-shader-stage": BASELINE.storage_buffers,
-    "max-compute-invocations-per-workgroup": BASELINE.invocations,
-    "max-compute-workgroup-storage-size": BASELINE.workgroup_memory,
-    "max-compute-workgroups-per-dimension": BASELINE.workgroups,
+_LIMITS = {
+    "storage_buffers": "max-storage-buffers-per-shader-stage",
+    "invocations": "max-compute-invocations-per-workgroup",
+    "workgroup_memory": "max-compute-workgroup-storage-size",
+    "workgroups": "max-compute-workgroups-per-dimension",
 }
+"""WebGPU's names of a target's limits. Every program needs those of BASELINE."""
 
 RECENT_PIPELINES = 128
 """Pipelines a device keeps for the next program beside those that programs hold: some networks' worth. Tuning compiles
@@ -62,8 +63,8 @@ class Device:
         assert engine is not None, wgpu_device
         self.engine = engine
         self.name = engine.describe(wgpu_device.adapter)
-        for limit, needed in _NEEDED_LIMITS.items():
-            if (found := wgpu_device.limits[limit]) < needed:
+        for name, limit in _LIMITS.items():
+            if (found := wgpu_device.limits[limit]) < (needed := getattr(BASELINE, name)):
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
         self.lock, self.waiting = engine.locks(wgpu_device)
         self.software = wgpu_device.adapter.info["adapter_type"] == "CPU"
@@ -223,10 +224,7 @@ class Device:
         found = replace(
             SOFTWARE if self.software else BASELINE,
             name=self.name,
-            storage_buffers=limits["max-storage-buffers-per-shader-stage"],
-            invocations=limits["max-compute-invocations-per-workgroup"],
-            workgroup_memory=limits["max-compute-workgroup-storage-size"],
-            workgroups=limits["max-compute-workgroups-per-dimension"],
+            **{name: limits[limit] for name, limit in _LIMITS.items()},
             binding_size=min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"]),
             uniform_alignment=max(limits["min-uniform-buffer-offset-alignment"], 16),
         )
@@ -304,16 +302,31 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
 
 def _with_matrix_units(found: Device) -> Device:
     """Which engine serves an adapter best for a network whose products matrix units could compute: Dawn, where it
-    offers units of the same adapter that compute right; otherwise the one `found` is of, wgpu-native."""
+    offers units of the same adapter that compute right; otherwise the one `found` is of, wgpu-native.
+
+    Engines tell the model of a card, no more. Of several equal ones it is taken to be the same where both engines list
+    as many by one backend, in the order of the driver they share; otherwise `found` stays."""
     if (dawn := engines.dawn()) is None:
         return found
-    same = ("vendor_id", "device_id")
-    for adapter in dawn.adapters():
-        if dawn.matrix_units(adapter) and all(adapter.info[k] == found.wgpu.adapter.info[k] for k in same):
-            with contextlib.suppress(DeviceError):
-                other = _from_adapter(dawn, adapter, _number(dawn, adapter))
-                return other if other.target.matrix_units else found
+    own = found.wgpu.adapter
+    with contextlib.suppress(DeviceError):
+        alike = [a for a in found.engine.adapters() if (_card(a), _backend(a)) == (_card(own), _backend(own))]
+        offering = [a for a in dawn.adapters() if _card(a) == _card(own) and dawn.matrix_units(a)]
+        others = [a for a in offering if _backend(a) == _backend(offering[0])]
+        told_apart = len(alike) == 1 or (others and _backend(others[0]) == _backend(own))
+        if own in alike and len(alike) == len(others) and told_apart:
+            adapter = others[alike.index(own)]
+            other = _from_adapter(dawn, adapter, _number(dawn, adapter))
+            return other if other.target.matrix_units else found
     return found
+
+
+def _card(adapter: Any) -> tuple[int, int]:
+    return adapter.info["vendor_id"], adapter.info["device_id"]
+
+
+def _backend(adapter: Any) -> str:
+    return str(adapter.info["backend_type"])
 
 
 def _named_engine(name: str) -> tuple[str, str]:
@@ -324,26 +337,24 @@ def _named_engine(name: str) -> tuple[str, str]:
 
 def _by_name(name: str | int | None) -> Device:
     engine, part = _named_engine(name) if isinstance(name, str) else ("", "")
-    allowed = [engines.named(engine)] if engine else None
     names: list[str] = []
     problems: list[str] = []
-    for i, (owner, adapter) in enumerate(engines.listed()):
+    for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
         names.append(owner.describe(adapter))
-        if allowed and owner not in allowed:
-            continue
         if name is None or i == name or (isinstance(name, str) and name and part.lower() in names[i].lower()):
             try:
                 return _from_adapter(owner, adapter, names[:i].count(names[i]))
             except DeviceError as error:
                 problems.append(str(error))
-    if not names:
+    if not names and not engine:
         raise DeviceError(
             "no wgpu adapter on this machine. Install a GPU driver, or software Vulkan "
             "(Debian and Ubuntu: apt-get install mesa-vulkan-drivers), or use device='reference'"
         )
     if problems:
         raise DeviceError("; ".join(problems))
-    listed = ", ".join(f"{i}: {text}" for i, text in enumerate(names))
+    every = enumerate(owner.describe(adapter) for owner, adapter in engines.listed())
+    listed = ", ".join(f"{i}: {text}" for i, text in every)
     raise DeviceError(f"no adapter is called {shown(name)}; there are {listed}")
 
 

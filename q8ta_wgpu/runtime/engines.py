@@ -48,7 +48,19 @@ def engine_of(value: Any) -> Engine | None:
     return next((engine for engine in known if engine.owns(value)), None)
 
 
-def listed() -> Iterator[tuple[Engine, Any]]:
-    """All adapters with their engines, each engine's best first, in the order that `devices` shows."""
-    for engine in engines():
-        yield from ((engine, adapter) for adapter in engine.adapters())
+def listed(only: Engine | None = None) -> Iterator[tuple[Engine, Any]]:
+    """All adapters with their engines, each engine's best first, in the order that `devices` shows; or those of one.
+
+    Raises DeviceError where an engine cannot list its adapters and no other one has any.
+    """
+    failed, found = None, False
+    for engine in engines() if only is None else (only,):
+        try:
+            adapters = engine.adapters()
+        except DeviceError as error:
+            failed = failed or error
+            continue
+        found = found or bool(adapters)
+        yield from ((engine, adapter) for adapter in adapters)
+    if failed is not None and not found:
+        raise failed
