@@ -10,7 +10,7 @@ import wgpu
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import INT8X4, UINT8, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, UINT8, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
@@ -18,6 +18,7 @@ from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.program.textures import read_texture
 from q8ta_wgpu.runtime.binding import Binding
 from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.session import inputs
 from tests.small import SHAPE, small_input, small_model
 
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
@@ -158,7 +159,7 @@ def test_a_uint8_image_in_every_layout(layout: Any, vulkan: Device) -> None:
                 compute.dispatch_workgroups(*grid)
             compute.end()
 
-    Binding(Only(), [texture(vulkan, "rgba8unorm", pixels)], []).run()  # type: ignore[arg-type]
+    Binding(Only(), [texture(vulkan, "rgba8unorm", pixels)], [], {"x"}).run()  # type: ignore[arg-type]
     found = np.frombuffer(vulkan.read(buffer, words.nbytes), np.uint32)
     np.testing.assert_array_equal(found & held, words & held)
     assert f"coord_{layout.short}" in read_texture(port)
@@ -180,11 +181,6 @@ def test_what_does_not_fit_is_refused(vulkan: Device) -> None:
     size = 4 * 3 * HEIGHT * WIDTH
     good = texture(vulkan, "rgba8unorm")
     unreadable = texture(vulkan, "rgba8unorm", usage=wgpu.TextureUsage.COPY_DST)
-    q = QParams(0.1, 3)
-    int8 = Graph(["x"], ["y"], [Node("relu", ("x",), "y")])
-    int8.types = dict.fromkeys("xy", TensorType((1, 3, HEIGHT, WIDTH), INT8X4, q))
-    int8.nodes = [Node("q8ta_add", ("x", "x"), "y", {"a_multiplier": 1 << 13, "b_multiplier": 1 << 13, "shift": 14,
-                                                    "lo": -128, "hi": 127})]  # fmt: skip
     with Session(picture(3), vulkan) as session, Session(small_model(), vulkan) as batch:
         for resource, told in (
             (np.zeros(3), "must be a buffer or a texture of wgpu, found ndarray"),
@@ -210,7 +206,30 @@ def test_what_does_not_fit_is_refused(vulkan: Device) -> None:
             session.bind(good, outputs=[None, None])
         with pytest.raises(InputError, match="one image of 1, 3 or 4 channels"):
             batch.bind(good)
-    with Session(Model(int8, Structure(0)), vulkan) as session, pytest.raises(InputError, match="only a float32 image"):
-        session.bind(gpu.create_buffer(size=1 << 12, usage=STORAGE), outputs=[good])
     with pytest.raises(InputError, match="reference has no device"):
         Session(picture(3), "reference").bind(good)
+
+
+@pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
+def test_quantized_values_are_no_images(dtype: str, vulkan: Device) -> None:
+    """Their scale is the model's: they pass through buffers alone, in and out, as words in a layout."""
+    shape, q = (1, 3, HEIGHT, WIDTH), QParams(0.1, 3, dtype)
+    graph = Graph(["x"], ["y"], [Node("permute", ("x",), "y", {"dims": (0, 1, 3, 2)})])
+    graph.types = {"x": TensorType(shape, dtype, q), "y": TensorType((1, 3, WIDTH, HEIGHT), dtype, q)}
+    model = Model(graph, Structure(0))
+    value = np.random.default_rng(0).integers(*q.range, shape).astype(DTYPES[dtype])
+    image = texture(vulkan, "rgba8unorm", width=WIDTH)
+    with Session(model, vulkan) as session:
+        (port,) = session.program.inputs
+        (words,) = inputs.words([port], {"x": value})
+        buffer = vulkan.wgpu.create_buffer_with_data(data=words, usage=STORAGE)
+        with pytest.raises(InputError, match=f"{dtype}: only a float32 or uint8 image.* buffer of {port.size} bytes"):
+            session.bind(image)
+        turned = vulkan.wgpu.create_texture(size=(HEIGHT, WIDTH, 1), format="rgba8unorm", usage=TEXTURE)
+        with pytest.raises(InputError, match=f"{dtype}: only a float32 image can be written"):
+            session.bind(buffer, outputs=[turned])
+        binding = session.bind(buffer)
+        binding.run()
+        found = np.frombuffer(vulkan.read(binding.outputs[0], session.program.outputs[0].size), np.uint32)
+        (array,) = inputs.from_words(session.program.outputs, [found])
+    np.testing.assert_array_equal(array, value.transpose(0, 1, 3, 2))

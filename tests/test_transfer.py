@@ -16,6 +16,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import handles, transfer
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.handles import HandleRecorder
+from q8ta_wgpu.runtime.recording import Recorder
 
 SHAPE = (1, 3, 640, 641)
 
@@ -83,6 +84,21 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     for item, wanted in zip(items, expected, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
     assert len(executor._uploads) == handles._UPLOADS
+
+
+@pytest.mark.parametrize("fault", ["raises", "writes nothing"])
+def test_without_a_way_to_write_the_public_one_is_taken(
+    fault: str, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another version of a package may be."""
+
+    def write_mapped(self: HandleRecorder, inputs: object, kept: object) -> None:
+        if fault == "raises":
+            raise AttributeError("wgpuBufferGetMappedRange")
+
+    assert Device(vulkan.wgpu).recorder is vulkan.engine.recorder
+    monkeypatch.setattr(HandleRecorder, "write_mapped", write_mapped)
+    assert Device(vulkan.wgpu).recorder is Recorder
 
 
 def test_closing_frees_the_uploads(session: q8.Session) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import wgpu
 
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.graph import FLOAT32
 from q8ta_wgpu.program import textures
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, wgpu_errors
@@ -23,9 +24,13 @@ class Binding:
 
     Attributes:
         outputs: what the outputs are written to, in port order.
+
+    `uint8` names the inputs that are given as uint8.
     """
 
-    def __init__(self, executor: Executor, inputs: Sequence[Any], outputs: Sequence[Any | None]) -> None:
+    def __init__(
+        self, executor: Executor, inputs: Sequence[Any], outputs: Sequence[Any | None], uint8: Collection[str] = ()
+    ) -> None:
         self._executor = executor
         self._device = executor.device
         self._before: list[Step] = []
@@ -35,20 +40,25 @@ class Binding:
         self.outputs: list[Any] = []
         with self._device.lock, wgpu_errors(f"{self._device.name} could not bind the program"):
             for port, resource in zip(executor.program.inputs, inputs, strict=True):
-                self._take(port, resource)
+                self._take(port, resource, port.name in uint8)
             for port, given in zip(executor.program.outputs, outputs, strict=True):
                 made = given is None
                 resource = self._device.wgpu.create_buffer(size=port.size, usage=STORAGE) if made else given
                 self.outputs.append(resource)
                 self._give(port, resource)
 
-    def _take(self, port: Port, resource: Any) -> None:
+    def _take(self, port: Port, resource: Any, uint8: bool) -> None:
         what = f"input {port.name!r}"
         if self._is_buffer(resource, what):
             _check_buffer(what, port, resource, "COPY_SRC")
             self._copies_in.append((resource, self._executor.buffer(port.buffer), port.size))
             return
         _check_texture(what, port, resource, "TEXTURE_BINDING")
+        if port.dtype != FLOAT32 and not uint8:
+            raise InputError(
+                f"{what} is {port.dtype}: only a float32 or uint8 image can be read from a texture; give a buffer of "
+                f"{port.size} bytes in {port.layout}"
+            )
         if resource.format.endswith(("uint", "sint")) or "depth" in resource.format or "stencil" in resource.format:
             raise InputError(f"{what}: a texture of floats is read, unorm or float, found {resource.format}")
         sampled = {"sample_type": "unfilterable-float", "view_dimension": "2d"}
@@ -68,8 +78,11 @@ class Binding:
             self._copies_out.append((self._executor.buffer(port.buffer), resource, port.size))
             return
         _check_texture(what, port, resource, "STORAGE_BINDING")
-        if port.dtype != "float32":
-            raise InputError(f"{what} is {port.dtype}: only a float32 image can be written to a texture")
+        if port.dtype != FLOAT32:
+            raise InputError(
+                f"{what} is {port.dtype}: only a float32 image can be written to a texture; give a buffer of "
+                f"{port.size} bytes in {port.layout}"
+            )
         if resource.format not in textures.WRITABLE:
             raise InputError(
                 f"{what}: a texture that is written must be {', '.join(textures.WRITABLE)}, found {resource.format}"

@@ -19,6 +19,8 @@ from q8ta_wgpu.runtime.recording import STAGING, Copy, Recorder, Staging, Step
 
 _UPLOAD: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.MAP_WRITE
 
+_TARGET: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+
 _LARGE = 4 << 20
 """Bytes of inputs from which on they are copied to mapped memory by ourselves: `write_buffer` copies with one thread,
 to memory that is new at every call (3 GB/s in Dawn, 10 in wgpu-native, of 25 possible beside an NVIDIA H200). Smaller
@@ -122,10 +124,14 @@ class HandleRecorder(Recorder):
 
     def write(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
         """Writes arrays to buffers: large ones by copies from memory that is mapped, and `kept` for the next."""
-        ends = np.cumsum([words.nbytes for _, words in inputs])
-        if not inputs or ends[-1] < _LARGE:
+        if sum(words.nbytes for _, words in inputs) < _LARGE:
             super().write(inputs, kept)
-            return
+        else:
+            self.write_mapped(inputs, kept)
+
+    def write_mapped(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
+        """The same for arrays of any size, by copies from memory that is mapped."""
+        ends = np.cumsum([words.nbytes for _, words in inputs])
         staging = kept.pop(0) if len(kept) == _UPLOADS else self._upload(int(ends[-1]))
         assert isinstance(staging, HandleStaging)
         try:
@@ -178,14 +184,27 @@ class HandleRecorder(Recorder):
 
 
 def works(recorder: type[Recorder], device: Any) -> bool:
-    """Whether a device can be driven by a recorder: tried by a run of nothing. False where a version of the package
-    names things otherwise."""
+    """Whether a device can be driven by a recorder: tried by a few words that are written and read again, by every
+    buffer that uploads use in turn. False where a version of the package names things otherwise."""
+    made: list[Any] = []
+    uploads: list[Staging] = []
     try:
-        trial = recorder(device, (), (), spins=False)
+        target = device.create_buffer(size=16, usage=_TARGET)
+        made.append(target)
+        trial = recorder(device, (), [(target, 16, 0)], spins=False)
         staging = trial.staging(16)
-        trial.read(staging, trial.submit(trial.record(staging)))
+        made.append(staging.buffer)
+        for turn in range(_UPLOADS + 1):
+            words = np.arange(turn, turn + 4, dtype=np.uint32)
+            if isinstance(trial, HandleRecorder):
+                trial.write_mapped([(target, words)], uploads)
+            else:
+                trial.write([(target, words)], uploads)
+        found = bytes(trial.read(staging, trial.submit(trial.record(staging))))
         trial.unmap(staging)
-        staging.buffer.destroy()
     except Exception:  # a lost device as well: the public form then says what is wrong
         return False
-    return True
+    finally:
+        for buffer in (*made, *(upload.buffer for upload in uploads)):
+            buffer.destroy()
+    return found == words.tobytes()

@@ -230,10 +230,10 @@ class Session:
         Args:
             args, kwargs: an input each, by position or by name: a buffer that holds what the program takes
                 (`session.program.inputs`: float32 rows, or int8 words in a layout), with the usage COPY_SRC; or for an
-                input of shape (1, 1 or 3 or 4, h, w) a texture of w x h with the usage TEXTURE_BINDING. A float32 input
-                becomes what a shader reads in the texture, a uint8 input 255 times that.
-            outputs: a resource for each output in order, as for inputs, with the usages COPY_DST and STORAGE_BINDING;
-                None for a buffer made here. An image of one channel is written grey.
+                float32 or uint8 input of shape (1, 1 or 3 or 4, h, w) a texture of w x h with the usage
+                TEXTURE_BINDING. A float32 input becomes what a shader reads in it, a uint8 input 255 times that.
+            outputs: a resource for each output in order, as for inputs, with the usages COPY_DST and STORAGE_BINDING
+                (a texture for a float32 one); None for a buffer made here. An image of one channel is written grey.
 
         Returns a binding: `binding.record(encoder)` adds a run to your own commands, `binding.run()` submits one;
         `binding.outputs` are the resources written. Use an own device to share it with a window or a renderer:
@@ -252,7 +252,8 @@ class Session:
             wanted = len(self.program.outputs)
             if outputs is not None and len(outputs) != wanted:
                 raise InputError(f"the model has {counted(wanted, 'output')}, found {len(outputs)} to write them to")
-            return Binding(self._executor, list(given.values()), list(outputs) if outputs else [None] * wanted)
+            written = list(outputs) if outputs else [None] * wanted
+            return Binding(self._executor, list(given.values()), written, self.model.graph.uint8)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
