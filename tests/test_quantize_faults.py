@@ -33,6 +33,11 @@ def with_weight(value: float) -> nn.Module:
     return made
 
 
+def autocast(s: Any, x: Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return s.conv(x)
+
+
 class KeywordOnly(nn.Module):
     def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
         return x * scale
@@ -48,6 +53,7 @@ class Result:
     y: Tensor
 
 
+PROGRAM = torch.export.export(module(), (X,))
 double, pointwise = torch.ones(1, dtype=torch.float64), nn.Conv2d(4, 4, 1)
 CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     "bfloat16": (InputError, "conv.weight is torch.bfloat16.*module.float", {"module": module().bfloat16()}),
@@ -85,6 +91,28 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     "no example": (InputError, r"found NoneType: write \(x,\)", {"example": None}),
     "empty example": (InputError, "of which there are none.*missing 1 required", {"example": ()}),
     "empty tensor": (InputError, "example input 0 is empty", {"example": (torch.zeros(0, 3, 5, 5),)}),
+    "nested tensor": (
+        InputError,
+        "input 0 is nested",
+        {"example": (torch.nested.nested_tensor([X[0], X[0]], layout=torch.jagged),)},
+    ),
+    "complex tensor": (InputError, "input 0 must be float32 or uint8, found torch.complex64", {"example": (X + 0j,)}),
+    "meta calibration": (InputError, "item 0 is on the meta device", {"calibration": [X.to("meta")]}),
+    "empty calibration": (InputError, "item 0 is empty", {"calibration": [X[:0]]}),
+    "lazy": (InputError, "weight has no shape yet", {"module": module(conv=nn.LazyConv2d(4, 3))}),
+    "a program": (InputError, "found ExportedProgram: .*exported from", {"module": PROGRAM}),
+    "its module": (InputError, "found GraphModule: .*exported from", {"module": PROGRAM.module()}),
+    "autocast": (
+        UnsupportedError,
+        "converts torch.float32 to torch.bfloat16.*leave out torch.autocast",
+        {"module": module(autocast)},
+    ),
+    "half inside": (
+        UnsupportedError,
+        "converts torch.float32 to torch.float16.*leave out torch.autocast",
+        {"module": module(lambda s, x: s.conv(x).half().float())},
+    ),
+    "no result": (UnsupportedError, "returns no tensor", {"module": module(lambda s, x: None)}),
     "sparse tensor": (InputError, "example input 0 is torch.sparse_coo", {"example": (X.to_sparse(),)}),
     "no calibration": (InputError, "iterable of inputs, found NoneType", {"calibration": None}),
     "an item None": (InputError, "item 0 is NoneType", {"calibration": [None]}),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted, shown
@@ -17,6 +18,12 @@ Tensors = tuple[torch.Tensor, ...]
 
 def check_module(module: Any) -> None:
     """Raises InputError unless `module` is one in eval mode, in float32 and with finite parameters."""
+    exported = isinstance(module, GraphModule) and module.training  # torch has no eval() for it
+    if isinstance(module, ExportedProgram) or exported:
+        raise InputError(
+            f"expected a torch.nn.Module as it was written, found {type(module).__name__}: give the module it was "
+            "exported from, in eval mode (a program that is quantized already is what q8ta_wgpu.compile takes)"
+        )
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
@@ -34,6 +41,8 @@ def check_module(module: Any) -> None:
             "the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)"
         )
     for name, tensor in module.named_parameters():
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"the module's {name} has no shape yet: run the module once on example_inputs")
         if tensor.is_meta:
             raise InputError(f"the module's {name} is on the meta device: load its values first")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
@@ -62,10 +71,18 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
     for position, x in enumerate(example_inputs):
         if whole and x.dtype not in (torch.float32, torch.uint8):
             raise InputError(f"example input {position} must be float32 or uint8, found {x.dtype}: write x.float()")
-        if x.is_meta or x.layout != torch.strided or not x.numel():
-            kind = "empty" if not x.numel() else "on the meta device" if x.is_meta else str(x.layout)
+        if kind := _without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
     return tuple(example_inputs)
+
+
+def _without_values(x: torch.Tensor) -> str:
+    """What keeps a tensor from being a dense one with values; empty if nothing."""
+    if x.is_nested:  # has no sizes to ask for
+        return "nested"
+    if x.is_meta:
+        return "on the meta device"
+    return "empty" if not x.numel() else str(x.layout) if x.layout != torch.strided else ""
 
 
 def calibration_items(calibration: Any) -> Iterable[Any]:
@@ -87,6 +104,8 @@ def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
             f"calibration item {index} has {counted(len(arguments), 'argument')}, the module takes {len(wanted)}"
         )
     for argument, one in zip(arguments, wanted, strict=True):
+        if isinstance(argument, torch.Tensor) and (kind := _without_values(argument)):
+            raise InputError(f"calibration item {index} is {kind}: give a dense tensor with values")
         if not isinstance(argument, torch.Tensor) or argument.shape != one.shape or argument.dtype != one.dtype:
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
             raise InputError(

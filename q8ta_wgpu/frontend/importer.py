@@ -71,6 +71,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
             raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
         if found in importer.shifted or name in unsigned:
             raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
+    if not any(isinstance(name, str) for name in outputs):
+        raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.operand(name) for name in outputs if isinstance(name, str)]
     spec = program.call_spec.out_spec
     assert spec is not None
@@ -299,8 +301,10 @@ class _Importer(GraphBuilder):
         if args["dtype"] in (None, torch.float32) and source == torch.float32:
             return x
         if args["dtype"] != torch.float32 or source != torch.uint8 or self.graph.types[x].q != UINT8:
-            found = f"found {source} to {args['dtype']}"
-            raise RefusedError(f"uint8 inputs become float32 and nothing else is converted, {found}")
+            raise RefusedError(
+                f"it converts {source} to {args['dtype']}: uint8 inputs become float32, and all else is float32 "
+                "(leave out torch.autocast, .half() and .to)"
+            )
         return self.emit("dequantize", (x,))
 
 
