@@ -24,8 +24,6 @@ import numpy as np
 
 import q8ta_wgpu as q8
 from bench.options import Options
-from q8ta_wgpu.ir.graph import Graph, Node
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
@@ -218,24 +216,16 @@ def _versions(*packages: str) -> list[str]:
 
 def described(model: q8.Model) -> Row:
     """What a model's graph says: multiply-adds in int8 and in all, float nodes, islands and their reasons."""
-    graph, report = model.graph, model.report()
-    macs = {node.output: _macs(graph, node) for node in graph.nodes}
-    whole = {node.output for node in graph.nodes if node.op.startswith("q8ta_")}
-    reasons = Counter(note.partition(": ")[2].partition(" (")[0] for note in report.notes)
+    report = model.report()
     return {
-        "macs": sum(macs.values()),
-        "macs_int8": sum(count for name, count in macs.items() if name in whole),
+        "macs": report.macs[1],
+        "macs_int8": report.macs[0],
         "int8": sum(report.int8.values()),
         "float32": report.float32,
         "islands": len(report.islands),
         "exact": report.exact,
-        "reasons": dict(reasons),
+        "reasons": {cause: len(notes) for cause, notes in report.reasons.items()},
     }
-
-
-def _macs(graph: Graph, node: Node) -> int:
-    count = OPS[node.op].macs
-    return 0 if count is None else count(graph.call(node))
 
 
 def _compared(model: q8.Model, x: np.ndarray[Any, Any], adapter: str | None) -> Row:

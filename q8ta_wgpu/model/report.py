@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, RANGES, Graph, Node
+from q8ta_wgpu.kernels import OPS
 
 
 @dataclass(frozen=True)
@@ -15,22 +16,30 @@ class Report:
     Attributes:
         int8: compute nodes per operator, with the stages behind a weighted sum, that run in int8 or int16.
         int16: how many values of nodes are int16.
+        macs: multiply-adds that run in int8, and all of them.
         float32: compute nodes per operator that run in float32.
         islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
         borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
         exact: whether every value is the same byte on every device (no float operator but the borders).
         weight_bytes: size of all constants.
-        notes: what the passes had to say.
+        reasons: why operators stay in float32, each island among them, and what else the passes had to say: every cause
+            with its notes, which name a value and its place in the user's model.
     """
 
     int8: dict[str, int]
     int16: int
+    macs: tuple[int, int]
     float32: dict[str, int]
     islands: tuple[str, ...]
     borders: int
     exact: bool
     weight_bytes: int
-    notes: tuple[str, ...]
+    reasons: dict[str, tuple[str, ...]]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All notes, without their causes."""
+        return tuple(note for notes in self.reasons.values() for note in notes)
 
     @staticmethod
     def of(graph: Graph) -> Report:
@@ -55,16 +64,20 @@ class Report:
         islands = tuple(name for name in float_nodes if after_int8[name] and name in before_int8)
         weights = sum(array.nbytes for array in graph.constants.values())
         int16 = sum(graph.types[node.output].dtype == INT16X4 for node in graph.nodes)
-        return Report(dict(int8), int16, dict(floats), islands, borders, not floats, weights, tuple(graph.notes))
+        reasons = _reasons(graph, islands)
+        return Report(dict(int8), int16, _macs(graph), dict(floats), islands, borders, not floats, weights, reasons)
 
     def __str__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
             return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda i: (-i[1], i[0])))
 
         total = sum(self.int8.values()) + sum(self.float32.values())
-        lines = [
-            f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8) or 'none'}",
-            *([f"{self.int16} values between nodes are int16"] if self.int16 else []),
+        lines = [f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8) or 'none'}"]
+        if self.macs[1]:
+            lines.append(f"{100 * self.macs[0] / self.macs[1]:.1f} % of {_digits(self.macs[1])} multiply-adds in int8")
+        if self.int16:
+            lines.append(f"{self.int16} values between nodes are int16")
+        lines += [
             f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
             f"{len(self.islands)} float islands between int8 values"
             + (f": {', '.join(self.islands)}" if self.islands else ""),
@@ -73,7 +86,9 @@ class Report:
             if self.exact
             else "the same bytes on every device up to the first float32 node, which has a tolerance",
         ]
-        return "\n".join([*lines, *self.notes])
+        for first, *more in self.reasons.values():
+            lines.append(f"{first}, and {len(more)} more" if more else first)
+        return "\n".join(lines)
 
 
 def _described(node: Node) -> str:
@@ -99,3 +114,48 @@ def _before_int8(graph: Graph) -> set[str]:
         if node.output in before or graph.types[node.output].dtype in RANGES or _reads_int8(graph, node):
             before.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
     return before
+
+
+def _macs(graph: Graph) -> tuple[int, int]:
+    """Multiply-adds of the nodes that compute with int8, and of all."""
+    int8 = count = 0
+    for node in graph.nodes:
+        counted = OPS[node.op].macs
+        work = counted(graph.call(node)) if counted else 0
+        count += work
+        int8 += work if _reads_int8(graph, node) else 0
+    return int8, count
+
+
+def _digits(number: int) -> str:
+    """A number in three digits."""
+    unit, name = next(((u, n) for u, n in ((1e9, " G"), (1e6, " M"), (1e3, " k")) if number >= u), (1.0, ""))
+    return f"{number / unit:.3g}{name}"
+
+
+def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The notes of a graph, and one for each island that has none, by their cause."""
+    made = {node.output: node for node in graph.nodes}
+    found: dict[str, list[str]] = {}
+    for note in graph.notes:
+        name, _, text = note.partition(": ")
+        cause = text.removesuffix(made[name].origin) if name in made else note
+        found.setdefault(cause, []).append(note)
+    told = {note.partition(": ")[0] for note in graph.notes}
+    for name in islands:
+        if name not in told:
+            cause = f"{made[name].op} stays in float32: {_cause(graph, made, made[name])}"
+            found.setdefault(cause, []).append(f"{name}: {cause}{made[name].origin}")
+    return {cause: tuple(notes) for cause, notes in found.items()}
+
+
+def _cause(graph: Graph, made: dict[str, Node], node: Node) -> str:
+    """Why a node is an island of which the passes had nothing to say, since it is not quantized on both sides."""
+    if OPS[node.op].int8 is None:
+        return "it has no int8 form"
+    for name in node.inputs:
+        source = made[name].op if name in made else "input"
+        if name not in graph.constants and graph.types[name].dtype == FLOAT32 and source != "dequantize":
+            return f"it reads the result of {source} in float32"
+    readers = [reader.op for reader in graph.nodes if node.output in reader.inputs and reader.op != "quantize"]
+    return f"{readers[0]} reads its result in float32" if readers else "its scales have no int8 form in common"

@@ -129,6 +129,5 @@ def _kind(graph: Graph, step: Step) -> str:
 
 
 def _reason(report: Report, value: str) -> str:
-    """What the passes noted about a value that stays in float32."""
-    noted = (note.partition(": ")[2] for note in report.notes if note.startswith(f"{value}: "))
-    return next(noted, "no int8 form" if value in report.islands else "")
+    """What is noted about a value that stays in float32."""
+    return next((note.partition(": ")[2] for note in report.notes if note.startswith(f"{value}: ")), "")

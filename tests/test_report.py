@@ -1,0 +1,33 @@
+"""What a report says: how much of the work is int8, and why each island is none of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import q8ta_wgpu as q8
+
+
+def test_work_and_the_reason_of_every_island() -> None:
+    middle = nn.Sequential(*(nn.Conv2d(4, 4, 1) for _ in range(4)))
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), middle, nn.Conv2d(4, 2, 1)).eval()
+    x = torch.randn(1, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    report = q8.compile(q8.quantize(module, (x,), [x], quantizer=q8.Quantizer(skip=["1"]), progress=False)).report()
+    assert report.macs == (25 * (3 * 4 + 4 * 2), 25 * (3 * 4 + 4 * 4 * 4 + 4 * 2))
+    assert len(report.islands) == 4
+    assert {note.partition(": ")[0] for note in report.notes} == set(report.islands)
+    assert {cause: len(notes) for cause, notes in report.reasons.items()} == {
+        "conv2d stays in float32: an input is not quantized": 1,
+        "conv2d stays in float32: its weight is not a quantized constant, or its bias is not a constant": 1,
+        "conv2d stays in float32: it reads the result of conv2d in float32": 2,
+    }
+    text = str(report)
+    assert "23.8 % of 2.1 k multiply-adds in int8" in text
+    assert "conv2d_2: conv2d stays in float32: it reads the result of conv2d in float32 (1.1 (" in text
+    assert text.count("it reads the result of conv2d") == 1 and text.endswith("), and 1 more")
+
+
+def test_a_model_without_products_says_nothing_of_them() -> None:
+    x = torch.ones(1, 4)
+    text = str(q8.compile(q8.quantize(nn.ReLU().eval(), (x,), [x], progress=False)).report())
+    assert "multiply-adds" not in text
