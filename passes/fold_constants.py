@@ -11,6 +11,9 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 _WEIGHTS = ("dequantize", "dequantize_weight")
 
+_OF_ANY_BATCH = "expand_batch"
+"""Constant at one size of the batch alone."""
+
 
 def fold_constants(graph: Graph) -> None:
     """Replaces nodes of constant inputs by their value, and views or permutes of a quantized weight by a weight.
@@ -20,6 +23,8 @@ def fold_constants(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         constant = _reads_constants(graph, node)
+        if node.op == _OF_ANY_BATCH:
+            continue
         if constant and node.op not in _WEIGHTS:
             rewriter.make_constant(node, _value(graph, node))
         elif not constant and OPS[node.op].int8 == Moves() and len(node.inputs) == 1:
@@ -34,7 +39,7 @@ def fold_weights(graph: Graph) -> None:
     """Replaces every node of constant inputs by its value, the dequantized weights that float operators read too."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        if _reads_constants(graph, node):
+        if _reads_constants(graph, node) and node.op != _OF_ANY_BATCH:
             rewriter.make_constant(node, _value(graph, node))
     rewriter.commit()
 

@@ -177,6 +177,7 @@ TORCH: Mapping[str, Function] = {
     # moves
     "cat": lambda a, *xs: torch.cat(xs, a["dim"]),
     "expand": lambda a, x: x.expand(a["shape"]),
+    "expand_batch": lambda a, x: x.expand(a["size"], *x.shape[1:]),
     "repeat": lambda a, x: x.repeat(a["repeats"]),
     "flip": lambda a, x: x.flip(a["dims"]),
     "pad": _pad,

@@ -121,6 +121,7 @@ def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device:
     inputs = {"x": harness.extremes(g, shape)}
     fused = run_passes(graph)
     assert [node.op for node in fused.nodes] == ["q8ta_softmax"], fused.notes
+    assert fused.types[fused.nodes[0].inputs[2]].shape == (1,) * (4 - len(masked)) + masked
     expected = reference.run(fused, inputs)["y"]
     whole = np.broadcast_to(mask, shape)
     part = (whole == whole.max(dim, keepdims=True)) & (whole.max(dim, keepdims=True) != MASKED)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.constants import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import batches
 from q8ta_wgpu.session.batches import Batches
@@ -131,17 +132,45 @@ def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
         session(np.zeros((4, 3, 6, 7), np.float32))
 
 
-class Token(nn.Module):
-    """Repeats a parameter for every image of a batch."""
+class Tokens(nn.Module):
+    """What vision transformers do with a batch: a class token, looked up positions, masked windows, heads beside the
+    batch in one dimension."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.token = nn.Parameter(torch.ones(1, 3, 6))
-        self.linear = nn.Linear(6, 6)
+        self.token, self.table = nn.Parameter(torch.ones(1, 1, 8)), nn.Embedding(16, 8)
+        self.linear, self.heads = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("places", torch.arange(16)[None])
+        self.register_buffer("mask", torch.zeros(4, 4, 4).index_fill(0, torch.tensor([1, 3]), -100.0).tril())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(n, 3, 6) -> (n, 6, 6)."""
-        return torch.cat([self.token.expand(x.shape[0], -1, -1), self.linear(x)], 1)
+        """(n, 15, 8) -> (16, n, 8)."""
+        n = x.shape[0]
+        places = self.table(self.places.expand(n, -1)) + torch.zeros(n, 16, 8)
+        x = torch.cat([self.token.expand(n, -1, -1), self.linear(x)], 1) + places
+        heads = self.heads(x.view(n * 4, 4, 8)).view(n * 4, 4, 2, 4).transpose(1, 2)
+        scores = (heads @ heads.mT).view(n, 4, 2, 4, 4) + self.mask[None, :, None]
+        y = (scores.view(-1, 2, 4, 4).softmax(-1) @ heads).transpose(1, 2).reshape(n, 16, 8)
+        beside = y.transpose(0, 1).reshape(16, n * 2, 4).relu()
+        return beside.view(16, n, 8)
+
+
+def test_tokens_and_windows_of_any_batch(vulkan: Device) -> None:
+    """All in int8; an image's result does not depend on those beside it."""
+    torch.manual_seed(0)
+    x = data(3, 15, 8)
+    exported = q8.quantize(Tokens().eval(), (x,), [x], progress=False, dynamic_batch=True)
+    model = q8.compile(exported)
+    assert model.report().exact and "expand_batch" in model.report().int8
+    reference = q8.Session(model, "reference")
+    with q8.Session(model, vulkan) as session:
+        for size in (1, 2, 3):
+            found = session(x[:size])
+            np.testing.assert_array_equal(found, reference(x[:size]))
+            np.testing.assert_array_equal(found, np.concatenate([reference(image[None]) for image in x[:size]], 1))
+    with torch.no_grad():
+        simulated = exported.module(check_guards=False)(x[:2]).numpy()
+    assert np.abs(reference(x[:2]) - simulated).max() < 0.02 * np.abs(simulated).max()
 
 
 class FirstTwo(nn.Module):
@@ -176,9 +205,26 @@ def test_any_number_of_arguments() -> None:
     assert q8.Session(model, "reference")(data(3, 6), data(3, 6)).shape == (3, 6)
 
 
-@pytest.mark.parametrize("module", [Token, FirstTwo])
-def test_a_batch_that_would_be_frozen_is_refused(module: type[nn.Module]) -> None:
+class Counted(nn.Module):
+    """Numbers that depend on how many images there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.ones(1, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        repeated = self.token.expand(x.shape[0], -1)
+        return x + repeated.sum(0).expand(x.shape[0], -1) + repeated
+
+
+def test_what_counts_the_batch_is_not_computed_before() -> None:
+    batch = torch.export.Dim("batch")
+    graph = torch.export.export(Counted(), (data(2, 6),), dynamic_shapes=({0: batch},)).module(check_guards=False)
+    fold_batches(graph)
+    assert torch.equal(graph(data(5, 6)), Counted()(data(5, 6)))
+
+
+def test_a_batch_that_would_be_frozen_is_refused() -> None:
     x = data(1, 3, 6)
     with pytest.raises(q8.UnsupportedError, match="size of a dynamic batch"):
-        q8.quantize(module().eval(), (x,), [x], progress=False, dynamic_batch=True)
-    q8.quantize(module().eval(), (x,), [x], progress=False)
+        q8.quantize(FirstTwo().eval(), (x,), [x], progress=False, dynamic_batch=True)

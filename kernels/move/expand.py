@@ -1,4 +1,4 @@
-"""expand, repeat and flip: elements read several times, or backwards."""
+"""expand, expand_batch, repeat and flip: elements read several times, or backwards."""
 
 from __future__ import annotations
 
@@ -68,6 +68,29 @@ expand = move(
         ((2, 1, 3, 16), {"shape": (-1, 3, -1, -1)}),
     ),
 )
+
+
+def _expand_batch_shape(x: Shape, attrs: Attrs) -> Shape:
+    if not x or x[0] != 1:
+        raise GraphError(f"expand_batch of {x}: its first dimension must be 1")
+    return (attrs["size"], *x[1:])
+
+
+expand_batch = move(
+    "expand_batch",
+    shape=_expand_batch_shape,
+    digits=_expand_digits,
+    reference=_expand,
+    schema={"size": Attr("int", low=1)},
+    aten={},
+    reads=reads_same_place,
+    cases=(
+        ((1, 3, 5), {"size": 3}),
+        ((1, 1, 16), {"size": 2}),
+    ),
+)
+"""As often as there are images in a batch of any size, whatever size that is: `Model.rebatch` sets it anew, so that no
+pass may compute it of a constant."""
 
 
 def _repeat_shape(x: Shape, attrs: Attrs) -> Shape:

@@ -33,11 +33,12 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
     return tuple(found)
 
 
-def flexible(x: Shape, y: Shape) -> list[int]:
+def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
     """A `shape` attribute that takes `x` to `y` and says as little as it can, so that other input sizes work too.
 
     Leading dimensions that stay are 0, trailing ones -2. What changed between them is -1 where it is one dimension;
-    where it is several, their extents are taken for the network's own (heads, groups), but for a batch in front.
+    where it is several, their extents are taken for the network's own (heads, groups), but for the one that the network
+    says is what is left, `rest`, or a batch in front.
     """
     first = next((i for i, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
     last = 0
@@ -46,7 +47,9 @@ def flexible(x: Shape, y: Shape) -> list[int]:
     changed = range(first, len(y) - last)
     large = [i for i in changed if y[i] != 1]
     found = [LEFT] * first + [y[i] for i in changed] + [RIGHT] * last
-    if len(large) == 1 or (large and not first):
+    if rest in changed:
+        found[rest] = REST
+    elif len(large) == 1 or (large and not first):
         found[large[0]] = REST
     return found
 
@@ -55,7 +58,8 @@ def _view(b: Builder, x: str, shape: Sequence[int]) -> str:
     """A view of `x` as `shape`, where -1 is what is left."""
     old = b.type(x).shape
     new = _shape(old, {"shape": shape})
-    return x if old == new else b.emit("view", (x,), {"shape": flexible(old, new)})
+    rest = list(shape).index(REST) if REST in shape else None
+    return x if old == new else b.emit("view", (x,), {"shape": flexible(old, new, rest)})
 
 
 def _import_view(b: Builder, args: Mapping[str, Any]) -> str:

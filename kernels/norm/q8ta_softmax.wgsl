@@ -1,10 +1,11 @@
 // Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it): powers[d] for the distance d from a row's
 // largest element, powers[256 + d] the same in steps of the result. All is u32, and sums have no order.
 
-// All bits of the elements of a word of a line that take part; dimensions of extent 1 are read at 0. p is the word's first.
+// All bits of the elements of a word of a line that take part; dimensions of extent 1 are read at 0, and a mask repeats
+// along the first. p is the word's first.
 fn part_of(p: vec4<u32>) -> u32 {
   if (MASKED == 0u) { return 0xffffffffu; }
-  let at = min(p, params.mask_dims - 1u);
+  let at = vec4<u32>(p.x % params.mask_dims.x, min(p.yzw, params.mask_dims.yzw - 1u));
   let line = (at.x * params.mask_dims.y + at.y) * params.mask_dims.z + at.z;
   return mask[line * quads(params.mask_dims.w) + at.w / 4u];
 }

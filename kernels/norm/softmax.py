@@ -97,13 +97,16 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _shortened(mask: Array) -> Array:
-    """A mask at extent 1 in each of the kernels' dimensions, except the last, along which it repeats."""
+    """A mask at extent 1 in each of the kernels' dimensions, except the last, along which it repeats, and of four
+    dimensions once along the first where it repeats in parts (windows of images)."""
     lead = tuple(range(max(mask.ndim - 3, 0)))
     for axes in (lead, *((axis,) for axis in range(len(lead), mask.ndim - 1))):
         first = mask[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(mask.ndim))]
         if np.array_equal(np.broadcast_to(first, mask.shape), mask):
             mask = first
-    return mask
+    parts = (n for n in range(2, len(mask)) if len(mask) % n == 0) if mask.ndim == 4 else ()
+    repeated = (n for n in parts if np.array_equal(np.tile(mask[:n], (len(mask) // n, 1, 1, 1)), mask))
+    return mask[: next(repeated, len(mask))]
 
 
 def _too_long(shape: Shape, dim: int) -> str:
@@ -121,9 +124,15 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
     if types[1].shape != (2, 256):
         raise GraphError(f"softmax has 2 tables of 256 entries, found shape {types[1].shape}")
     mask = types[2].shape
-    if len(mask) != len(shape) or any(m not in (1, d) for m, d in zip(mask, shape, strict=True)):
-        raise GraphError(f"softmax of {shape} with a mask of {mask}: its dimensions must be 1 or those of the operand")
-    if _masks(mask) and (mask[-1] != shape[-1] or canonical(mask)[0] not in (1, canonical(shape)[0])):
+    first = shape[0] % mask[0] == 0 if len(shape) == 4 else mask[0] in (1, shape[0])
+    others = zip(mask[1:], shape[1:], strict=False)
+    if len(mask) != len(shape) or not first or any(m not in (1, d) for m, d in others):
+        raise GraphError(
+            f"softmax of {shape} with a mask of {mask}: its dimensions must be 1 or those of the operand, and the "
+            "first of four may divide it"
+        )
+    leads = len(shape) == 4 or canonical(mask)[0] in (1, canonical(shape)[0])
+    if _masks(mask) and (mask[-1] != shape[-1] or not leads):
         raise GraphError(
             f"softmax of {shape} with a mask of {mask} that repeats in its last dimension or the first ones"
         )
@@ -141,7 +150,8 @@ def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
 
 def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, powers, axis = arrays[0].astype(np.int64), arrays[1].astype(np.int64), call.attrs["dim"]
-    part = np.broadcast_to(arrays[2] != 0, x.shape)
+    mask = arrays[2] != 0
+    part = np.broadcast_to(np.concatenate([mask] * (len(x) // len(mask))), x.shape)
     distance = np.where(part, x, -128).max(axis, keepdims=True) - x
     size, real = (np.where(part, table[np.maximum(distance, 0)], 0) for table in powers)
     total = np.maximum(size.sum(axis, keepdims=True), 1)

@@ -50,7 +50,7 @@ class GraphBuilder:
 
     def append(self, node: Node) -> None:
         """Adds a node whose output has a type already."""
-        if all(self.is_constant(name) for name in node.inputs):
+        if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":
             self.fixed.add(node.output)
         self.graph.nodes.append(node)
 

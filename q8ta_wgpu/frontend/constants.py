@@ -60,6 +60,45 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
     module.recompile()
 
 
+def fold_batches(module: GraphModule) -> None:
+    """Makes one image of every value that follows from attributes and the size of a dynamic batch alone, repeated that
+    often: of a class token, of positions, of zeros. It is computed for two sizes, which must agree. A mask is not
+    repeated, since attention does that."""
+    nodes = module.graph.nodes
+    sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
+    known = {n: _attribute(module, str(n.target)) for n in nodes if n.op == "get_attr"}
+    small, large = (computed(module.graph, {**known, **dict.fromkeys(sizes, size)}) for size in (2, 3))
+    for node, value in small.items():
+        if node in known or node in sizes or all(user in small for user in node.users):
+            continue
+        attends = all(str(user.target) == "aten.scaled_dot_product_attention.default" for user in node.users)
+        if isinstance(value, torch.Tensor) and _repeats(value, large[node]):
+            name = f"_folded_{node.name}"
+            module.register_buffer(name, value[:1].detach().clone())
+            with module.graph.inserting_before(node):
+                folded = module.graph.get_attr(name)
+                folded.meta = {**node.meta, "val": node.meta["val"][:1]}
+                if not attends:
+                    shape = [sizes[0], *value.shape[1:]]
+                    folded = module.graph.call_function(torch.ops.aten.expand.default, (folded, shape))
+                    folded.meta = dict(node.meta)
+            node.replace_all_uses_with(folded)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _is_batch(node: Node) -> bool:
+    """Whether a size is that of an input's first dimension."""
+    source, dim = node.args
+    return isinstance(source, Node) and source.op == "placeholder" and dim == 0
+
+
+def _repeats(small: torch.Tensor, large: torch.Tensor) -> bool:
+    """Whether values for batches of 2 and 3 are one value, repeated."""
+    shapes = small.dim() > 0 and (2, *small.shape[1:]) == small.shape and (3, *small.shape[1:]) == large.shape
+    return shapes and bool((small == small[:1]).all() and (large == small[:1]).all())
+
+
 def _attribute(module: GraphModule, path: str) -> Any:
     value: Any = module
     for part in path.split("."):

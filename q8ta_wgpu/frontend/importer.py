@@ -61,8 +61,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         )
     importer = _Importer(program.graph, _parameters(program), _tokens(program))
     outputs = importer.run(signature.user_outputs)
-    if importer.problems:
-        raise UnsupportedError(f"cannot import this program:\n{importer.problems}\n{_WAY_OUT}")
+    importer.check()
     if given := [name for name in importer.graph.inputs if name in importer.shifted]:
         raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
     unsigned = {n.name for n in program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8}
@@ -85,10 +84,8 @@ def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
     What goes in and out of a piece is float32 or quantized: int8, int16, or uint8, which the graph holds as int8 that
     is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's.
     """
-    nodes = list(piece.graph.nodes)
-    constants = {n: operator.attrgetter(str(n.target))(piece) for n in nodes if n.op == "get_attr"}
-    importer = _Importer(piece.graph, constants)
-    (ends,) = nodes[-1].args
+    importer = _of_module(piece)
+    ends = piece.graph.output_node().args[0]
     ends = ends if isinstance(ends, tuple) else (ends,)
     outputs = importer.run([n.name for n in ends])
     for node, found in zip(ends, outputs, strict=True):
@@ -98,6 +95,18 @@ def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
         return importer.problems.nodes
     importer.graph.outputs = [importer.operand(name) for name in outputs]
     return importer.graph
+
+
+def check_module(module: torch.fx.GraphModule) -> None:
+    """Raises UnsupportedError, as `import_program`, where calls of a module could not be imported."""
+    importer = _of_module(module)
+    importer.run([])
+    importer.check()
+
+
+def _of_module(module: torch.fx.GraphModule) -> _Importer:
+    attributes = module.graph.find_nodes(op="get_attr")
+    return _Importer(module.graph, {n: operator.attrgetter(str(n.target))(module) for n in attributes})
 
 
 def _parameters(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
@@ -142,6 +151,7 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
     return torch.export.export(converted, example)
 
 
+_VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 _CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 _WAY_OUT = (
     "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
@@ -213,6 +223,11 @@ class _Importer(GraphBuilder):
                 values[node.name] = self._call(node, values)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
 
+    def check(self) -> None:
+        """Raises UnsupportedError where there are problems."""
+        if self.problems:
+            raise UnsupportedError(f"cannot import this program:\n{self.problems}\n{_WAY_OUT}")
+
     def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:
         """A value that depends on no input: of a tensor the name of its array, if something else reads it."""
         value = fixed[node]
@@ -273,6 +288,8 @@ class _Importer(GraphBuilder):
                 return qdq.import_call(self, overload, args)
             if name in _CONVERSIONS:
                 return self._converted(node, args)
+            if _repeated(node):
+                return self._for_the_batch(node, args["self"])
             if name not in ATEN:
                 raise RefusedError("this operator is not supported")
             return ATEN[name][1](self, args)
@@ -280,6 +297,17 @@ class _Importer(GraphBuilder):
             if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
                 self.problems.add(str(problem), node)
             return self._placeholder_for(node)
+
+    def _for_the_batch(self, node: torch.fx.Node, x: str) -> str:
+        """An expand of what has no batch to the size of the batch, whatever that is."""
+        size, *others = node.meta["val"].shape
+        whole = [
+            n.meta["val"].shape[0] for n in self.nodes.nodes if n.op == "placeholder" and n.name in self.graph.batched
+        ]
+        if _repeated(node) != [0] or not any(size.node.expr == n.node.expr for n in whole):
+            raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
+        single = self.aten("aten.expand.default", {"self": x, "size": [1, *map(integer, others)], "implicit": False})
+        return self.emit("expand_batch", (single,), {"size": integer(size)})
 
     def _placeholder_for(self, node: torch.fx.Node) -> Any:
         """A value to go on with after a problem, so that every other problem is found too, but for those that only
@@ -309,13 +337,16 @@ class _Importer(GraphBuilder):
 
 
 def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments by schema name, defaults filled in, nodes replaced by value names."""
+    """A call's arguments by schema name, defaults filled in, nodes replaced by value names; of a view's sizes the one
+    that holds a dynamic batch by what is left."""
+    views = str(node.target) in _VIEWS
 
     def value(argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
             return values[argument.name]
         if isinstance(argument, (list, tuple)):
-            return [value(a) for a in argument]
+            left = views and sum(map(_is_symbolic, argument)) == 1 and -1 not in argument
+            return [-1 if left and _is_symbolic(a) else value(a) for a in argument]
         return integer(argument) if isinstance(argument, torch.SymInt) else argument
 
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -335,20 +366,26 @@ def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]
 
 def _freezes_batch(node: torch.fx.Node) -> bool:
     """Whether the size of a dynamic batch, as exported, would stay in a call. As an entry of a shape a reshaped model
-    finds it anew, but not where a value without it is repeated that often, or where a part of it is cut out."""
+    finds it anew, but not where a part of it is cut out."""
     if any(_is_symbolic(argument) for argument in node.args):
         return True
     source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
-    if str(node.target) == "aten.expand.default" and isinstance(source, torch.Tensor):
-        sizes = node.args[1]
-        assert isinstance(sizes, (list, tuple))
-        kept = [None] * (len(sizes) - source.dim()) + list(source.shape)
-        return any(_is_symbolic(n) and not isinstance(old, torch.SymInt) for n, old in zip(sizes, kept, strict=True))
     if str(node.target) == "aten.slice.Tensor" and isinstance(source, torch.Tensor):
         dim, _, end = node.args[1:4] if len(node.args) >= 4 else (0, None, None)
         size = source.shape[dim] if isinstance(dim, int) else 0
         return isinstance(size, torch.SymInt) and isinstance(end, int) and integer(size) <= end < 2**63 - 1
     return False
+
+
+def _repeated(node: torch.fx.Node) -> list[int]:
+    """The dimensions along which an expand repeats a value as often as the batch says, which has no batch itself."""
+    source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+    if str(node.target) != "aten.expand.default" or not isinstance(source, torch.Tensor):
+        return []
+    sizes = node.meta["val"].shape
+    kept = [1] * (len(sizes) - source.dim()) + list(source.shape)
+    pairs = enumerate(zip(sizes, kept, strict=True))
+    return [i for i, (new, old) in pairs if isinstance(new, torch.SymInt) and not isinstance(old, torch.SymInt)]
 
 
 def _is_symbolic(argument: Any) -> bool:

@@ -14,9 +14,9 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend import given
-from q8ta_wgpu.frontend.constants import fold
+from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.importer import import_decomposed, is_plain
+from q8ta_wgpu.frontend.importer import check_module, import_decomposed, is_plain
 from q8ta_wgpu.frontend.lifted import lifted
 from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms, show_norms
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
@@ -74,6 +74,8 @@ def quantize(
         program = float_program(module, traced, dynamic_batch, whole)
         update(1, total, "folding constants and batch norms")
         graph = float_graph(program)
+        if whole and dynamic_batch:
+            check_module(graph)
         if whole:
             given.check_floats(graph)
         hide_norms(graph)
@@ -138,7 +140,8 @@ def float_program(
             )
     if whole:
         given.check_random(program.graph)
-        import_decomposed(program)
+        if not dynamic_batch:  # of a batch of any size more is folded first
+            import_decomposed(program)
     return program
 
 
@@ -147,5 +150,7 @@ def float_graph(program: ExportedProgram) -> GraphModule:
     right."""
     graph: GraphModule = program.module(check_guards=False)
     fold(graph)
+    if program.range_constraints:
+        fold_batches(graph)
     fold_norms(graph)
     return graph

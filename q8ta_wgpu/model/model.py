@@ -88,6 +88,9 @@ class Model:
                 )
             graph.types[name] = replace(old, shape=sizes)
         wanted = ", ".join(shown(tuple(shape)) for shape in shapes)
+        batch = next((graph.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
+        if batch is not None:
+            graph.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in graph.nodes]
         for node in graph.nodes:
             types = tuple(graph.types[i] for i in node.inputs)
             try:
