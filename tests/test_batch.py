@@ -140,8 +140,8 @@ class Tokens(nn.Module):
         super().__init__()
         self.token, self.table = nn.Parameter(torch.ones(1, 1, 8)), nn.Embedding(16, 8)
         self.linear, self.heads = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.register_buffer("places", torch.arange(16)[None])
-        self.register_buffer("mask", torch.zeros(4, 4, 4).index_fill(0, torch.tensor([1, 3]), -100.0).tril())
+        self.places = nn.Buffer(torch.arange(16)[None])
+        self.mask = nn.Buffer(torch.zeros(4, 4, 4).index_fill(0, torch.tensor([1, 3]), -100.0).tril())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(n, 15, 8) -> (16, n, 8)."""
@@ -151,7 +151,7 @@ class Tokens(nn.Module):
         heads = self.heads(x.view(n * 4, 4, 8)).view(n * 4, 4, 2, 4).transpose(1, 2)
         scores = (heads @ heads.mT).view(n, 4, 2, 4, 4) + self.mask[None, :, None]
         y = (scores.view(-1, 2, 4, 4).softmax(-1) @ heads).transpose(1, 2).reshape(n, 16, 8)
-        beside = y.transpose(0, 1).reshape(16, n * 2, 4).relu()
+        beside: torch.Tensor = y.transpose(0, 1).reshape(16, n * 2, 4).relu()
         return beside.view(16, n, 8)
 
 

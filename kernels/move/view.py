@@ -47,7 +47,7 @@ def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
     changed = range(first, len(y) - last)
     large = [i for i in changed if y[i] != 1]
     found = [LEFT] * first + [y[i] for i in changed] + [RIGHT] * last
-    if rest in changed:
+    if rest is not None and rest in changed:
         found[rest] = REST
     elif len(large) == 1 or (large and not first):
         found[large[0]] = REST

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend import qdq
 
 
-def computed(graph: torch.fx.Graph, known: Mapping[Node, torch.Tensor], quantizing: bool = False) -> dict[Node, Any]:
+def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool = False) -> dict[Node, Any]:
     """`known` and the value of every node that follows from it, or from nothing at all.
 
     Calls of quantized_decomposed stay: an int8 weight is not made real again, and a float one is quantized only if
@@ -90,13 +90,14 @@ def fold_batches(module: GraphModule) -> None:
 def _is_batch(node: Node) -> bool:
     """Whether a size is that of an input's first dimension."""
     source, dim = node.args
-    return isinstance(source, Node) and source.op == "placeholder" and dim == 0
+    return isinstance(source, Node) and source.op == "placeholder" and bool(dim == 0)
 
 
 def _repeats(small: torch.Tensor, large: torch.Tensor) -> bool:
     """Whether values for batches of 2 and 3 are one value, repeated."""
-    shapes = small.dim() > 0 and (2, *small.shape[1:]) == small.shape and (3, *small.shape[1:]) == large.shape
-    return shapes and bool((small == small[:1]).all() and (large == small[:1]).all())
+    if not small.dim() or small.shape[0] != 2 or large.shape != (3, *small.shape[1:]):
+        return False
+    return bool((small == small[:1]).all() and (large == small[:1]).all())
 
 
 def _attribute(module: GraphModule, path: str) -> Any:

@@ -85,7 +85,7 @@ def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
     is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's.
     """
     importer = _of_module(piece)
-    ends = piece.graph.output_node().args[0]
+    ends: Any = piece.graph.output_node().args[0]
     ends = ends if isinstance(ends, tuple) else (ends,)
     outputs = importer.run([n.name for n in ends])
     for node, found in zip(ends, outputs, strict=True):
