@@ -23,7 +23,7 @@ def test_work_and_the_reason_of_every_island() -> None:
     }
     text = str(report)
     assert "23.8 % of 2.1 k multiply-adds in int8" in text
-    assert "conv2d_2: conv2d stays in float32: it reads the result of conv2d in float32 (1.1 (" in text
+    assert "conv2d_2: conv2d stays in float32: it reads the result of conv2d in float32 (1.1)" in text
     assert text.count("it reads the result of conv2d") == 1 and text.endswith("), and 1 more")
 
 
