@@ -46,6 +46,9 @@ def test_a_right_adapter_and_a_model(vulkan: Device, tmp_path: Path, capsys: Cap
     assert main(["check", str(tmp_path / "net.q8ta"), "--device", "wgpu-native:vulkan"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"0: {vulkan.name}" in lines
+    assert lines[0].startswith("q8ta-wgpu 0.1.0, wgpu ")
+    info = vulkan.wgpu.adapter.info
+    assert any(line.startswith("  CPU, ids ") and line.endswith(info["description"]) for line in lines)
     assert any(line.startswith("  kernels: 12 compiled and run in ") and ", 0 of " in line for line in lines)
     assert any(line.startswith("  model: 0 of 4032 bytes differ") for line in lines)
     assert lines[-1] == f"verdict: right bytes from {vulkan.name}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from q8ta_wgpu import __version__
 from q8ta_wgpu.commands import given
 from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import DeviceError
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 def check(options: argparse.Namespace) -> None:
     """`check [FILE]`: every engine and adapter, and one line of verdict. Raises DeviceError where bytes are wrong."""
     model = load(options.file) if options.file else None
-    packages = (f"{name} {version(name)}" for name in ("q8ta-wgpu", "wgpu", "numpy") if _installed(name))
-    print(f"{', '.join(packages)}, Python {platform.python_version()}, {platform.platform()}")
+    packages = (f", {name} {version(name)}" for name in ("wgpu", "wgpudawn", "numpy") if _installed(name))
+    python = f"Python {platform.python_version()}, {platform.platform()}"
+    print(f"q8ta-wgpu {__version__}{''.join(packages)}, {python}")
     right: list[str] = []
     wrong: list[str] = []
     for number, name in _adapters(options.device):
@@ -72,7 +74,9 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     from q8ta_wgpu.runtime.device import open_device
 
     device = open_device(number)
-    target, rates = device.target, device.dot_rates
+    target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
+    driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
+    print(f"  {info['adapter_type']}, ids {info['vendor_id']:04x}:{info['device_id']:04x}, driver {driver}")
     print(f"  features: {', '.join(sorted(device.wgpu.features)) or 'none'}")
     print(
         f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
@@ -81,8 +85,9 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     units = ", ".join(map(str, target.matrix_units))
     units = f"{units} at {device.unit_rate:.1f} GOP/s" if units else "none"
     print(
-        f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated, copies "
-        f"{device.copy_rate:.1f} GB/s; int8 matrix units: {units}"
+        f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated "
+        f"({'packed' if target.packed_dot else 'emulated'} ones are used), copies {device.copy_rate:.1f} GB/s; "
+        f"int8 matrix units: {units}"
     )
     for unit, text in device.unit_faults.items():
         print(f"  matrix unit {unit} is not used: {text}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.ir.int8 import Arithmetic, WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import Target
@@ -116,17 +116,20 @@ def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:
 
 
 def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterator[Graph]:
-    """What a case becomes: as it is, on int8 values, and on float values that are quantized first."""
-    for quantized, image in ((False, False), (True, False), (True, True)):
-        if quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes):
-            continue
-        yield lower(run_passes(graph_of(op, case, quantized, image, random)), target)
+    """What a case becomes: as it is, on int8 values, on float values that are quantized first, and of two operands with
+    an activation before the result is rounded."""
+    yield lower(run_passes(graph_of(op, case, False, False, random)), target)
+    if op.int8 is None or FLOAT32 not in op.operands[0].dtypes:
+        return
+    for image, activation in ((False, ""), (True, ""), (False, "hardswish")):
+        if not activation or (isinstance(op.int8, Arithmetic) and len(op.operands) == 2):
+            yield lower(run_passes(graph_of(op, case, True, image, random, activation)), target)
 
 
-def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = False) -> Graph:
+def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = False, activation: str = "") -> Graph:
     """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first.
 
-    Constants are ones, or `random`.
+    Constants are ones, or `random`. An `activation` stands before what is quantized at the end.
     """
     graph, names = Graph(), list[str]()
     for position, shape in enumerate(case.shapes):
@@ -147,6 +150,8 @@ def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = Fa
         names.append(_appended(graph, "dequantize", name, TensorType(shape)) if quantized else name)
     shape, dtype = op.check(tuple(graph.types[name] for name in names), case.attrs)
     y = _appended(graph, op.name, names, TensorType(shape, dtype, _Q if dtype == INT8X4 else None), case.attrs)
+    if activation:
+        y = _appended(graph, activation, y, TensorType(shape))
     if quantized:
         y = _appended(graph, "quantize", y, TensorType(shape, INT8X4, _Q), {"lo": -128, "hi": 127})
     graph.outputs.append(y)
