@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from q8ta_wgpu import __version__
 from q8ta_wgpu.commands import given
 from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import DeviceError
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 def check(options: argparse.Namespace) -> None:
     """`check [FILE]`: every engine and adapter, and one line of verdict. Raises DeviceError where bytes are wrong."""
     model = load(options.file) if options.file else None
-    packages = (f", {name} {version(name)}" for name in ("wgpu", "wgpudawn", "numpy") if _installed(name))
-    python = f"Python {platform.python_version()}, {platform.platform()}"
-    print(f"q8ta-wgpu {__version__}{''.join(packages)}, {python}")
+    names = ("q8ta-wgpu", "wgpu", "wgpudawn", "numpy")
+    packages = (f"{name} {version(name)}" for name in names if _installed(name))
+    print(f"{', '.join(packages)}, Python {platform.python_version()}, {platform.platform()}")
     right: list[str] = []
     wrong: list[str] = []
     for number, name in _adapters(options.device):
