@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.nodes import source_of
 from tests.test_import_operators import flat, imported
-from tests.test_upstream_defects import conv, data
+from tests.test_upstream_defects import Plain, conv, data
 
 
 class Standardized(nn.Conv2d):
@@ -96,3 +96,16 @@ def test_a_line_of_a_package_whose_name_begins_with_torch() -> None:
     frames = [place.with_name("torchvision") / "resnet.py", place / "nn" / "module.py"]
     node.meta["stack_trace"] = "".join(f'  File "{name}", line {i}, in forward\n' for i, name in enumerate(frames, 7))
     assert source_of(node) == "resnet.py:7"
+
+
+def test_constants_and_assertions_need_no_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """arange is in no table, and torch asserts the dtypes of a conversion: neither asks for decompositions."""
+    for place in ("quantize", "importer"):
+        monkeypatch.setattr(f"q8ta_wgpu.frontend.{place}.decomposed", lambda _: pytest.fail("traced again"))
+    x = torch.randn(1, 4, generator=torch.Generator().manual_seed(0))
+    module = Plain(
+        lambda s, x: s.linear(x).to(torch.float32) + torch.arange(4).to(torch.float32), linear=nn.Linear(4, 4)
+    )
+    program = q8.quantize(module.eval(), (x,), [x], progress=False)
+    assert any("_assert_tensor_metadata" in str(node.target) for node in program.graph.nodes)
+    assert q8.compile(program).report().float32 == {}

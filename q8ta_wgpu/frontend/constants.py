@@ -21,7 +21,7 @@ def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool 
     values: dict[Node, Any] = dict(known)
     with torch.no_grad():
         for node in graph.nodes:
-            if (_is_pure(node) or (quantizing and qdq.quantizes(node))) and all(
+            if (is_pure(node) or (quantizing and qdq.quantizes(node))) and all(
                 n in values for n in node.all_input_nodes
             ):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
@@ -29,7 +29,8 @@ def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool 
     return values
 
 
-def _is_pure(node: Node) -> bool:
+def is_pure(node: Node) -> bool:
+    """Whether a call's value follows from its arguments, and is read."""
     target = node.target
     if node.op != "call_function" or target is operator.getitem:
         return node.op == "call_function"

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.constants import computed
+from q8ta_wgpu.frontend.constants import computed, is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.nodes import integer, source_of
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, TensorType
@@ -48,7 +48,7 @@ def plain(program: Any) -> ExportedProgram:
             f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
             "pass torch.export.export(converted_module, example_inputs)"
         )
-    return exported if all(is_plain(node) for node in exported.graph.nodes) else decomposed(exported)
+    return exported if is_plain(exported) else decomposed(exported)
 
 
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
@@ -128,12 +128,28 @@ def _tokens(program: ExportedProgram) -> set[str]:
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
 
-def is_plain(node: torch.fx.Node) -> bool:
-    """Whether a node is imported as it is: decomposing a program traces it anew, as long as exporting it takes."""
+def is_plain(program: ExportedProgram) -> bool:
+    """Whether a program is imported as it is: decomposing it traces it anew, as long as exporting it takes.
+
+    What depends on no input is computed, whatever made it. What nothing reads, such as torch's assertions about dtypes,
+    is not imported.
+    """
+    varying = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        fixed = is_pure(node) or node.op == "placeholder"
+        if fixed and not any(source.name in varying for source in node.all_input_nodes):
+            continue
+        varying.add(node.name)
+        if not _is_known(node):
+            return False
+    return True
+
+
+def _is_known(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op in ("placeholder", "output") or target is operator.getitem
-    known = str(target) in ATEN or target.namespace == qdq.NAMESPACE
+    known = str(target) in ATEN or target.namespace == qdq.NAMESPACE or not node.users
     return known and not target._schema.is_mutable
 
 

@@ -127,7 +127,7 @@ def float_program(
     shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
         program = torch.export.export(module, example, dynamic_shapes=shapes)
-        if not all(is_plain(node) for node in program.graph.nodes):
+        if not is_plain(program):
             program = decomposed(program)
     except Exception as error:
         raise given.untraceable(error) from error
