@@ -1,8 +1,15 @@
 """From a file to the first result, each time in a process of its own, by `python -m bench start`.
 
 Cold: the driver's caches of shaders, and ours, are empty folders. Warm: what the cold start left in them; the median of
-ROUNDS. `probes` is measuring the adapter and checking its arithmetic, which `total` leaves out, as it does importing
-Python's modules.
+ROUNDS. Seconds of each stage:
+
+ import      Python's modules, numpy's and ours; backend: the engine's package, which reads its header or loads its code
+ file        reading and verifying the model; adapters: listing those of the engine; device: requesting one
+ probes      measuring the adapter and checking its arithmetic, wherever that happens
+ scheduling  lowering, planning, building the program
+ pipelines   making them, in threads where the engine allows, and buffers, uploads and bind groups
+ compiled    of that, the driver's seconds in all threads together; slowest: its longest pipeline
+ first       one call; total: all from `file` on without `probes`
 """
 
 from __future__ import annotations
@@ -15,49 +22,77 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench.options import Options
+if TYPE_CHECKING:  # a process that is measured imports this file, and then what a user would
+    from bench.options import Options
 
 NAMES = ("mobilenet_v2", "resnet50")
 ROUNDS = 5
-STAGES = ("import", "file", "device", "probes", "scheduling", "pipelines", "first", "total")
+IN_TOTAL = ("file", "adapters", "device", "scheduling", "pipelines", "first")
+STAGES = (
+    "import", "backend", "file", "adapters", "device", "probes",
+    "scheduling", "pipelines", "compiled", "slowest", "first", "total",
+)  # fmt: skip
 FIGURES = Path("out/start.json")
 
 
 def started(file: str, adapter: str | None) -> dict[str, float]:
     """Seconds of every stage, in this process."""
+    stages: dict[str, float] = {}
     before = time.perf_counter()
+
+    def lap(stage: str) -> None:
+        nonlocal before
+        now = time.perf_counter()
+        stages[stage], before = now - before, now
+
     from q8ta_wgpu import Session, load
+    from q8ta_wgpu.runtime import engines
     from q8ta_wgpu.runtime.device import Device, open_device
 
-    stages = {"import": time.perf_counter() - before}
-    probed = [0.0]
-    measure = Device._once
-
-    def timed(device: Device, *arguments: Any) -> Any:
-        nested, started = probed[0], time.perf_counter()
-        found = measure(device, *arguments)
-        probed[0] = nested + time.perf_counter() - started
-        return found
-
-    Device._once = timed  # type: ignore[assignment, method-assign]
-    before = time.perf_counter()
+    lap("import")
+    named = (adapter or "").partition(":")[0].lower()
+    engine = engines.named(named) if named in engines.NAMES else engines.native()
+    lap("backend")
     model = load(file)
-    stages["file"] = time.perf_counter() - before
-    before = time.perf_counter()
+    lap("file")
+    engine.adapters()
+    lap("adapters")
+    spent, compiled = _timed(Device, "_once", nested=True), _timed(Device, "_compile")
     device = open_device(adapter)
-    stages["device"] = time.perf_counter() - before
+    lap("device")
+    stages["device"] -= sum(spent)
+    del compiled[:]
     with Session(model, device) as session:
-        opening = session.opening
-        stages |= {"scheduling": opening.scheduling, "pipelines": opening.loading}
         before = time.perf_counter()
         session.warm_up()
-        stages["first"] = time.perf_counter() - before
-    stages["probes"] = probed[0]
-    stages["device"] += opening.device - probed[0]
-    stages["total"] = sum(stages[name] for name in ("file", "device", "scheduling", "pipelines", "first"))
+        lap("first")
+        opening = session.opening
+    stages |= {"probes": sum(spent), "scheduling": opening.scheduling, "pipelines": opening.loading}
+    stages |= {"compiled": sum(compiled), "slowest": max(compiled, default=0.0)}
+    stages["total"] = sum(stages[name] for name in IN_TOTAL)
     return stages
+
+
+def _timed(owner: type, name: str, nested: bool = False) -> list[float]:
+    """Lets a method note the seconds of each call; of calls within each other, those of the outer one."""
+    seconds: list[float] = []
+    inside = [0]
+    original = getattr(owner, name)
+
+    def timed(*arguments: Any) -> Any:
+        inside[0] += 1
+        began = time.perf_counter()
+        try:
+            return original(*arguments)
+        finally:
+            inside[0] -= 1
+            if not (nested and inside[0]):
+                seconds.append(time.perf_counter() - began)
+
+    setattr(owner, name, timed)
+    return seconds
 
 
 def in_process(file: Path, adapter: str | None, caches: str) -> dict[str, float]:
@@ -85,5 +120,6 @@ def part_start(options: Options) -> None:
         rows[f"{name}, warm"] = {stage: statistics.median(round_[stage] for round_ in warm) for stage in STAGES}
         for row in (f"{name}, cold", f"{name}, warm"):
             print(f"{row:<24}" + "".join(f"{rows[row][stage]:>12.3f}" for stage in STAGES), flush=True)
+    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     FIGURES.parent.mkdir(exist_ok=True)
-    FIGURES.write_text(json.dumps({"adapter": options.device.name, "seconds": rows}, indent=1))
+    FIGURES.write_text(json.dumps({**figures, options.device.name: rows}, indent=1))
