@@ -27,7 +27,24 @@ def image_model() -> q8.Model:
     return q8.Model(graph, Structure(0))
 
 
-IMAGE = image_model()
+class Shapeless:
+    """As a nested tensor of torch is."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise RuntimeError("no sizes")
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise RuntimeError("no values")
+
+
+def any_batch() -> q8.Session:
+    model = small_model()
+    model.graph.batched.add("x")
+    return q8.Session(model, "reference")
+
+
+IMAGE, ANY_BATCH = image_model(), any_batch()
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "load None": (lambda: q8.load(None), "load takes the path of a .q8ta file, found NoneType"),  # type: ignore[arg-type]
     "load 3": (lambda: q8.load(3), "found int"),  # type: ignore[arg-type]
@@ -48,6 +65,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "device float": (lambda: q8.Session(MODEL, 2.5), "found float"),
     "device long": (lambda: q8.Session(MODEL, "x" * 10**6), "no adapter is called 'xxx"),
     "layouts": (lambda: q8.Session(MODEL, "reference", layouts="x" * 10**6), "'greedy', found 'xxx"),
+    "layouts array": (lambda: q8.Session(MODEL, "reference", layouts=X), "'greedy', found array"),  # type: ignore[arg-type]
+    "residual array": (lambda: q8.Quantizer(residual=X), "'int16' or 'int8', found array"),  # type: ignore[arg-type]
+    "skip None": (lambda: q8.Quantizer(skip=None), "list of module paths.*found None"),  # type: ignore[arg-type]
+    "skip bytes": (lambda: q8.Quantizer(skip=b"x"), "list of module paths.*found b'x'"),  # type: ignore[arg-type]
+    "without a shape": (lambda: ANY_BATCH(Shapeless()), "'x' cannot become a numpy array, found Shapeless"),
     "no model": (lambda: q8.Session(None), "takes a Model, found NoneType"),  # type: ignore[arg-type]
     "reshape None": (lambda: MODEL.reshape(None), "tuple of integers, found None"),  # type: ignore[arg-type]
     "reshape big": (lambda: MODEL.reshape((BIG, *SHAPE[1:])), "each from 1 to 2147483648"),

@@ -200,6 +200,8 @@ def test_what_does_not_fit_is_refused(vulkan: Device) -> None:
         ):
             with pytest.raises(InputError, match=told):
                 session.bind(good, outputs=[resource])
+        with pytest.raises(InputError, match="outputs must be a list of buffers and textures, found int"):
+            session.bind(good, outputs=3)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="missing: x"):
             session.bind()
         with pytest.raises(InputError, match="1 output, found 2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -245,6 +246,7 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
     assert "nothing.npy is not a readable .npy file" in fails(capsys, *run, "nothing.npy")
     assert "text.npy is not a readable .npy file" in fails(capsys, *run, "text.npy")
     assert "objects.npy is not a readable .npy file" in fails(capsys, *run, "objects.npy")
+    assert "folder.npz is not a readable .npy file" in fails(capsys, *run, "folder.npz")
     assert "two.npz holds several arrays" in fails(capsys, *run, "two.npz")
     assert "must have shape (2, 5, 6, 7), found shape (1, 2)" in fails(capsys, *run, "small.npy")
     assert "no input 'z'; it takes x float32[2, 5, 6, 7]" in fails(capsys, *run, "z=x.npy")
@@ -317,6 +319,14 @@ def test_an_input_that_claims_more_than_it_holds(shape: str, capsys: Captured, f
     (files / "claims.npy").write_bytes(claiming(shape))
     run = ("run", "net.q8ta", "--output", "y.npz", "--device", "reference", "--input")
     assert "claims.npy is not a readable .npy file" in fails(capsys, *run, "claims.npy")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_an_input_that_is_a_pipe(capsys: Captured, files: Path) -> None:
+    """It is not waited for: nobody may ever write."""
+    os.mkfifo(files / "pipe.npy")
+    told = fails(capsys, "run", "net.q8ta", "--output", "y.npz", "--device", "reference", "--input", "pipe.npy")
+    assert "pipe.npy is not a readable .npy file of numbers: it is no regular file" in told
 
 
 def test_a_command_without_memory(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

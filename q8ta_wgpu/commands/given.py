@@ -61,6 +61,8 @@ def described(model: Model) -> str:
 
 
 def _read(file: str) -> Array:
+    if Path(file).exists() and not Path(file).is_file():  # a pipe would be waited for, and then cannot be mapped
+        raise InputError(f"{file or 'an empty name'} is not a readable .npy file of numbers: it is no regular file")
     try:
         # Mapped: a header may claim more than there is, which would be allocated before it is missed.
         with np.errstate(over="raise"):

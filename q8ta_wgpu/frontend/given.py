@@ -56,7 +56,7 @@ def check_module(module: Any) -> None:
 
 def is_whole(unsupported: Any) -> bool:
     """Whether operators that are not supported are an error. Raises InputError for what is no such choice."""
-    if unsupported not in ("error", "torch"):
+    if not isinstance(unsupported, str) or unsupported not in ("error", "torch"):
         raise InputError(f"unsupported must be 'error' or 'torch', found {shown(unsupported)}")
     return bool(unsupported == "error")
 

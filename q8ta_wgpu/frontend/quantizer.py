@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.frontend.attention import expand_attention, join_masks, masks
 from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.nodes import (
@@ -165,15 +165,17 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         skip: paths of modules that stay in float, as `compare` names them, each with all within it.
 
     Raises:
-        InputError: `residual` is neither, or `skip` is a string.
+        InputError: `residual` is neither, or `skip` is no list of strings.
     """
 
     def __init__(self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = ()) -> None:
         super().__init__()
-        if residual not in ("int8", "int16"):
-            raise InputError(f"residual must be 'int16' or 'int8', found {residual!r}")
+        if not isinstance(residual, str) or residual not in ("int8", "int16"):
+            raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
         if isinstance(skip, str):
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
+        if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
+            raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
         self._residual = _residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
         self._activation = _activation(qat)

@@ -45,7 +45,10 @@ def batch(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int |
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
     """The shape of what was given, read without a copy where it says it."""
-    found = getattr(value, "shape", None)
+    try:
+        found = getattr(value, "shape", None)
+    except Exception:  # a nested tensor of torch has none
+        found = None
     return found if isinstance(found, tuple) else as_array(name, value).shape
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class Session:
                 f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, "
                 "q8ta_wgpu.compile makes one of a quantized program"
             )
-        if layouts not in POLICIES:
+        if not isinstance(layouts, str) or layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
@@ -250,6 +251,8 @@ class Session:
             if self._executor is None:
                 raise InputError("the reference has no device: buffers and textures need a session on an adapter")
             wanted = len(self.program.outputs)
+            if not isinstance(outputs, (Sequence, NoneType)):
+                raise InputError(f"outputs must be a list of buffers and textures, found {type(outputs).__name__}")
             if outputs is not None and len(outputs) != wanted:
                 raise InputError(f"the model has {counted(wanted, 'output')}, found {len(outputs)} to write them to")
             written = list(outputs) if outputs else [None] * wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def lacking(what: str) -> None:
     if what and os.environ.get("CI"):
         pytest.fail(f"CI must have {what}: .ci/browser installs it")
     if what:
-        pytest.skip(f"{what} is missing: .ci/browser installs it")
+        pytest.skip(f"{what} is missing: `.ci/browser {sys.executable}` installs it")
 
 
 class ImageEncoder(nn.Module):
