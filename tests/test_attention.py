@@ -213,7 +213,7 @@ class Windows(nn.Module):
 
 
 class Causal(nn.Module):
-    """An attention to what came before, and one with a mask of bools."""
+    """An attention to what came before, and one with a mask of bools, whose heads share keys and values."""
 
     mask: Tensor
 
@@ -225,7 +225,8 @@ class Causal(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return nn.functional.scaled_dot_product_attention(y, k, v, attn_mask=self.mask)
+        k, v = k[:, :1], v[:, :1]
+        return nn.functional.scaled_dot_product_attention(y, k, v, attn_mask=self.mask, enable_gqa=True)
 
 
 SHAPES = {Encoder: (2, 13, 32), Weights: (2, 13, 32), Windows: (6, 9, 32), Causal: (2, 11, 16)}
@@ -253,6 +254,41 @@ def test_torchs_attention_is_whole_int8(module: type[nn.Module], device: Device)
         harness.flat([t.detach().numpy() for t in _tuple(program.module()(x))]), expected, strict=True
     ):
         assert np.abs(simulated - e).max() <= 0.05 * np.abs(simulated).max()
+
+
+class Padded(nn.Module):
+    """Attention to the tokens that a mask names, an input: numbers to add, or bools."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        mask = mask[:, None, None, :]
+        if mask.dtype == torch.bool:
+            return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        scores = q @ k.transpose(-2, -1) / 8**0.5 + (1.0 - mask) * -1e30
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_a_mask_may_be_an_input(dtype: torch.dtype) -> None:
+    """Products stay int8, with scales that no mask has widened; what is masked plays no part."""
+    torch.manual_seed(0)
+    x, mask = torch.randn(2, 7, 16), torch.tensor([[1] * 5 + [0] * 2, [1] * 7]).to(dtype)
+    module = Padded().eval()
+    program = q8.quantize(module, (x, mask), [(x, mask)], progress=False, unsupported="torch")
+    made = q8.compile(program, unsupported="torch", device="reference")
+    (piece,) = made.pieces
+    assert dtype == torch.bool or not made.report().torch
+    assert Counter(node.op for node in piece.model.graph.nodes)["q8ta_matmul"] == 2
+    with torch.no_grad():
+        found, expected = made(x, mask), module(x, mask)
+    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
+    other = x.clone()
+    other[0, 5:] = 0.0
+    assert torch.equal(made(other, mask)[0, :, :5], found[0, :, :5])
 
 
 def _tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -64,17 +64,34 @@ def _mask(b: Builder, args: Mapping[str, Any], queries: int, keys: int) -> str |
     if given is None:
         return None
     array = b.array(given)
+    if array is None and b.type(given).dtype != FLOAT32:
+        raise b.refuse(
+            "its mask of bools is computed while the network runs: give one of float32, 0 and -1e4, or take "
+            'unsupported="torch"'
+        )
     if array is None:
         return str(given)
     floats = np.where(array, 0.0, MASKED) if array.dtype == bool else np.maximum(array, MASKED)
     return b.constant(floats.astype(np.float32), "mask")
 
 
+def _repeated(b: Builder, x: str, heads: int) -> str:
+    """Keys or values of grouped heads, each as often as there are heads of queries for it."""
+    *lead, count, length, width = b.type(x).shape
+    if count == heads:
+        return x
+    split = b.emit("view", (x,), {"shape": [*(0 for _ in lead), count, 1, length, width]})
+    whole = b.emit("expand", (split,), {"shape": [*(-1 for _ in lead), -1, heads // count, -1, -1]})
+    return b.emit("view", (whole,), {"shape": [*(0 for _ in lead), heads, length, width]})
+
+
 def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
     """softmax(q k^T * scale + mask) v."""
-    if args["dropout_p"] or args["enable_gqa"]:
-        raise b.refuse("dropout_p and enable_gqa are not supported: export in eval mode, repeat the heads")
+    if args["dropout_p"]:
+        raise b.refuse("dropout_p is not supported: export in eval mode")
     query, key, value = args["query"], args["key"], args["value"]
+    if args["enable_gqa"]:
+        key, value = (_repeated(b, x, b.type(query).shape[-3]) for x in (key, value))
     q, k = b.type(query).shape, b.type(key).shape
     mask = _mask(b, args, q[-2], k[-2])
     scale = args["scale"] if args["scale"] is not None else 1.0 / math.sqrt(q[-1])

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import is_constant, named_arguments
-from q8ta_wgpu.ir.int8 import MASKED
+from q8ta_wgpu.frontend.nodes import is_constant, kind, named_arguments
+from q8ta_wgpu.ir.int8 import MASKED, Arithmetic, Elementwise, Moves, Rowwise
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
 
 
 def expand_attention(module: GraphModule) -> None:
-    """softmax(q k^T * scale + mask) v in place of every call that says all of: one without dropout and grouped heads,
-    whose mask is none of bools unless a constant."""
+    """softmax(q k^T * scale + mask) v in place of every call that says all of: one without dropout."""
     for node in list(module.graph.nodes):
         if node.target is _ATTENTION and _is_plain(arguments := named_arguments(node)):
             with module.graph.inserting_before(node):
@@ -37,9 +37,7 @@ def _reshape_views(graph: torch.fx.Graph) -> None:
 
 def _is_plain(arguments: dict[str, Any]) -> bool:
     mask, causal = arguments.get("attn_mask"), arguments.get("is_causal")
-    if arguments.get("dropout_p") or arguments.get("enable_gqa") or (causal and mask is not None):
-        return False
-    return mask is None or is_constant(mask) or bool(mask.meta["val"].is_floating_point())
+    return not arguments.get("dropout_p") and not (causal and mask is not None)
 
 
 def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Node:
@@ -52,6 +50,9 @@ def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Nod
         return made
 
     query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    if arguments.get("enable_gqa"):
+        heads = query.meta["val"].shape[-3]
+        key, value = (_repeated(call, x, heads // x.meta["val"].shape[-3]) for x in (key, value))
     scale = arguments.get("scale")
     if scale is None:
         scale = 1.0 / math.sqrt(query.meta["val"].shape[-1])
@@ -62,15 +63,29 @@ def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Nod
     return call(_aten.matmul.default, call(_aten.softmax.int, scores, -1), value)
 
 
+def _repeated(call: Callable[..., Node], x: Node, times: int) -> Node:
+    """Keys or values of grouped heads, each as often as there are heads of queries for it."""
+    if times == 1:
+        return x
+    split = call(_aten.unsqueeze.default, x, -3)
+    sizes = [times if i == split.meta["val"].dim() - 3 else -1 for i in range(split.meta["val"].dim())]
+    return call(_aten.flatten.using_ints, call(_aten.expand.default, split, sizes), -4, -3)
+
+
 def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, Any]) -> Node | None:
-    """What to add to the scores; of bools, and for a causal attention, a new constant."""
+    """What to add to the scores; of constant bools, and for a causal attention, a new constant."""
     given = arguments.get("attn_mask")
     if arguments.get("is_causal"):
         takes_part = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
     elif given is None or given.meta["val"].is_floating_point():
         return given if isinstance(given, Node) else None
-    else:
+    elif is_constant(given):
         takes_part = constant(module, given)
+    else:  # bools that are known when the network runs: PyTorch makes numbers of them
+        with module.graph.inserting_before(node):
+            made = module.graph.call_function(_aten.where.Scalar, (given, 0.0, MASKED))
+        made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(given.meta["val"].shape)}
+        return made
     name = f"_mask_{node.name}"
     module.register_buffer(name, torch.zeros(takes_part.shape).masked_fill(~takes_part, MASKED))
     made = module.graph.get_attr(name)
@@ -89,6 +104,40 @@ def masks(node: Node) -> bool:
         return False
     values = constant(node.graph.owning_module, added[0])
     return bool(((values == 0) | (values <= MASKS_FROM)).all() and (values <= MASKS_FROM).any())
+
+
+def given_mask(node: Node) -> Node | None:
+    """The term of a sum that masks what a softmax reads, made of inputs of the network alone: without products."""
+    if node.target is not _aten.add.Tensor or len(node.all_input_nodes) != 2 or node.kwargs.get("alpha", 1) != 1:
+        return None
+    given = [n for n in node.all_input_nodes if _is_given(n)]
+    return given[0] if len(given) == 1 and _is_softmaxed(node) else None
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a value follows from inputs, and constants, element by element; a constant by itself does not."""
+    if node.op != "call_function" or not isinstance(kind(node), Moves | Elementwise | Arithmetic | None):
+        return node.op == "placeholder"
+    inputs = [n for n in node.all_input_nodes if not is_constant(n)]
+    return bool(inputs) and all(map(_is_given, inputs))
+
+
+def _is_softmaxed(node: Node) -> bool:
+    """Whether softmax alone reads a value, or views of it."""
+
+    def reads(user: Node) -> bool:
+        int8 = kind(user)
+        return _is_softmaxed(user) if isinstance(int8, Moves) else isinstance(int8, Rowwise) and int8.masked
+
+    return bool(node.users) and all(map(reads, node.users))
+
+
+def parts_of(mask: Node) -> Iterator[Node]:
+    """The calls a mask that was given is computed by."""
+    if mask.op == "call_function":
+        yield mask
+        for source in mask.all_input_nodes:
+            yield from parts_of(source)
 
 
 def join_masks(module: GraphModule) -> None:

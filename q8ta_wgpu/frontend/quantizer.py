@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, shown
-from q8ta_wgpu.frontend.attention import expand_attention, join_masks, masks
+from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, parts_of
 from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.nodes import (
     adds,
@@ -146,7 +146,7 @@ def _is_masked(node: Node) -> bool:
     """Whether a node adds a mask, or is a view of that."""
     while isinstance(kind(node), Moves) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
-    return masks(node)
+    return masks(node) or given_mask(node) is not None
 
 
 class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
@@ -197,6 +197,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 raise InputError(f"skip names {path!r}, but no operator comes from a module of that path")
             for node in skipped:
                 node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
+        for mask in filter(None, map(given_mask, model.graph.nodes)):
+            for part in parts_of(mask):
+                part.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
         for node in model.graph.nodes:
             name = str(node.target)
             if node.op != "call_function" or name not in ATEN or not is_float(node) or _ANNOTATION in node.meta:
@@ -208,7 +211,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     x = node.all_input_nodes[0]
                     inputs = {} if _is_masked(x) else {x: self._activation}
                     self._put(node, inputs, _fixed(result) if result else None)
-                case Arithmetic() if masks(node) or _scales_operand(node):
+                case Arithmetic() if masks(node) or given_mask(node) or _scales_operand(node):
                     self._passing(node)
                 case Arithmetic() | Product() | Elementwise():
                     self._put(node, self._operands(node.all_input_nodes))
@@ -260,7 +263,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def _passing(self, node: Node) -> None:
         """What is read, not what is given: scores before their mask, since with it a step would be as large as the mask
         is low, and an operand before its factor, which becomes part of a product's rounding."""
-        read = next(n for n in node.all_input_nodes if not is_constant(n))
+        mask = given_mask(node)
+        read = next(n for n in node.all_input_nodes if not is_constant(n) and n is not mask)
         node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map={read: self._read(read)}, _annotated=True)
 
     def _shared(self, node: Node) -> None:
