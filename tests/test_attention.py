@@ -269,7 +269,8 @@ class Padded(nn.Module):
         if mask.dtype == torch.bool:
             return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         scores = q @ k.transpose(-2, -1) / 8**0.5 + (1.0 - mask) * -1e30
-        return scores.softmax(-1) @ v
+        y: Tensor = scores.softmax(-1) @ v
+        return y
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
