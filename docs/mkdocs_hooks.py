@@ -26,7 +26,7 @@ SECTIONS = {
         "index.md": "q8ta_wgpu",
         "quickstart.md": "Quick start",
         "quantizing.md": "Quantizing your network",
-        "accuracy.md": "When accuracy drops",
+        "compare.md": "When accuracy drops",
         "web.md": "In a web page",
         "reference.md": "API reference",
     },
@@ -40,6 +40,7 @@ SECTIONS = {
     },
     "What was measured": {
         "performance.md": "Performance",
+        "accuracy.md": "Accuracy",
         "portability.md": "Portability",
         "kernels.md": "Kernels on every engine",
         "zoo.md": "Networks that were tried",

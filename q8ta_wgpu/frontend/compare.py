@@ -64,7 +64,8 @@ class Layer:
             return "values are clipped: calibrate with inputs that reach them, or with another observer"
         if self.lost < LOSS:
             return ""
-        return f"keep it in float: Quantizer(skip=[{self.module!r}])" if self.module else "keep it in float"
+        here = f": Quantizer(skip=[{self.module!r}, ...])" if self.module else ""
+        return f"keep it in float, and the modules that read it{here}"
 
 
 @dataclass(frozen=True)
