@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
         ("kernels.conv2d", "kernels.linear", "kernels.transposed"),
         IR | {"kernels.lib", "kernels.product", "kernels.epilogue"},
     ),
+    "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.norm", "kernels.linear"},
     "kernels": IR,
     # graph to graph to plan
     "model": TABLE | {"kernels.epilogue"},

@@ -19,7 +19,7 @@ from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, test_chains, test_image
+from tests import attention_graphs, harness, test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
 FAR_APART = ("add", "softmax", "layer_norm", "group_norm")
@@ -43,7 +43,12 @@ def test_every_kernel_runs_a_case() -> None:
     Those for matrix units are compiled by test_wgsl.py.
     """
     targets = (BASELINE, SOFTWARE, harness.UNITS)
-    found = (*(g for g, _, _ in harness.graphs()), *test_image.graphs(), *test_chains.graphs())
+    found = (
+        *(g for g, _, _ in harness.graphs()),
+        *test_image.graphs(),
+        *test_chains.graphs(),
+        *attention_graphs.fused_graphs(),
+    )
     made = [graph for graph in found if len(graph.nodes) == 1]
     reached = {
         id(plan.steps[0].variant.kernel)

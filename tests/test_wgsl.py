@@ -29,7 +29,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions, files, scan
 from q8ta_wgpu.runtime.rates import unit_module
-from tests import harness, test_chains
+from tests import attention_graphs, harness, test_chains
 
 TARGETS = (
     *(replace(kind, packed_dot=packed) for kind in (BASELINE, SOFTWARE) for packed in (True, False)),
@@ -41,9 +41,10 @@ from a body and an epilogue that know nothing of each other. Each epilogue meets
 
 
 def graphs() -> Iterator[tuple[Graph, int, int]]:
-    """The kernel tests' graphs of one node, with the index of the case and of the epilogue, and first layers."""
+    """The kernel tests' graphs of one node, with the index of the case and of the epilogue, first layers, attention."""
     yield from harness.graphs()
     yield from ((graph, index, 0) for index, graph in enumerate(test_chains.graphs()))
+    yield from ((graph, index, 0) for index, graph in enumerate(attention_graphs.fused_graphs()))
     conv2d = OPS["conv2d"]
     for index, case in enumerate(conv2d.cases):
         yield lower(run_passes(graph_of(conv2d, case, quantized=True, image=True)), BASELINE), index, 0

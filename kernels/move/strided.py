@@ -56,8 +56,9 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
     return found
 
 
-def _pieces(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, int]] | None:
-    """The digits cut at places `bounds` of the linear index, as (place, end, stride); None if one is cut unevenly."""
+def cut(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, int]] | None:
+    """The digits cut at places `bounds` of the linear index, as (place, end, stride), fastest first; None if one is cut
+    unevenly."""
     found, place = [], 1
     for size, stride in reversed(walk):
         end = place * size
@@ -79,7 +80,7 @@ def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: 
     """
     step, extent = math.prod(x[axis + 1 :]), x[axis]
     first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
-    pieces = _pieces(walk, (first, last))
+    pieces = cut(walk, (first, last))
     if pieces is None:
         return False
     moves: list[Digit] = []
@@ -132,7 +133,7 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
 def splats_words(walk: Sequence[Digit], y: Shape4, axis: int) -> bool:
     """Whether all lanes of each word of a result packed along canonical `axis` are one element of the input."""
     first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
-    lanes = next((piece for piece in _pieces(walk, (first, last)) or () if piece[0] == first), None)
+    lanes = next((piece for piece in cut(walk, (first, last)) or () if piece[0] == first), None)
     return lanes is not None and lanes[2] == 0 and (lanes[1] == last or lanes[1] // first % 4 == 0)
 
 

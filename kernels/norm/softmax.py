@@ -70,7 +70,7 @@ MOST_BITS, FEWEST_BITS = 22, 10
 """Fraction bits of a power: more change no result, with fewer it is no softmax any more."""
 
 
-def _powers(scale: float, out: float, length: int) -> Array | None:
+def powers(scale: float, out: float, length: int) -> Array | None:
     """For each distance d of an int8 from its row's largest, exp(-d * scale) and exp(-d * scale) / out in 2^-F, shape
     (2, 256); F such that `length` of the first add up to 2^31 at most and no second passes 2^30. None where that
     leaves too few bits.
@@ -89,11 +89,11 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
         return "it needs a quantized input and a quantized result"
     if text := _too_long(shape, dim):
         return text
-    powers = _powers(x.scale, y.scale, shape[dim])
-    if powers is None:
+    tables = powers(x.scale, y.scale, shape[dim])
+    if tables is None:
         return f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements are too far apart for int32"
     mask = np.ones((1,) * len(shape), np.int8) if call.mask is None else _shortened(call.mask.astype(np.int8))
-    return Int8Form("q8ta_softmax", (0, powers, mask), {"dim": dim, "lo": call.lo, "hi": call.hi})
+    return Int8Form("q8ta_softmax", (0, tables, mask), {"dim": dim, "lo": call.lo, "hi": call.hi})
 
 
 def _shortened(mask: Array) -> Array:
@@ -139,25 +139,33 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
     return shape, INT8X4
 
 
-def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
-    powers, length = arrays[1], call.inputs[0].shape[call.attrs["dim"]]
-    assert powers is not None
+def wrong_powers(powers: Array, length: int) -> str:
+    """What is wrong with tables for rows of a length; empty if nothing is."""
     if powers.min() < 0 or powers[0, 0] < 1 or powers[1].max() > 1 << 30:
         return "must be 0 to 2^30, and more than 0 at the largest element"
     largest = int(powers[0].max()) * length
     return f"could add up to {largest}, past 2^31" if largest > 1 << 31 else ""
 
 
-def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
-    x, powers, axis = arrays[0].astype(np.int64), arrays[1].astype(np.int64), call.attrs["dim"]
-    mask = arrays[2] != 0
-    part = np.broadcast_to(np.concatenate([mask] * (len(x) // len(mask))), x.shape)
+def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[1] is not None
+    return wrong_powers(arrays[1], call.inputs[0].shape[call.attrs["dim"]])
+
+
+def weights(x: Array, powers: Array, mask: Array, axis: int, zero: int, lo: int, hi: int) -> Array:
+    """The softmax of int8 values along an axis, in int8 with a zero point: the definition."""
+    x, powers = x.astype(np.int64), powers.astype(np.int64)
+    part = np.broadcast_to(np.concatenate([mask != 0] * (len(x) // len(mask))), x.shape)
     distance = np.where(part, x, -128).max(axis, keepdims=True) - x
     size, real = (np.where(part, table[np.maximum(distance, 0)], 0) for table in powers)
     total = np.maximum(size.sum(axis, keepdims=True), 1)
+    return arithmetic.saturate((real + total // 2) // total, zero, lo, hi)
+
+
+def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    x, powers, mask = arrays
     assert call.output.q is not None
-    steps = (real + total // 2) // total
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return weights(x, powers, mask, call.attrs["dim"], call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
 
 
 def _masks(mask: Shape) -> bool:
@@ -165,16 +173,20 @@ def _masks(mask: Shape) -> bool:
     return math.prod(mask) > 1
 
 
-def _pack_mask(call: Call, mask: Array) -> Array:
+def pack_mask(call: Call, mask: Array) -> Array:
     """Lines of words as the operand's, all bits of an element 1 or 0."""
     lines = np.where(mask.reshape(-1, mask.shape[-1]) != 0, -1, 0).astype(np.int8)
     return np.ascontiguousarray(np.pad(lines, ((0, 0), (0, -lines.shape[1] % 4)))).reshape(-1).view("<u4")
 
 
-def _valid_mask(call: Call, arrays: Sequence[Array | None]) -> str:
-    mask = arrays[2]
-    assert mask is not None
+def wrong_mask(mask: Array) -> str:
+    """What is wrong with a mask; empty if nothing is."""
     return "" if _masks(mask.shape) or mask.all() else "has one element, which masks everything"
+
+
+def _valid_mask(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[2] is not None
+    return wrong_mask(arrays[2])
 
 
 def _words(call: Call) -> rows.Rows:
@@ -203,7 +215,7 @@ def _whether_masked(call: Call) -> dict[str, int]:
     return {"MASKED": int(_masks(call.inputs[2].shape))}
 
 
-PACKED = {2: _pack_mask}
+PACKED = {2: pack_mask}
 
 q8ta_softmax = Op(
     name="q8ta_softmax",

@@ -6,14 +6,14 @@ so each kernel's tile runs a product once, with sums, rows and channels that end
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Variant
-from q8ta_wgpu.ir.layout import Layout, pack, word_count
+from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -24,62 +24,112 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 
 ROWS, DEPTH, CHANNELS = 300, 400, 150
-"""Beyond every tile, and no multiple of any; three to seven steps of k, the last one not full."""
+"""Of a linear: beyond every tile, and no multiple of any; three to seven steps of k, the last one not full."""
+
+KEYS, HEAD = 150, 40
+"""Of products of two activations and of attention: several steps of both, the last ones not full."""
 
 ROW_MAJOR = Layout.PACKED_INT8_4W
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A program of one dispatch, the words of its input, and those of its result."""
+    """A program of one dispatch, the words of its inputs by the slots they lie in, and those of its result, with all
+    bits of lanes that hold elements."""
 
     kernel: str
     program: Program
-    words: Array
+    words: Mapping[int, Array]
     expected: Array
+    lanes: Array
 
 
-def _graph() -> Graph:
-    """A q8ta_linear of extreme and of random numbers, whose results fill the int8 range."""
+@dataclass(frozen=True)
+class _Case:
+    """A graph of one node, and its inputs."""
+
+    graph: Graph
+    inputs: Mapping[str, Array]
+
+
+def _case(
+    op: str, inputs: Mapping[str, TensorType], constants: Mapping[str, Array], attrs: Attrs, out: TensorType
+) -> _Case:
+    """A node on random numbers, the first rows of its first operand extreme."""
+    rng = np.random.default_rng(1)
+    graph = Graph(inputs=list(inputs), outputs=["y"], types={**inputs, "y": out})
+    names = [graph.add_constant(name, array) for name, array in constants.items()]
+    graph.nodes = [Node(op, (*inputs, *names), "y", attrs)]
+    given = {name: rng.integers(-128, 128, t.shape, dtype=np.int8) for name, t in inputs.items()}
+    first = next(iter(given.values()))
+    first.reshape(-1, first.shape[-1])[:2] = ((-128,), (127,))
+    return _Case(graph, given)
+
+
+def _int8(*shape: int, zero: int) -> TensorType:
+    return TensorType(shape, INT8X4, QParams(0.5, zero))
+
+
+def _spread(depth: int) -> float:
+    """A multiplier with which sums of random products fill the int8 range."""
+    return float(np.float32(2.0**14 * 60 / (73 * 73 * depth**0.5)))
+
+
+def _linear() -> _Case:
     rng = np.random.default_rng(0)
     weight = rng.integers(-127, 128, (CHANNELS, DEPTH), dtype=np.int8)
     weight[:3] = ((-127,), (127,), (0,))
-    spread = np.float32(2.0**14 * 60 / (73 * 73 * DEPTH**0.5))
-    graph = Graph(inputs=["x"], outputs=["y"])
-    graph.types = {
-        "x": TensorType((ROWS, DEPTH), INT8X4, QParams(0.5, -128)),
-        "y": TensorType((ROWS, CHANNELS), INT8X4, QParams(0.5, 7)),
-    }
-    arrays = {
+    arrays: dict[str, Array] = {
         "weight": weight,
-        "multiplier": (rng.uniform(0.5, 1.5, CHANNELS) * spread).astype(np.float32),
+        "multiplier": (rng.uniform(0.5, 1.5, CHANNELS) * _spread(DEPTH)).astype(np.float32),
         "offset": rng.integers(-(2**19), 2**19, CHANNELS).astype(np.int32),
         "correction": (-128 * weight.sum(1, dtype=np.int64)).astype(np.int32),
     }
-    names = [graph.add_constant(name, array) for name, array in arrays.items()]
-    graph.nodes = [Node("q8ta_linear", ("x", *names), "y", {"epilogue": Epilogue((Requantize(-128, 127),))})]
-    return graph
+    attrs = {"epilogue": Epilogue((Requantize(-128, 127),))}
+    return _case("q8ta_linear", {"x": _int8(ROWS, DEPTH, zero=-128)}, arrays, attrs, _int8(ROWS, CHANNELS, zero=7))
+
+
+def _product() -> _Case:
+    inputs = {"a": _int8(2, KEYS, DEPTH, zero=-1), "b": _int8(2, CHANNELS, DEPTH, zero=1)}
+    attrs = {"multiplier": _spread(DEPTH), "epilogue": Epilogue((Requantize(-128, 127),))}
+    return _case("q8ta_matmul", inputs, {}, attrs, _int8(2, KEYS, CHANNELS, zero=7))
+
+
+def _attention() -> _Case:
+    """Two heads side by side, as linears of their own make them. Twenty steps of a score are a factor of e."""
+    inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
+    powers = np.rint(np.exp(-np.arange(256) / 20) * 2.0**20)
+    attrs: dict[str, object] = {
+        "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD),
+        **dict.fromkeys(("query", "key", "value"), (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
+        **{"score_multiplier": _spread(HEAD) / 4, "score_zero": 3, "score_lo": -128, "score_hi": 127},
+        **{"weight_zero": -128, "weight_lo": -128, "weight_hi": 127},
+        **{"multiplier": 2.0**14 / 64, "lo": -128, "hi": 127},
+    }
+    constants: dict[str, Array] = {
+        "powers": np.stack((powers, 256 * powers)).astype(np.int32),
+        "mask": np.ones((1, 1, 1, 1), np.int8),
+    }
+    return _case("q8ta_attention", inputs, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))
 
 
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
     """A trial of every kernel that runs on `target` for the sake of this unit."""
-    graph, rng = _graph(), np.random.default_rng(1)
-    x = rng.integers(-128, 128, (ROWS, DEPTH), dtype=np.int8)
-    x[:2] = ((-128,), (127,))
-    node, call = graph.nodes[0], graph.call(graph.nodes[0])
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
-    kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
-    expected = pack(reference.run(graph, {"x": x})["y"], ROW_MAJOR) if kernels else np.empty(0, np.uint32)
-    for kernel in kernels:
-        reads = (ROW_MAJOR, *(None,) * (len(node.inputs) - 1))
-        plan = Plan((Step(node, call, Variant(kernel, reads, ROW_MAJOR)),), dict.fromkeys(("x", "y"), ROW_MAJOR))
-        yield Trial(kernel.name, build(graph, with_unit, plan), pack(x, ROW_MAJOR), expected)
+    for case in (_linear(), _product(), _attention()):
+        (node,) = case.graph.nodes
+        call = case.graph.call(node)
+        kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
+        expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
+        for kernel in kernels:
+            reads = tuple(None if name in case.graph.constants else ROW_MAJOR for name in node.inputs)
+            placed = dict.fromkeys((*case.inputs, "y"), ROW_MAJOR)
+            program = build(case.graph, with_unit, Plan((Step(node, call, Variant(kernel, reads, ROW_MAJOR)),), placed))
+            slots = {port.buffer[1]: pack(case.inputs[port.name], ROW_MAJOR) for port in program.inputs}
+            lanes = pack(np.full(expected.shape, -1, np.int8), ROW_MAJOR)
+            yield Trial(kernel.name, program, slots, pack(expected, ROW_MAJOR), lanes)
 
 
 def wrong_words(trial: Trial, found: Array) -> int:
     """Words of a result that differ from what is expected, lanes of padding left out."""
-    width = word_count((1, CHANNELS), ROW_MAJOR)
-    mask = np.full(width * 4, 0xFF, np.uint8)
-    mask[CHANNELS:] = 0
-    lanes = np.tile(mask.view("<u4"), ROWS)
-    return int(((found[: lanes.size] ^ trial.expected) & lanes != 0).sum())
+    return int(((found[: trial.lanes.size] ^ trial.expected) & trial.lanes != 0).sum())

@@ -166,7 +166,9 @@ def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
     trials = list(trial.unit_trials(unit, target))
     for each in trials:
         (dispatch,) = each.program.dispatches
-        given = [each.program.constants[i] if kind == "constant" else each.words for kind, i in dispatch.buffers[:-1]]
+        given = [
+            each.program.constants[i] if kind == "constant" else each.words[i] for kind, i in dispatch.buffers[:-1]
+        ]
         result = np.full(each.expected.size, 0x8F7F80FF, np.uint32)
         first, size = dispatch.uniform
         uniform, groups = each.program.uniforms[first : first + size], dispatch.grid[0]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError, counted, shown
 from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
-from q8ta_wgpu.ir.int8 import WeightedSum
+from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, MATRIX_WORK, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum))
+_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum | Product))
 """Operators that matrix units could compute."""
 
 MAX_REPEATS = 100_000

@@ -1,0 +1,1 @@
+"""Attention in one dispatch: scores, softmax and context of int8."""

@@ -1,0 +1,42 @@
+// Rows of two activations that lie along the sum, in batches, and the sums of what was loaded: what the kernels of
+// products of two activations share.
+
+const ONES = 0x01010101u;
+
+// The first word of a batch's matrix; batch dimensions of extent 1 are read at 0.
+fn matrix_of(batch: u32, dims: vec4<u32>) -> u32 {
+  let outer = min(batch / params.y_dims.y, dims.x - 1u);
+  let inner = min(batch % params.y_dims.y, dims.y - 1u);
+  return (outer * dims.y + inner) * dims.z * quads(dims.w);
+}
+
+// All bits of the elements of vector k of a row that lie before the depth.
+fn before_depth(k: u32) -> vec4<u32> {
+  let left = vec4<i32>(i32(params.a_dims.w) - i32(16u * k)) - vec4<i32>(0, 4, 8, 12);
+  let bits = vec4<u32>(0xffffffffu) >> vec4<u32>(8 * (4 - clamp(left, vec4<i32>(1), vec4<i32>(4))));
+  return select(bits, vec4<u32>(0u), left <= vec4<i32>(0));
+}
+
+fn a_words(row: u32, k: u32) -> vec4<u32> {
+  let at = row + 4u * k;
+  return vec4<u32>(a[at], a[at + 1u], a[at + 2u], a[at + 3u]) & before_depth(k);
+}
+
+fn b_words(row: u32, k: u32) -> vec4<u32> {
+  let at = row + 4u * k;
+  return vec4<u32>(b[at], b[at + 1u], b[at + 2u], b[at + 3u]) & before_depth(k);
+}
+
+// The same where rows are whole vectors.
+fn a_whole(row: u32, k: u32) -> vec4<u32> { return a[row / 4u + k] & before_depth(k); }
+fn b_whole(row: u32, k: u32) -> vec4<u32> { return b[row / 4u + k] & before_depth(k); }
+
+fn sum_of_bytes(v: vec4<u32>) -> i32 {
+  return dot4(v.x, ONES) + dot4(v.y, ONES) + dot4(v.z, ONES) + dot4(v.w, ONES);
+}
+
+fn sum_of_row(parts: array<i32, STEP>) -> i32 {
+  var sum = 0;
+  for (var s = 0u; s < STEP; s++) { sum += parts[s]; }
+  return sum;
+}

@@ -1,0 +1,132 @@
+"""Chains of attention in int8, as modules become them: where operands come from, and how the result goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.norm import softmax
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes.lower import lower
+from tests import harness
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One attention.
+
+    Attributes:
+        form: 'slices' and 'planes' of one packed value, 'values' of their own, or 'matrices' without heads.
+        sizes: batch, heads, queries, keys, depth, width.
+        zeros: zero points of queries, keys, values, scores and the result.
+        causal: whether a mask leaves out what comes later.
+    """
+
+    form: str
+    sizes: tuple[int, int, int, int, int, int]
+    zeros: tuple[int, int, int, int, int]
+    causal: bool = False
+
+
+CHAINS = (
+    Chain("slices", (2, 3, 19, 19, 8, 8), (3, 3, 3, -7, 5)),
+    Chain("planes", (1, 2, 67, 67, 32, 32), (-128, -128, -128, -128, -128), causal=True),
+    Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 127, 127)),
+    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, 0, -128)),
+    Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, 3, -1), causal=True),
+)
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.graph, self.inputs = Graph(), dict[str, Array]()
+        self.rng = np.random.default_rng(0)
+
+    def given(self, name: str, shape: Shape, zero: int) -> str:
+        self.graph.inputs.append(name)
+        self.graph.types[name] = TensorType(shape, INT8X4, QParams(0.03, zero))
+        self.inputs[name] = harness.extremes(self.rng, shape)
+        return name
+
+    def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, q: QParams | None = None) -> str:
+        types = tuple(self.graph.types[name] for name in inputs)
+        shape, dtype = OPS[op].check(types, attrs)
+        name = self.graph.fresh(op)
+        self.graph.types[name] = TensorType(shape, dtype, q or types[0].q)
+        self.graph.nodes.append(Node(op, inputs, name, attrs))
+        return name
+
+    def product(self, a: str, b: str, zero: int) -> str:
+        """A product whose results fill the int8 range and go beyond."""
+        attrs = {"multiplier": 1.0, "epilogue": Epilogue((Requantize(-128, 120),))}
+        name = self.emit("q8ta_matmul", (a, b), attrs, QParams(0.05, zero))
+        arrays = reference.run(
+            Graph(self.graph.inputs, [a, b], self.graph.nodes[:-1], self.graph.types, self.graph.constants), self.inputs
+        )
+        zeros = self.graph.call(self.graph.nodes[-1]).zeros
+        left, right = (arrays[n].astype(np.float64) - z for n, z in zip((a, b), zeros, strict=True))
+        largest = float(np.abs(left @ np.swapaxes(right, -1, -2)).max())
+        attrs["multiplier"] = float(np.float32(300 / largest * 2.0**14))
+        return name
+
+
+def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
+    """The runnable graph of a chain, and its inputs."""
+    b, (batch, heads, queries, keys, depth, width) = _Builder(), chain.sizes
+    rows = ((queries, depth), (keys, depth), (keys, width))
+    match chain.form:
+        case "slices":
+            x, third = b.given("x", (batch, queries, 3 * heads * depth), chain.zeros[0]), heads * depth
+            cuts = ({"dim": 2, "start": i * third, "end": (i + 1) * third, "step": 1, "extent": 0} for i in range(3))
+            parts = [b.emit("slice", (x,), attrs) for attrs in cuts]
+            parts = [b.emit("view", (part,), {"shape": (0, 0, heads, depth)}) for part in parts]
+            parts = [b.emit("permute", (part,), {"dims": (0, 2, 1, 3)}) for part in parts]
+        case "planes":
+            x = b.given("x", (batch, queries, 3 * heads * depth), chain.zeros[0])
+            x = b.emit("view", (x,), {"shape": (batch, queries, 3, heads, depth)})
+            x = b.emit("permute", (x,), {"dims": (2, 0, 3, 1, 4)})
+            cuts = ({"dim": 0, "start": i, "end": i + 1, "step": 1, "extent": 0} for i in range(3))
+            parts = [b.emit("slice", (x,), attrs) for attrs in cuts]
+            parts = [b.emit("view", (part,), {"shape": (batch, heads, queries, depth)}) for part in parts]
+        case "values":
+            parts = [b.given(n, (batch, heads, *r), z) for n, r, z in zip("qkv", rows, chain.zeros, strict=False)]
+        case _:
+            parts = [b.given(n, (batch * heads, *r), z) for n, r, z in zip("qkv", rows, chain.zeros, strict=False)]
+    q, k, v = parts
+    rank = len(b.graph.types[v].shape)
+    turned = b.emit("permute", (v,), {"dims": (*range(rank - 2), rank - 1, rank - 2)})
+    scores = b.product(q, k, chain.zeros[3])
+    powers = softmax.powers(0.1, 1 / 256, keys)
+    assert powers is not None
+    mask = np.tri(queries, keys, dtype=np.int8) if chain.causal else np.ones((1, 1), np.int8)
+    constants = (b.graph.add_constant("powers", powers), b.graph.add_constant("mask", mask[(None,) * (rank - 2)]))
+    attrs = {"dim": rank - 1, "lo": -128, "hi": 127}
+    weights = b.emit("q8ta_softmax", (scores, *constants), attrs, QParams(1 / 256, -128))
+    y = b.product(weights, turned, chain.zeros[4])
+    if chain.form in ("slices", "planes"):
+        y = b.emit("permute", (y,), {"dims": (0, 2, 1, 3)})
+        y = b.emit("view", (y,), {"shape": (batch, queries, heads * width)})
+    b.graph.outputs = [y]
+    return b.graph, b.inputs
+
+
+def alone(graph: Graph) -> Graph:
+    """The one attention of a lowered graph, by itself."""
+    (node,) = (node for node in graph.nodes if node.op == "q8ta_attention")
+    found = Graph([n for n in dict.fromkeys(node.inputs) if n not in graph.constants], [node.output], [node])
+    found.types = {name: graph.types[name] for name in (*node.inputs, node.output)}
+    found.constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
+    return found
+
+
+def fused_graphs() -> Iterator[Graph]:
+    """The attention that each chain becomes."""
+    for chain in CHAINS:
+        yield alone(lower(chain_graph(chain)[0], harness.UNITS))
