@@ -121,6 +121,18 @@ def test_bytes_of_int16(name: str, js: Any, folder: Path) -> None:
     equal(outputs(js, folder, "wide", model, inputs), model, inputs)
 
 
+def test_a_dynamic_batch_is_fixed_by_the_export(js: Any, folder: Path) -> None:
+    graph = MODEL.graph.copy()
+    graph.batched = {"x"}
+    model = Model(graph, MODEL.structure).rebatch(3)
+    x = np.concatenate([small_input(1), small_input(2)[:1]])
+    equal(outputs(js, folder, "three", model, {"x": x}), model, {"x": x})
+    with pytest.raises(
+        JavaScriptError, match=r"must have 630 elements, shape \(3, 5, 6, 7\), found 420; model.reshape"
+    ):
+        js("await net.run(new Float32Array(420));", "three")
+
+
 def test_no_picture_has_16_bits() -> None:
     bytes_, wide = (TensorType((1, 3, 4, 4), dtype, QParams(1.0, 0, dtype)) for dtype in (INT8X4, INT16X4))
     assert pixels.is_picture(bytes_) and not pixels.is_picture(wide)
