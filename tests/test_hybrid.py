@@ -148,6 +148,7 @@ def test_integers_and_doubles_stay_in_torch(program: torch.export.ExportedProgra
         check(program, made, words(2))
         check(program, made, words(3))
         text = str(made.report())
+        assert text.startswith("1 piece on the GPU") and "sym_size" not in text
         assert "aten.embedding.default" in text and "it computes in torch.float64" in text
         assert made.report().macs == (2 * 5 * 16 * 8, 2 * 5 * (16 * 8 + 5 * 8))
         for wrong in (words(2)[:, :4], words(2).float(), "words"):

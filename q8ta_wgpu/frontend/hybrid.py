@@ -39,7 +39,8 @@ class HybridReport:
 
     def __str__(self) -> str:
         share = 100 * self.macs[0] / max(self.macs[1], 1)
-        lines = [f"{len(self.pieces)} pieces on the GPU, {share:.1f} % of the multiply-adds; in PyTorch:"]
+        count = "1 piece" if len(self.pieces) == 1 else f"{len(self.pieces)} pieces"
+        lines = [f"{count} on the GPU, {share:.1f} % of the multiply-adds; in PyTorch:"]
         lines += self.torch or ["  nothing"]
         for number, piece in enumerate(self.pieces):
             lines += [f"piece {number}:", *(f"  {line}" for line in str(piece).splitlines())]

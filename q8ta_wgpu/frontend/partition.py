@@ -65,7 +65,7 @@ def part(module: GraphModule) -> Parted:
     for node in fused.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             count -= macs.get(node.name, 0)
-            if not _is_qdq(node):
+            if not _is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
                 rest.add(refused.get(node.name, SMALL), node)
     return Parted(fused, graphs, rest, (count, sum(macs.values())))
 
