@@ -137,6 +137,8 @@ TORCH: Mapping[str, Function] = {
     "mean": _reduced(torch.mean),
     "sum": _reduced(torch.sum),
     "adaptive_max_pool2d": lambda a, x: F.adaptive_max_pool2d(x, a["output_size"]),
+    "argmax": lambda a, x: torch.argmax(x, a["dim"], a["keepdim"]).double(),
+    "argmin": lambda a, x: torch.argmin(x, a["dim"], a["keepdim"]).double(),
     "amax": _reduced(torch.amax),
     "amin": _reduced(torch.amin),
     "softmax": lambda a, x: F.softmax(x, a["dim"]),
@@ -174,6 +176,16 @@ TORCH: Mapping[str, Function] = {
     "abs": lambda _, x: torch.abs(x),
     "pow": lambda a, x: torch.pow(x, a["exponent"]),
     "affine": lambda a, x: x * a["factor"] + a["term"],
+    **{
+        name: lambda _, x, name=name: getattr(torch, name)(x)
+        for name in ("sin", "cos", "erf", "floor", "round", "sign")
+    },
+    **{
+        f"{name}_scalar": lambda a, x, name=name: getattr(torch, name)(x, a["number"]).double()
+        for name in ("gt", "ge", "lt", "le", "eq", "ne")
+    },
+    **{name: lambda _, x, y, name=name: getattr(torch, name)(x, y).double() for name in ("gt", "ge", "eq", "ne")},
+    "where": lambda _, condition, x, y: torch.where(condition != 0, x, y),
     # moves
     "cat": lambda a, *xs: torch.cat(xs, a["dim"]),
     "expand": lambda a, x: x.expand(a["shape"]),

@@ -32,3 +32,24 @@ fn minimum(p: vec4<u32>) -> f32 {
   let b = b_at(min(p, params.b_dims - 1u));
   return select(select(b, a, a < b || is_nan(a)), b, is_nan(b));
 }
+
+// Comparisons, 1 where they hold; with NaN none does but that two are different.
+fn gt(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  return select(0.0, 1.0, a > b && !is_nan(a) && !is_nan(b));
+}
+
+fn ge(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  return select(0.0, 1.0, a >= b && !is_nan(a) && !is_nan(b));
+}
+
+fn eq(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  return select(0.0, 1.0, a == b && !is_nan(a) && !is_nan(b));
+}
+
+fn ne(p: vec4<u32>) -> f32 { return 1.0 - eq(p); }

@@ -1,4 +1,7 @@
-"""div, maximum and minimum with broadcasting: in int8 a table of 65,536 entries, exact by construction."""
+"""div, maximum, minimum and comparisons with broadcasting: in int8 a table of 65,536 entries, exact by construction.
+
+A bool is a number 0 or 1, and an "and" of two the smaller one.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,40 @@ def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
     return lambda b, args: b.emit(op, spread(b, args["self"], args["other"]))
 
 
+_MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
+
+
+def _import_compare(name: str) -> Callable[[Builder, Mapping[str, Any]], str]:
+    """a < b is b > a; with a number it is a function of one tensor."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        left, right = args["self"], args["other"]
+        for x, other, op in ((left, right, name), (right, left, _MIRRORED[name])):
+            if not b.is_constant(x) and (number := number_of(b, other, x)) is not None:
+                return b.emit(f"{op}_scalar", (x,), {"number": number})
+        if name in ("lt", "le"):
+            left, right = right, left
+        return b.emit(_MIRRORED[name] if name in ("lt", "le") else name, spread(b, left, right))
+
+    return rule
+
+
+def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
+    """Of bools, or of whether numbers are other than 0."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        sides = (b.emit("ne_scalar", (args[name],), {"number": 0.0}) for name in ("self", "other"))
+        first, second = map(b.truth, sides)
+        return b.emit(op, spread(b, first, second))
+
+    return rule
+
+
+def _holds(compare: Function) -> Function:
+    """1 where a comparison holds, in float32 as torch compares, else 0."""
+    return lambda a, b: compare(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
+
+
 _SHAPES: tuple[tuple[Shape, Shape], ...] = (
     ((1, 5, 3, 7), (1, 5, 3, 7)),
     ((2, 8, 4, 4), (2, 8, 1, 1)),
@@ -102,13 +139,34 @@ OPS = (
     _op(
         "maximum",
         np.maximum,
-        {f"aten.{name}": _import_extreme("maximum") for name in ("maximum.default", "max.other")},
+        {
+            **{f"aten.{name}": _import_extreme("maximum") for name in ("maximum.default", "max.other")},
+            "aten.bitwise_or.Tensor": _import_extreme("maximum"),
+            "aten.logical_or.default": _import_logical("maximum"),
+        },
         0.0,
     ),
     _op(
         "minimum",
         np.minimum,
-        {f"aten.{name}": _import_extreme("minimum") for name in ("minimum.default", "min.other")},
+        {
+            **{f"aten.{name}": _import_extreme("minimum") for name in ("minimum.default", "min.other")},
+            "aten.bitwise_and.Tensor": _import_extreme("minimum"),
+            "aten.logical_and.default": _import_logical("minimum"),
+        },
+        0.0,
+    ),
+    _op("gt", _holds(np.greater), {f"aten.{name}.Tensor": _import_compare(name) for name in ("gt", "lt")}, 0.0),
+    _op("ge", _holds(np.greater_equal), {f"aten.{name}.Tensor": _import_compare(name) for name in ("ge", "le")}, 0.0),
+    _op("eq", _holds(np.equal), {"aten.eq.Tensor": _import_compare("eq")}, 0.0),
+    _op(
+        "ne",
+        _holds(np.not_equal),
+        {
+            "aten.ne.Tensor": _import_compare("ne"),
+            "aten.bitwise_xor.Tensor": _import_compare("ne"),
+            "aten.logical_xor.default": _import_logical("ne"),
+        },
         0.0,
     ),
     Op(

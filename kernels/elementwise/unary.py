@@ -71,6 +71,15 @@ def _hardsigmoid(x: Float64) -> Float64:
     return np.asarray(np.clip(x + 3.0, 0.0, 6.0) / 6.0)
 
 
+def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, Attrs], Array]:
+    """1 where a comparison with a number holds, in float32 as torch compares, else 0."""
+    return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
+
+
+def _erf(x: Float64) -> Float64:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
 @dataclass(frozen=True)
 class _Row:
     """One function: f(float64 array, attrs), its attributes (at most three), the aten calls it stands for.
@@ -113,6 +122,10 @@ def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
     if exponent in named:
         return b.emit(named[exponent], (args["self"],))
     return b.emit("pow", (args["self"],), {"exponent": exponent})
+
+
+def _import_logical_not(b: Builder, args: Mapping[str, Any]) -> str:
+    return b.emit("eq_scalar", (args["self"],), {"number": 0.0})
 
 
 def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
@@ -200,6 +213,32 @@ ROWS = (
         schema={"exponent": NUMBER},
         rules={"pow.Tensor_Scalar": _import_pow, "square.default": _import_pow},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
+    ),
+    # In float32 to 2^13; of larger numbers no angle is left.
+    _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}),
+    _Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}),
+    _Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}),
+    _Row("floor", lambda x, _: np.floor(x), aten={"floor.default": _none}, tolerance=0),
+    _Row("round", lambda x, _: np.rint(x), aten={"round.default": _none}, tolerance=0),
+    _Row("sign", lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)), aten={"sign.default": _none}, tolerance=0),
+    *(
+        _Row(
+            f"{name}_scalar",
+            _compared(compare),
+            schema={"number": NUMBER},
+            aten={f"{name}.Scalar": lambda a: {"number": float(a["other"])}},
+            rules=rules,
+            attrs=({"number": 0.75}, {"number": -1.0}),
+            tolerance=0,
+        )
+        for name, compare, rules in (
+            ("gt", np.greater, {}),
+            ("ge", np.greater_equal, {}),
+            ("lt", np.less, {}),
+            ("le", np.less_equal, {}),
+            ("eq", np.equal, {f"{name}_not.default": _import_logical_not for name in ("logical", "bitwise")}),
+            ("ne", np.not_equal, {}),
+        )
     ),
     _Row(
         "affine",

@@ -62,6 +62,29 @@ fn pow_of(x: f32, exponent: f32) -> f32 {
   return select(magnitude, -magnitude, odd && x < 0.0);
 }
 
+fn erf_of(x: f32) -> f32 {
+  let m = abs(x);
+  let s = m * m;
+  let series = m * (1.12837917 - s * (0.37612639 - s * (0.11283792 - s * 0.02686617)));
+  return sign(x) * select(1.0 - erfc(m), series, m < 0.3);
+}
+
+// sin(x + quarters * pi / 2) by the polynomials of Cephes. pi / 2 is taken off in three parts, the products with the
+// first two exact up to 2^13; of larger numbers float32 leaves no angle.
+fn sin_of(x: f32, quarters: i32) -> f32 {
+  let within = clamp(x, -8192.0, 8192.0);
+  let turns = round(within * 0.63661977);
+  let r = ((within - turns * 1.5703125) - turns * 0.00048375129) - turns * 0.000000075497899;
+  let s = r * r;
+  let sine = r + r * s * (-0.16666655 + s * (0.0083321609 - s * 0.00019515296));
+  let cosine = 1.0 - 0.5 * s + s * s * (0.041666646 + s * (-0.0013887316 + s * 0.000024433157));
+  let quadrant = i32(turns) + quarters;
+  let value = select(sine, cosine, (quadrant & 1) == 1);
+  return select(value, -value, (quadrant & 2) == 2);
+}
+
+fn truth(holds: bool) -> f32 { return select(0.0, 1.0, holds); }
+
 fn compute(p: vec4<u32>) -> f32 {
   let x = x_at(p);
   let bits = bitcast<u32>(x);
@@ -94,6 +117,18 @@ fn at_number(x: f32) -> f32 {
     case RECIPROCAL: { return 1.0 / x; }
     case ABS: { return abs(x); }
     case POW: { return pow_of(x, params.a); }
+    case SIN: { return sin_of(x, 0); }
+    case COS: { return sin_of(x, 1); }
+    case ERF: { return erf_of(x); }
+    case FLOOR: { return floor(x); }
+    case ROUND: { return round(x); }
+    case SIGN: { return sign(x); }
+    case GT_SCALAR: { return truth(x > params.a); }
+    case GE_SCALAR: { return truth(x >= params.a); }
+    case LT_SCALAR: { return truth(x < params.a); }
+    case LE_SCALAR: { return truth(x <= params.a); }
+    case EQ_SCALAR: { return truth(x == params.a); }
+    case NE_SCALAR: { return truth(x != params.a); }
     default: { return params.a * x + params.b; }
   }
 }

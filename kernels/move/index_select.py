@@ -138,6 +138,23 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("view", (y,), {"shape": (*[0] * first, *chosen[0].shape, *[-2] * tail)})
 
 
+def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
+    """Values at constant places: what is written and what stays lie side by side, and each place takes one of them."""
+    if args["accumulate"]:
+        raise b.refuse("it adds up what is written to one place")
+    x, shape = args["self"], b.type(args["self"]).shape
+    whole = [slice(None) if i is None else _places(b, i) for i in args["indices"]]
+    written = np.arange(math.prod(shape)).reshape(shape)[tuple(whole)]
+    values = args["values"]
+    if b.type(values).shape != written.shape:
+        values = b.emit("expand", (values,), {"shape": written.shape})
+    flat = [b.emit("view", (name,), {"shape": (-1,)}) for name in (x, values)]
+    places = np.arange(math.prod(shape))
+    places[written.reshape(-1)] = places.size + np.arange(written.size)
+    chosen = select(b, b.emit("cat", flat, {"dim": 0}), 0, places)
+    return b.emit("view", (chosen,), {"shape": shape})
+
+
 OPS = (
     Op(
         name="index_select",
@@ -159,6 +176,7 @@ OPS = (
             "aten.gather.default": _import_gather,
             "aten.index.Tensor": _import_index,
             "aten._unsafe_index.Tensor": _import_index,
+            "aten.index_put.default": _import_put,
         },
         int8=Moves(),
         reads=lambda call, axis, first, last: (

@@ -140,6 +140,23 @@ def parts_of(mask: Node) -> Iterator[Node]:
             yield from parts_of(source)
 
 
+def masks_as_sums(module: GraphModule) -> None:
+    """Scores that a constant fills with low numbers, for a softmax, as sums with a mask: what is filled is 0 either
+    way, and as it is not observed the range stays that of the scores."""
+    for node in list(module.graph.nodes):
+        value = node.args[2] if node.target is _aten.masked_fill.Scalar else None
+        if value is None or value > MASKS_FROM or not is_constant(node.args[1]) or not _is_softmaxed(node):
+            continue
+        name, filled = f"_mask_{node.name}", constant(module, node.args[1])
+        lowest = max(float(value), MASKED)
+        module.register_buffer(name, torch.zeros(filled.shape).masked_fill(filled, lowest))
+        with module.graph.inserting_before(node):
+            mask = module.graph.get_attr(name)
+        mask.meta = {**node.meta, "val": node.meta["val"].new_zeros(filled.shape)}
+        node.target, node.args = _aten.add.Tensor, (node.args[0], mask)
+    module.recompile()
+
+
 def join_masks(module: GraphModule) -> None:
     """Masks added one after the other as one."""
     for node in list(module.graph.nodes):

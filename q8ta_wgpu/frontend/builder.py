@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
 
@@ -69,6 +69,13 @@ class GraphBuilder:
     def is_constant(self, name: str) -> bool:
         """Whether a value depends on constants alone."""
         return name in self.raw or name in self.graph.constants or name in self.fixed
+
+    def truth(self, name: str) -> str:
+        """0s and 1s in int8 at scale 1, which holds them exactly, dequantized."""
+        stored = self.graph.fresh(f"{name}.bool")
+        self.graph.types[stored] = TensorType(self.type(name).shape, INT8X4, QParams(1.0, 0))
+        self.append(Node("quantize", (self.operand(name),), stored, {"lo": -128, "hi": 127}, self.source))
+        return self.emit("dequantize", (stored,))
 
     def aten(self, name: str, args: Mapping[str, Any]) -> Any:
         """What another aten operator becomes with these arguments."""

@@ -74,6 +74,52 @@ def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, paddin
     return torch.nn.functional.conv_transpose2d(images, weight, None, stride, padding, rest, channels, dilation)
 
 
+def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """A product with ones above the diagonal."""
+    if not x.dim() or dtype not in (None, torch.float32) or x.dtype != torch.float32:
+        return NotImplemented
+    ones = torch.ones(x.shape[dim], x.shape[dim]).triu()
+    return (x.movedim(dim, -1) @ ones).movedim(-1, dim)
+
+
+def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) -> Tensor:
+    """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as torch has it."""
+    if align_corners:
+        step = (extent - 1) / (size - 1) if size > 1 else 0.0
+        place = torch.arange(size) * step
+    else:
+        step = 1.0 / factor if factor else extent / size
+        place = (torch.arange(size) + 0.5) * step - 0.5
+    first = place.floor()
+    a, along = -0.75, torch.arange(extent)
+    weights = torch.zeros(size, extent)
+    for tap in (-1, 0, 1, 2):
+        d = (place - first - tap).abs()
+        near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((d - 5) * d + 8) * d * a - 4 * a
+        column = (first + tap).clamp(0, extent - 1)
+        weights = weights + torch.where(d <= 1, near, far)[:, None] * (column[:, None] == along)
+    return weights
+
+
+def _bicubic(x: Tensor, size: Any, align_corners: bool, factors: Any) -> Tensor:
+    """Rows, then columns, as products with constant weights."""
+    height, width = x.shape[-2:]
+    rows = _cubic(size[0], height, factors[0], align_corners)
+    columns = _cubic(size[1], width, factors[1], align_corners)
+    return rows @ (x @ columns.t())
+
+
+def _bicubic_of_factors(x: Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> Tensor:
+    size = output_size or [math.floor(n * f) for n, f in zip(x.shape[-2:], scale_factors, strict=True)]
+    return _bicubic(x, size, align_corners, scale_factors or (None, None))
+
+
+def _bicubic_of_size(
+    x: Tensor, output_size: Any, align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+) -> Tensor:
+    return _bicubic(x, output_size, align_corners, (scales_h, scales_w))
+
+
 def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(x.dtype).expand(x.shape)
 
@@ -84,5 +130,8 @@ _OURS = {
     torch.ops.aten.select_scatter.default: _select_scatter,
     torch.ops.aten.col2im.default: _col2im,
     torch.ops.aten.copy.default: _copy,
+    torch.ops.aten.cumsum.default: _cumsum,
+    torch.ops.aten.upsample_bicubic2d.vec: _bicubic_of_factors,
+    torch.ops.aten.upsample_bicubic2d.default: _bicubic_of_size,
 }
 """What torch has no decomposition for."""

@@ -16,8 +16,9 @@ from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.constants import computed, is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.nodes import integer, source_of
+from q8ta_wgpu.frontend.nodes import integer, kind, source_of
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, TensorType
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
 
@@ -308,7 +309,8 @@ class _Importer(GraphBuilder):
                 return self._for_the_batch(node, args["self"])
             if name not in ATEN:
                 raise RefusedError("this operator is not supported")
-            return ATEN[name][1](self, args)
+            found = ATEN[name][1](self, args)
+            return self.truth(found) if _decides(node) and isinstance(found, str) else found
         except (RefusedError, GraphError) as problem:
             if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
                 self.problems.add(str(problem), node)
@@ -339,10 +341,10 @@ class _Importer(GraphBuilder):
         return names if isinstance(value, (list, tuple)) else names[0]
 
     def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
-        """A conversion to float32: of float32 nothing, of an input given as uint8, moved or not, a dequantize."""
+        """A conversion to float32: of float32 and bools nothing, of an input given as uint8, moved, a dequantize."""
         x, given = self.operand(args["self"]), node.args[0]
         source = given.meta["val"].dtype if isinstance(given, torch.fx.Node) else None
-        if args["dtype"] in (None, torch.float32) and source == torch.float32:
+        if args["dtype"] in (None, torch.float32) and source in (torch.float32, torch.bool):
             return x
         if args["dtype"] != torch.float32 or source != torch.uint8 or self.graph.types[x].q != UINT8:
             raise RefusedError(
@@ -406,6 +408,12 @@ def _repeated(node: torch.fx.Node) -> list[int]:
 
 def _is_symbolic(argument: Any) -> bool:
     return isinstance(argument, torch.fx.Node) and isinstance(argument.meta.get("val"), torch.SymInt)
+
+
+def _decides(node: torch.fx.Node) -> bool:
+    """Whether a node computes bools, and does not only move them."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool and not isinstance(kind(node), Moves)
 
 
 def _numbered(outputs: Sequence[Any]) -> list[int | None]:

@@ -73,7 +73,7 @@ def is_pair(node: Node) -> bool:
 def is_function(node: Node) -> bool:
     """Whether a node is a function of one tensor, element by element: an activation, or arithmetic with a number."""
     number = bool(_WITH_NUMBER.fullmatch(str(node.target))) and isinstance(node.args[1], (int, float))
-    return number or isinstance(kind(node), Elementwise)
+    return is_float(node) and (number or isinstance(kind(node), Elementwise))
 
 
 def adds(node: Node, term: Node) -> Node | None:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, shown
-from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, parts_of
+from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, masks_as_sums, parts_of
 from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.nodes import (
     adds,
@@ -186,6 +186,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Attention as the products and the softmax it is made of; nothing that changes nothing."""
         expand_attention(model)
         remove_identities(model)
+        masks_as_sums(model)
         join_masks(model)
         return model
 
@@ -202,7 +203,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 part.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
         for node in model.graph.nodes:
             name = str(node.target)
-            if node.op != "call_function" or name not in ATEN or not is_float(node) or _ANNOTATION in node.meta:
+            if node.op != "call_function" or name not in ATEN or _ANNOTATION in node.meta:
+                continue
+            if not is_float(node):  # of a comparison what is compared, not the bools
+                if isinstance(kind(node), Arithmetic | Elementwise):
+                    inputs = self._operands(node.all_input_nodes)
+                    node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
                 continue
             match kind(node):
                 case WeightedSum():

@@ -140,6 +140,9 @@ class Builder(Protocol):
     def is_constant(self, name: str) -> bool:
         """Whether a value depends on constants alone: a parameter, dequantized or permuted or not."""
 
+    def truth(self, name: str) -> str:
+        """A value of 0s and 1s, as bools are held: in int8 at scale 1, dequantized."""
+
     def aten(self, name: str, args: Mapping[str, Any]) -> str:
         """The value that another aten operator of the table becomes with these arguments."""
 

@@ -1,0 +1,90 @@
+"""argmax and argmin over one dimension: places as float32 numbers, exact, since a graph holds no integers but int8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape, canonical
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.kernels.lib import share
+
+
+def _kept(shape: Shape, attrs: Attrs) -> Shape:
+    return tuple(1 if i == attrs["dim"] else d for i, d in enumerate(shape))
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, dim = types[0].shape, attrs["dim"]
+    if dim >= len(shape) or dim < len(shape) - 4 or (len(shape) > 4 and dim == len(shape) - 4):
+        raise GraphError(
+            f"a place along dimension {dim} of {shape}: it must be there, and one of the last three of five"
+        )
+    if shape[dim] > 1 << 24:
+        raise GraphError(f"places among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
+    kept = _kept(shape, attrs)
+    return kept if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), FLOAT32
+
+
+def _params(call: Call) -> Params:
+    shape = call.inputs[0].shape
+    return {
+        "kept_dims": canonical(_kept(shape, call.attrs)),
+        "divisor": np.uint32(1),
+        "axis": np.uint32(call.attrs["dim"] + 4 - len(shape)),
+    }
+
+
+def _import(op: str) -> Import:
+    """Without a dimension the place among all elements."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x, dim = args["self"], args["dim"]
+        shape = b.type(x).shape
+        if dim is None or not shape:
+            flat = b.emit("view", (x,), {"shape": (-1,)})
+            return b.emit(op, (flat,), {"dim": 0, "keepdim": False})
+        return b.emit(op, (x,), {"dim": dim % len(shape), "keepdim": bool(args["keepdim"])})
+
+    return rule
+
+
+def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        places = function(arrays[0], axis=call.attrs["dim"], keepdims=call.attrs["keepdim"])
+        return np.asarray(places, np.float32)
+
+    return Op(
+        name=name,
+        operands=(Operand("x"),),
+        infer=_infer,
+        reference=reference,
+        schema={"dim": Attr("int", low=0, high=63), "keepdim": Attr("bool")},
+        kernels=share.kernels(
+            Kernel(
+                name,
+                ("place", "reduce", "map"),
+                (FLOAT,),
+                FLOAT,
+                params=_params,
+                constants=lambda call: {"LARGEST": largest},
+            ),
+            lambda call: (call.inputs[0].shape[call.attrs["dim"]],),
+        ),
+        aten={f"aten.{name}.default": _import(name)},
+        cases=(
+            Case(((2, 11, 3, 7),), {"dim": 1, "keepdim": False}),
+            Case(((3, 5, 13),), {"dim": 2, "keepdim": True}),
+            Case(((257,),), {"dim": 0, "keepdim": False}, "ties"),
+            Case(((2, 3, 2, 3, 5),), {"dim": 3, "keepdim": False}),
+        ),
+        work=lambda call: call.inputs[0].numel,
+    )
+
+
+OPS = (_op("argmax", np.argmax, 1), _op("argmin", np.argmin, 0))

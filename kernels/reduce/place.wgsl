@@ -1,0 +1,28 @@
+// The place along params.axis of the largest element in window(p), or with LARGEST = 0 of the smallest: the first of
+// equal ones, and of NaN where there is one.
+struct Partial { value: f32, place: u32 }
+
+fn wins(a: Partial, b: Partial) -> bool {
+  if (is_nan(a.value) || is_nan(b.value)) { return is_nan(a.value) && !(is_nan(b.value) && b.place < a.place); }
+  if (a.value == b.value) { return a.place < b.place; }
+  return (a.value > b.value) == (LARGEST == 1u);
+}
+
+fn merge(a: Partial, b: Partial) -> Partial {
+  if (wins(a, b)) { return a; }
+  return b;
+}
+
+fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+  let w = window(p);
+  let start = w.start[params.axis];
+  var found = Partial(x_at(w.start), 0u);
+  for (var i = first.w; i < w.end[params.axis] - start; i += STEPS.w) {
+    var at = w.start;
+    at[params.axis] = start + i;
+    found = merge(found, Partial(x_at(at), i));
+  }
+  return found;
+}
+
+fn finish(p: vec4<u32>, found: Partial) -> f32 { return f32(found.place); }
