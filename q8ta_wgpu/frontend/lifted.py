@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
     attributes, specs = {}, []
     for target, tensor in state.items():
         is_parameter = isinstance(tensor, torch.nn.Parameter)
-        made = attributes[target] = graph.placeholder(("p_" if is_parameter else "b_") + target.replace(".", "_"))
+        made = attributes[target] = graph.placeholder(("p_" if is_parameter else "b_") + re.sub(r"\W", "_", target))
         made.meta["val"] = fake.from_tensor(tensor, static_shapes=True)
         kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
         specs.append(InputSpec(kind, TensorArgument(made.name), target, persistent))
