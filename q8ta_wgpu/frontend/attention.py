@@ -111,7 +111,8 @@ def given_mask(node: Node) -> Node | None:
     if node.target is not _aten.add.Tensor or len(node.all_input_nodes) != 2 or node.kwargs.get("alpha", 1) != 1:
         return None
     given = [n for n in node.all_input_nodes if _is_given(n)]
-    return given[0] if len(given) == 1 and _is_softmaxed(node) else None
+    scored = not any(map(is_constant, node.all_input_nodes))
+    return given[0] if len(given) == 1 and scored and _is_softmaxed(node) else None
 
 
 def _is_given(node: Node) -> bool:
