@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Plan
@@ -26,11 +28,12 @@ CHAINS: dict[str, tuple[Shape, ...]] = {
     "prelu relu": ((3, 13),),
     "add batch_norm prelu": (IMAGE, IMAGE),
     "add batch_norm": ((2, 8, 4, 4), (2, 8, 1, 1)),
-    "add hardswish": ((3, 1, 5), (7, 1)),
+    "add hardswish": ((7, 1), (3, 1, 5)),
     "add prelu clamp": ((2, 3, 2, 3, 5), (2, 3, 2, 3, 5)),
     "mul add": (IMAGE, IMAGE, IMAGE),
     "mul add hardswish": ((2, 8, 4, 4), (2, 8, 1, 1), (2, 8, 4, 4)),
     "mul batch_norm add prelu": ((2, 6, 3, 5), (2, 6, 3, 5), (2, 6, 3, 5)),
+    "batch_norm stored add": ((2, 6, 3, 5), (2, 6, 3, 5)),  # an int8 value between, in registers
 }
 STAGES = {"hardswish": "curve", "silu": "curve", "prelu": "slopes"}
 SETTINGS = {"random": 0.02, "saturate": 0.004, "ties": 2.0**-5}
@@ -61,6 +64,13 @@ def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False)
     shape = tuple(np.broadcast_shapes(*shapes))
     operands: tuple[str, ...]
     for operator in operators.split():
+        if operator == "stored":
+            between = QParams(2 * SETTINGS[mode], zeros[2])
+            graph.types["stored"], graph.types["again"] = TensorType(shape, between.dtype, between), TensorType(shape)
+            graph.nodes.append(Node("quantize", (last,), "stored", {"lo": -128, "hi": 127}))
+            graph.nodes.append(Node("dequantize", ("stored",), "again"))
+            last = "again"
+            continue
         match operator:
             case "add" | "mul":
                 first = operators.startswith(operator)
@@ -92,17 +102,52 @@ def fused(graph: Graph, operators: str) -> Graph:
     first, *others = operators.split()
     name = "q8ta_batch_norm" if first in ("batch_norm", "prelu") else f"q8ta_{first}_chain"
     wide = graph.types["y"].dtype == INT16X4
-    middle = ["scaled_residual" if wide else "residual"] * ("add" in others)
-    middle += [STAGES[o] for o in operators.split() if o in STAGES]
     rounds = "requantize_int16" if wide else "requantize"
-    assert (node.op, stages_of(node)) == (name, " ".join([*middle, rounds])), found.notes
+    if "stored" in others:
+        stages = [rounds, "add"]
+    else:
+        stages = ["scaled_residual" if wide else "residual"] * ("add" in others)
+        stages += [*(STAGES[o] for o in operators.split() if o in STAGES), rounds]
+    assert (node.op, stages_of(node)) == (name, " ".join(stages)), found.notes
     return found
 
 
 def graphs() -> Iterator[Graph]:
-    """The fused graph of every chain."""
+    """The fused graph of every chain, and of weighted sums with slopes."""
     for operators in CHAINS:
         yield fused(chain(operators, (3, -7, 5), "random")[0], operators)
+    for name, index in SLOPED:
+        yield run_passes(sloped(name, index)[0])
+
+
+SLOPED = (("conv2d", 0), ("linear", 1), ("conv_transpose2d", 0))
+
+
+def sloped(name: str, index: int) -> tuple[Graph, dict[str, Array]]:
+    """A weighted sum, an addend and a prelu, unfused."""
+    op = OPS[name]
+    graph, inputs = harness.unfused_epilogue(op, op.cases[index], harness.SETTINGS[0], "residual requantize")
+    *before, rounds = graph.nodes
+    shape = graph.types[rounds.inputs[0]].shape
+    slopes = graph.add_constant("slopes", harness.rng(name).normal(0, 1, shape[1]).astype(np.float32))
+    graph.types["sloped"] = TensorType(shape)
+    prelu = Node("prelu", (rounds.inputs[0], slopes), "sloped", {})
+    graph.nodes = [*before, prelu, replace(rounds, inputs=("sloped",))]
+    return graph, inputs
+
+
+@pytest.mark.parametrize(("name", "index"), SLOPED)
+def test_slopes_behind_a_weighted_sum(name: str, index: int, vulkan: Device) -> None:
+    graph, inputs = sloped(name, index)
+    found = run_passes(graph)
+    (node,) = found.nodes
+    assert (node.op, stages_of(node)) == (f"q8ta_{name}", "residual slopes requantize"), found.notes
+    (y,) = graph.outputs
+    values, near = oracle.run(graph, inputs, oracle.JOINED)
+    apart = np.abs(reference.run(found, inputs)[y] - values[y].numpy())
+    assert apart.max() <= 1
+    assert not apart[~near[y].numpy()].any()
+    _check(found, inputs, vulkan, list(harness.plans(found, index))[::8])
 
 
 SETTINGS_OF = (((3, -7, 5), "random"), ((-128, 127, 127), "saturate"), ((0, 0, 0), "ties"))
@@ -118,7 +163,7 @@ def test_the_reference_meets_torch(operators: str, zeros: tuple[int, int, int], 
 def _compare(graph: Graph, inputs: dict[str, Array], operators: str, tie: float) -> None:
     values, near = oracle.run(graph, inputs, tie)
     apart = np.abs(reference.run(fused(graph, operators), inputs)["y"] - values["y"].numpy())
-    assert apart.max() <= 1
+    assert apart.max() <= sum(node.op == "quantize" for node in graph.nodes)
     assert not apart[~near["y"].numpy()].any()
 
 
@@ -133,7 +178,7 @@ def test_the_kernel_is_the_reference(operators: str, vulkan: Device, request: py
 
 
 def _check(graph: Graph, inputs: dict[str, Array], device: Device, plans: list[tuple[str, Plan]]) -> None:
-    expected = reference.run(graph, inputs)["y"]
+    expected = reference.run(graph, inputs)[graph.outputs[0]]
     for name, plan in plans:
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
         np.testing.assert_array_equal(found, expected, err_msg=name)

@@ -60,13 +60,16 @@ class Task:
 
 
 def _digits(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
-    images, labels = data.digits(held_out)
-    chosen = slice(count) if held_out else np.random.default_rng(seed).integers(len(images), size=count)
+    if held_out:
+        images, labels = data.held_out_digits(count)
+        return images, labels.astype(np.float32)
+    images, labels = data.digits(False)
+    chosen = np.random.default_rng(seed).integers(len(images), size=count)
     return images[chosen], labels[chosen].astype(np.float32)
 
 
 def _of_digits(build: Callable[[], nn.Module]) -> Task:
-    return Task(build, _digits, 600, accuracy, "%", _classes, 0.5)
+    return Task(build, _digits, 2400, accuracy, "%", _classes, 0.5)
 
 
 def _classes(scores: Tensor, truth: Tensor) -> Tensor:
@@ -92,9 +95,9 @@ TASKS = {
     "depthwise": _of_digits(networks.depthwise),
     "sequence": _of_digits(networks.sequence),
     "vision": _of_digits(networks.vision),
-    "segmentation": Task(networks.Segmentation, _scenes, 100, iou, "% IoU", _classes, 1.0),
+    "segmentation": Task(networks.Segmentation, _scenes, 200, iou, "% IoU", _classes, 1.0),
     "superresolution": Task(
-        networks.superresolution, _photographs, 24, psnr, "dB", nn.functional.mse_loss, 0.3, steps=3000
+        networks.superresolution, _photographs, 48, psnr, "dB", nn.functional.mse_loss, 0.3, steps=3000
     ),
     "text": Task(networks.text, _lines, 500, accuracy, "%", _classes, 0.5),
 }

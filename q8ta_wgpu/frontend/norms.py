@@ -49,8 +49,8 @@ def _is_known(node: Node) -> bool:
 
 
 def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
-    own = {name: _tensor(model, node) for name, node in _parameters(weighted).items() if node}
-    affine = {name: _tensor(model, node) for name, node in _parameters(norm).items() if node}
+    own = {name: tensor_of(model, node) for name, node in _parameters(weighted).items() if node}
+    affine = {name: tensor_of(model, node) for name, node in _parameters(norm).items() if node}
     weight, eps = own["weight"], named_arguments(norm)["eps"]
     factor = affine.get("weight", 1.0) / torch.sqrt(affine["running_var"] + eps)
     bias = affine.get("bias", 0.0) + (own.get("bias", 0.0) - affine["running_mean"]) * factor
@@ -62,7 +62,7 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
     else:
         scaled = weight * factor.reshape(-1, 1, *trailing)
     with model.graph.inserting_before(weighted):
-        folded = [_constant(model, weighted, name, value) for name, value in (("weight", scaled), ("bias", bias))]
+        folded = [new_constant(model, weighted, name, value) for name, value in (("weight", scaled), ("bias", bias))]
     weighted.args = (weighted.args[0], *folded, *weighted.args[3:])
     weighted.kwargs = {name: value for name, value in weighted.kwargs.items() if name not in ("weight", "bias")}
     results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
@@ -71,13 +71,14 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
         model.graph.erase_node(node)
 
 
-def _tensor(model: GraphModule, node: Node) -> Tensor:
+def tensor_of(model: GraphModule, node: Node) -> Tensor:
+    """The value of a parameter or buffer, float64."""
     path, _, name = str(node.target).rpartition(".")
     tensor: Tensor = getattr(model.get_submodule(path), name)
     return tensor.detach().double()
 
 
-def _constant(model: GraphModule, node: Node, name: str, value: Tensor) -> Node:
+def new_constant(model: GraphModule, node: Node, name: str, value: Tensor) -> Node:
     """A parameter of the model's own that a call reads as `name`."""
     target = f"{node.name}_folded_{name}"
     parameter = torch.nn.Parameter(value.float(), requires_grad=False)

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend import given
+from q8ta_wgpu.frontend.bias import correct_biases, watch_means
 from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import check_module, import_decomposed, is_plain
@@ -80,7 +81,11 @@ def quantize(
             given.check_floats(graph)
         hide_norms(graph)
         update(2, total, "placing observers")
-        prepared = prepare_pt2e(graph, Shown(quantizer or Quantizer()))
+        quantizer = quantizer or Quantizer()
+        prepared = prepare_pt2e(graph, Shown(quantizer))
+        corrects = isinstance(quantizer, Quantizer) and quantizer.correct_biases
+        if corrects:
+            watch_means(prepared)
         index = -1
         for index, item in enumerate(items):
             update(3 + index, total, "calibrating")
@@ -92,6 +97,8 @@ def quantize(
         update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
         given.check_ranges(prepared)
         hide_norms(prepared)
+        if corrects:
+            correct_biases(prepared)
         lost = given.lost_values(prepared)
         converted = convert_pt2e(prepared, fold_quantize=False)
         show_norms(converted)

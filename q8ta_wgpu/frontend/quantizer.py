@@ -162,13 +162,17 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
+        correct_biases: whether `quantize` takes out of biases what rounding the weights changes on average over the
+            calibration (frontend/bias.py).
         skip: paths of modules that stay in float, as `compare` names them, each with all within it.
 
     Raises:
         InputError: `residual` is neither, or `skip` is no list of strings.
     """
 
-    def __init__(self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = ()) -> None:
+    def __init__(
+        self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = (), correct_biases: bool = True
+    ) -> None:
         super().__init__()
         if not isinstance(residual, str) or residual not in ("int8", "int16"):
             raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
@@ -176,6 +180,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
+        self.correct_biases = correct_biases and not qat
         self._residual = _residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
         self._activation = _activation(qat)
