@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.graphs import candidates, conv, linear, plan_for
+from bench.graphs import attention, candidates, conv, linear, plan_for, product
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
@@ -50,6 +50,9 @@ def part_kernels(options: Options) -> None:
         "linear 1": linear(1, 2048, 1000),
         "linear 8": linear(8, 770, 130),
         "linear 197": linear(197, 768, 768),
+        "q k of 12 heads": product((2, 12, 197, 64), (2, 12, 197, 64)),
+        "weights v": product((2, 12, 197, 197), (2, 12, 64, 197)),
+        "attention": attention(2, 12, 197, 64),
     }
     total = 0
     for name, graph in shapes.items():

@@ -70,6 +70,31 @@ def linear(m: int, k: int, n: int) -> Graph:
     return one_node("q8ta_linear", [(m, k)], {"epilogue": ROUNDED}, weights((n, k)))
 
 
+def product(a: Shape, b: Shape) -> Graph:
+    """A product of two activations whose rows lie along the sum, rounded to int8."""
+    multiplier = float(np.float32(2**14 * 60 / (73 * 73 * a[-1] ** 0.5)))
+    return one_node("q8ta_matmul", (a, b), {"multiplier": multiplier, "epilogue": ROUNDED})
+
+
+def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
+    """Attention whose queries, keys and values lie side by side in the result of one linear."""
+    row = 3 * heads * depth
+    parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(("query", "key", "value"))}
+    multiplier = float(np.float32(2**14 * 30 / (73 * 73 * depth**0.5)))
+    rounding = {"score_multiplier": multiplier, "score_zero": 3, "score_lo": -128, "score_hi": 127}
+    weight = {"weight_zero": -128, "weight_lo": -128, "weight_hi": 127, "multiplier": 2.0**8, "lo": -128, "hi": 127}
+    sizes = {"sizes": (batch, heads, tokens, tokens, depth, depth)}
+    powers = np.rint(np.exp(-np.arange(256) / 16) * 2.0**20)
+    graph = Graph(["x0"], ["y"])
+    graph.types["x0"] = TensorType((batch, tokens, row), INT8X4, QParams(0.02, -3))
+    tables = graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32))
+    mask = graph.add_constant("mask", np.ones((1, 1, 1, 1), np.int8))
+    graph.types["y"] = TensorType((batch, tokens, heads * depth), INT8X4, QParams(0.04, 5))
+    inputs = ("x0", "x0", "x0", tables, mask)
+    graph.nodes = [Node("q8ta_attention", inputs, "y", {**sizes, **parts, **rounding, **weight})]
+    return graph
+
+
 def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan:
     """One node run by `kernel`, in `layout` where that is allowed, else in the kernel's first layouts."""
     node = graph.nodes[0]
