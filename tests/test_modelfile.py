@@ -20,6 +20,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import ModelFileError
 from q8ta_wgpu.ir.graph import TensorType
 from q8ta_wgpu.model import file as modelfile
+from q8ta_wgpu.model.encoding import VERSION
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from tests.modelfiles import MODEL, field, forge, node, read, refused, same
@@ -208,8 +209,8 @@ def test_another_version(saved: bytes, tmp_path: Path) -> None:
     older = refused(forge(saved, lambda data, _: data.update(version=1, surprise=[1])), tmp_path)
     assert "format version 1" in older
     assert "compile the model again" in older
-    message = refused(forge(saved, lambda data, _: data.update(version=4, surprise=[1])), tmp_path)
-    assert "format version 4" in message
+    message = refused(forge(saved, lambda data, _: data.update(version=VERSION + 1, surprise=[1])), tmp_path)
+    assert f"format version {VERSION + 1}" in message
     assert "upgrade" in message
     assert "checksum" not in message
     for version in (0, -1, True, "1", None, 10**30):
