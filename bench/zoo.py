@@ -323,16 +323,21 @@ def summary(rows: list[Row]) -> str:
 def table(rows: list[Row]) -> str:
     """docs/zoo.md: all networks on the device that ran most of them, and those that ran on others as well."""
     devices = [device for device, _ in Counter(row.get("device", "") for row in rows).most_common() if device]
-    first = [row for row in rows if row.get("device") in (devices[0], None)]
-    versions = sorted({version for row in first for version in row["versions"]})
+    on = {device: rank for rank, device in enumerate(devices)}
+    first: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: on.get(row.get("device", ""), len(on))):
+        first.setdefault(_name(row), row)
+    used = [device for device in devices if any(row.get("device") == device for row in first.values())]
+    versions = sorted({version for row in first.values() for version in row["versions"]})
     lines = [
         "# Zoo",
         "",
         "Architectures of torchvision, timm and transformers (small ones of each family there) with random weights and",
         "small inputs: quantized with one batch, compiled, run and compared with the numpy reference, each in its own",
-        f"process. Written by `python -m bench zoo`, with {', '.join(versions)}, on {devices[0]}.",
+        f"process. Written by `python -m bench zoo`, with {', '.join(versions)}, on",
+        f"{', '.join(used)}.",
         "",
-        summary(first),
+        summary(list(first.values())),
         "",
         "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
         "which have a tolerance, the largest difference is given as a share of the largest output. Seconds are wall",
@@ -340,10 +345,10 @@ def table(rows: list[Row]) -> str:
         "",
         "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | quantize s |",
         "|---|---|---|---|---|---|---|---|",
-        *(_row(row) for row in sorted(first, key=_name)),
+        *(_row(row) for _, row in sorted(first.items())),
     ]
     lines += _others(rows, devices)
-    reasons = Counter(reason for row in first for reason in row.get("reasons", {}))
+    reasons = Counter(reason for row in first.values() for reason in row.get("reasons", {}))
     lines += ["", "## Why operators stay in float32", "", "| reason | networks |", "|---|---|"]
     lines += [f"| {_escaped(reason)} | {count} |" for reason, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
@@ -372,7 +377,8 @@ def _differing(row: Row) -> str:
 def _others(rows: list[Row], devices: list[str]) -> list[str]:
     """Mismatches of the networks that ran on several devices, a column each."""
     ran = {(_name(row), row["device"]): row for row in rows if "device" in row}
-    several = sorted({name for name, device in ran if device != devices[0]})
+    times = Counter(name for name, _ in ran)
+    several = sorted(name for name, count in times.items() if count > 1)
     if not several:
         return []
     cells = ([_differing(ran[name, d]) if (name, d) in ran else "" for d in devices] for name in several)
