@@ -117,6 +117,27 @@ def _reduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda a, x: function(x, tuple(a["dims"]), keepdim=a["keepdim"])
 
 
+def _rank(a: Attrs, x: Tensor) -> Tensor:
+    order = torch.sort(x, dim=a["dim"], descending=a["largest"], stable=True).indices
+    return torch.argsort(order, a["dim"]).double()
+
+
+def _ranked(a: Attrs, ranks: Tensor) -> Tensor:
+    """The last place of each rank, 0 where none has it."""
+    slots = torch.arange(a["count"]).unsqueeze(-1)
+    ranks = ranks.movedim(a["dim"], -1).unsqueeze(-2)
+    places = torch.where(ranks == slots, torch.arange(ranks.shape[-1]), 0).amax(-1)
+    return places.movedim(-1, a["dim"]).double()
+
+
+def _gather(a: Attrs, x: Tensor, places: Tensor) -> Tensor:
+    dim = a["dim"]
+    inside = places.clamp(0, x.shape[dim] - 1).long()
+    shape = [max(n, m) for n, m in zip(x.shape, inside.shape, strict=True)]
+    x, inside = (t.expand(*shape[:dim], t.shape[dim], *shape[dim + 1 :]) for t in (x, inside))
+    return x.gather(dim, inside)
+
+
 def _elu(a: Attrs, x: Tensor) -> Tensor:
     return torch.ops.aten.elu(x, a["alpha"], a["scale"], a["input_scale"])  # type: ignore[no-any-return]
 
@@ -139,6 +160,8 @@ TORCH: Mapping[str, Function] = {
     "adaptive_max_pool2d": lambda a, x: F.adaptive_max_pool2d(x, a["output_size"]),
     "argmax": lambda a, x: torch.argmax(x, a["dim"], a["keepdim"]).double(),
     "argmin": lambda a, x: torch.argmin(x, a["dim"], a["keepdim"]).double(),
+    "rank": _rank,
+    "ranked": _ranked,
     "amax": _reduced(torch.amax),
     "amin": _reduced(torch.amin),
     "softmax": lambda a, x: F.softmax(x, a["dim"]),
@@ -194,6 +217,7 @@ TORCH: Mapping[str, Function] = {
     "flip": lambda a, x: x.flip(a["dims"]),
     "pad": _pad,
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
+    "gather": _gather,
     "permute": lambda a, x: x.permute(a["dims"]),
     "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),
     "pixel_unshuffle": lambda a, x: F.pixel_unshuffle(x, a["downscale_factor"]),

@@ -48,6 +48,14 @@ def windows(x: Tensor) -> Tensor:
     return (x.flatten(1) + mask[0].roll(1)).softmax(-1)
 
 
+BOOK = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+
+
+def nearest(x: Tensor) -> Tensor:
+    """The nearest vector of a book, as vector quantization has it."""
+    return F.embedding(((x[:, :, None] - BOOK) ** 2).sum(-1).argmin(-1), BOOK)
+
+
 X = (2, 5, 8)
 OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]] = {
     # the operator: a module, the shape of its input, its operators in float32
@@ -75,6 +83,18 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "argmax": (lambda x: x.argmax(1), X, ("argmax",)),
     "argmin of all": (lambda x: x.argmin(), X, ("argmin",)),
     "max and min": (lambda x: x.max(1)[0] + x.min(1).values, X, ()),
+    "place of max": (lambda x: x.max(1)[1], X, ("argmax",)),
+    "min and its place": (
+        lambda x: x.min(2, keepdim=True).values + x.min(2, keepdim=True).indices,
+        X,
+        ("argmin", "add"),
+    ),
+    "topk": (lambda x: x.topk(3)[0] + x.gather(2, x.topk(3)[1]), X, ("rank", "ranked", "gather")),
+    "sort": (lambda x: x.sort(1)[0], X, ("rank", "ranked", "gather")),
+    "gather, computed": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), X, ("argmax", "gather")),
+    "index, computed": (lambda x: x[:, x[0].argmax(0)], X, ("argmax", "gather")),
+    "index_select, computed": (lambda x: x.index_select(2, x[1].argmin(1)), X, ("argmin", "gather")),
+    "embedding, computed": (nearest, X, ("argmin", "gather")),
     "gather": (lambda x: x.gather(1, PLACES[None, :, None].expand(2, 3, 8)), X, ()),
     "index": (lambda x: x[:, PLACES], X, ()),
     "index_put": (put, X, ()),

@@ -208,6 +208,7 @@ MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 3), (1, 2, 1), (0, 1, 1)), (2, 5, 3, 6, 7)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 4)), (2, 5, 4, 9)),
     "max_dim": (lambda x: (x.max(1)[0], x.min(-1, keepdim=True).values, x.max()), (2, 5, 3, 7)),
+    "argmax_5d": (lambda x: (x.argmax(1) * 1.0, x.argmin(0, keepdim=True) * 1.0), (2, 5, 3, 2, 4)),
     "extremes": (lambda x: torch.maximum(x, x.flip(1)) + torch.minimum(x, x[:, :1]), (2, 5, 3, 7)),
     "roll": (lambda x: x.roll((1, -2, 10), (0, 2, -1)), (2, 5, 6, 7)),
     "roll_flat": (lambda x: x.roll(3), (2, 5, 3)),
@@ -465,7 +466,10 @@ def test_reshape_refuses_what_the_network_fixes() -> None:
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),
-        (lambda x: x.roll(1, 1) + x[:, x.argmax(1)[0, 0, :5]].sum(), "index is computed from the input"),
+        (
+            lambda x: x.roll(1, 1) + x[:, x.argmax(1)[0, 0, :5], x.argmax(2)[0, 0, :5]].sum(),
+            "index is computed from the input",
+        ),
     ],
 )
 def test_refusals(function: Function, message: str) -> None:

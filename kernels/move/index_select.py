@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.move import gather
 from q8ta_wgpu.kernels.move.runs import axis_of
 
 
@@ -72,7 +73,7 @@ def _places(b: Builder, value: Any) -> Array:
     """The array of a constant index."""
     array = b.array(value)
     if array is None:
-        raise b.refuse("its index is computed from the input: only constant indices are supported")
+        raise b.refuse("its index is computed from the input: only constant ones are supported here")
     return array
 
 
@@ -84,8 +85,10 @@ def select(b: Builder, x: str, dim: int, places: Array) -> str:
 
 
 def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
-    x, places = args["self"], _places(b, args["index"])
-    rank = len(b.type(x).shape)
+    x, rank = args["self"], len(b.type(args["self"]).shape)
+    if b.array(args["index"]) is None and rank:
+        return gather.along(b, x, args["dim"] % rank, args["index"])
+    places = _places(b, args["index"])
     return select(b, x, args["dim"] % rank, places.reshape(-1)) if rank else str(x)
 
 
@@ -107,8 +110,10 @@ def _rolled(b: Builder, x: str, dim: int, shift: int) -> str:
 
 def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
     """Any constant gather: places in the flattened tensor."""
-    x, places = args["self"], _places(b, args["index"])
-    shape = b.type(x).shape
+    x, shape = args["self"], b.type(args["self"]).shape
+    if b.array(args["index"]) is None and shape:
+        return gather.elements(b, x, args["dim"] % len(shape), args["index"])
+    places = _places(b, args["index"])
     where = list(np.indices(places.shape))
     where[args["dim"] % len(shape)] = places
     flat = b.emit("view", (x,), {"shape": (-1,)})
@@ -118,7 +123,11 @@ def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
     """numpy's rules: the indexed dimensions become the indices' own, in front unless they were side by side."""
-    x, places = args["self"], [None if i is None else _places(b, i) for i in args["indices"]]
+    x, indices = args["self"], args["indices"]
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and b.array(given[0][1]) is None:
+        return gather.along(b, x, *given[0])
+    places = [None if i is None else _places(b, i) for i in indices]
     dims = [d for d, found in enumerate(places) if found is not None]
     chosen = np.broadcast_arrays(*(found for found in places if found is not None))
     first, count = dims[0], len(dims)

@@ -49,7 +49,12 @@ def _import(op: str) -> Import:
         if dim is None or not shape:
             flat = b.emit("view", (x,), {"shape": (-1,)})
             return b.emit(op, (flat,), {"dim": 0, "keepdim": False})
-        return b.emit(op, (x,), {"dim": dim % len(shape), "keepdim": bool(args["keepdim"])})
+        dim %= len(shape)
+        if len(shape) > 4 and dim < len(shape) - 3:  # leading dimensions are one to the kernel
+            x = b.emit("permute", (x,), {"dims": (*(d for d in range(len(shape)) if d != dim), dim)})
+            y = b.emit(op, (x,), {"dim": len(shape) - 1, "keepdim": False})
+            return b.aten("aten.unsqueeze.default", {"self": y, "dim": dim}) if args["keepdim"] else y
+        return b.emit(op, (x,), {"dim": dim, "keepdim": bool(args["keepdim"])})
 
     return rule
 

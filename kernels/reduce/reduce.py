@@ -220,7 +220,10 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
         aten={
             f"aten.{name}.default": _import(name),
             f"aten.{name[1:]}.default": _import(name),
-            f"aten.{name[1:]}.dim": lambda b, args: [str(_import(name)(b, args))],
+            f"aten.{name[1:]}.dim": lambda b, args: [
+                str(_import(name)(b, args)),
+                b.aten(f"aten.arg{name[1:]}.default", args),
+            ],
         },
         int8=Monotonic(),
         cases=CASES,

@@ -286,7 +286,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         specs: dict[Node, Any] = {inputs[0]: self._read(inputs[0])} | {n: share for n in inputs[1:]}
         if isinstance(node.meta.get("val"), (list, tuple)):
             node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
-            for item in node.users:
+            for item in filter(is_float, node.users):  # places are none
                 item.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=share, _annotated=True)
             return
         node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, output_qspec=share, _annotated=True)

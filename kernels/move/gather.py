@@ -1,0 +1,87 @@
+"""gather: elements at computed places, float32 numbers as argmax gives them; embedding, index_select and indexing with
+one computed index are imported as it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
+
+LARGEST_PLACE = 1 << 24
+"""Up to which float32 holds every integer."""
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, places, dim = types[0].shape, types[1].shape, attrs["dim"]
+    if len(x) != len(places) or not dim < len(x) <= 4:
+        raise GraphError(f"gather along dimension {dim} needs two shapes of that and at most 4, found {x} and {places}")
+    if any(n != m and 1 not in (n, m) for i, (n, m) in enumerate(zip(x, places, strict=True)) if i != dim):
+        raise GraphError(f"gather: {x} and {places} do not broadcast beside dimension {dim}")
+    if x[dim] > LARGEST_PLACE:
+        raise GraphError(f"places among {x[dim]} elements are no float32 numbers, at most {LARGEST_PLACE} are")
+    pairs = enumerate(zip(x, places, strict=True))
+    return tuple(m if i == dim or n == 1 else n for i, (n, m) in pairs), FLOAT32
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, places = arrays
+    dim = call.attrs["dim"]
+    inside = np.clip(np.nan_to_num(places, nan=0.0), 0, x.shape[dim] - 1).astype(np.int64)
+    return np.take_along_axis(x, inside, dim)
+
+
+def along(b: Builder, x: str, dim: int, places: str) -> str:
+    """The rows of `x` at a list of computed places, of any shape, which becomes dimensions where `dim` was."""
+    shape, found = b.type(x).shape, b.type(places).shape
+    tail = len(shape) - dim - 1
+    flat = b.emit("view", (places,), {"shape": (*[1] * dim, -1, *[1] * tail)})
+    y = b.emit("gather", (x, flat), {"dim": dim})
+    if len(found) == 1:
+        return y
+    return b.emit("view", (y,), {"shape": (*[0] * dim, *([-1, *found[1:]] if found else []), *[-2] * tail)})
+
+
+def elements(b: Builder, x: str, dim: int, places: str) -> str:
+    """torch.gather: `x` is cut to the places' extents beside `dim`."""
+    for i, (whole, kept) in enumerate(zip(b.type(x).shape, b.type(places).shape, strict=True)):
+        if i != dim and kept < whole:
+            x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": kept, "step": 1})
+    return b.emit("gather", (x, places), {"dim": dim})
+
+
+def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:
+    return along(b, args["weight"], 0, args["indices"])
+
+
+OPS = (
+    Op(
+        name="gather",
+        operands=(Operand("x"), Operand("place")),
+        infer=_infer,
+        reference=_reference,
+        schema={"dim": Attr("int", low=0, high=3)},
+        kernels=(
+            Kernel(
+                "gather",
+                ("gather", "map"),
+                (FLOAT,),
+                FLOAT,
+                params=lambda call: {"axis": np.uint32(call.attrs["dim"] + 4 - len(call.output.shape))},
+            ),
+        ),
+        aten={"aten.embedding.default": _import_embedding},
+        cases=(
+            Case(((2, 3, 3, 7), (2, 3, 3, 5)), {"dim": 3}),
+            Case(((2, 5, 7), (1, 11, 1)), {"dim": 1}),
+            Case(((4, 1, 7), (1, 5, 3)), {"dim": 2}),
+            Case(((7,), (13,)), {"dim": 0}, "ties"),
+        ),
+    ),
+)

@@ -1,0 +1,141 @@
+"""rank and ranked: the order of elements along a dimension, in two steps that any number of threads share.
+
+topk and sort are imported as them and a gather. Places are float32 numbers, as argmax gives them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent
+from q8ta_wgpu.kernels.lib import share
+
+
+def _check(shape: Shape, dim: int) -> None:
+    if not max(len(shape) - 4, 0) <= dim < len(shape) or (len(shape) > 4 and dim == len(shape) - 4):
+        raise GraphError(
+            f"an order along dimension {dim} of {shape}: it must be there, and one of the last three of five"
+        )
+    if shape[dim] > 1 << 24:
+        raise GraphError(f"places among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
+
+
+def _infer_rank(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    _check(types[0].shape, attrs["dim"])
+    return types[0].shape, FLOAT32
+
+
+def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, dim = types[0].shape, attrs["dim"]
+    _check(shape, dim)
+    if attrs["count"] > shape[dim]:
+        raise GraphError(f"the first {attrs['count']} along dimension {dim} of {shape}: there are only {shape[dim]}")
+    return (*shape[:dim], attrs["count"], *shape[dim + 1 :]), FLOAT32
+
+
+def _order(x: Array, dim: int, largest: bool) -> Array:
+    """Places in order, equal elements as they lie; NaN is the largest, which numpy puts last."""
+    if not largest:
+        return np.argsort(x, dim, kind="stable")
+    return np.asarray(x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim))
+
+
+def _reference_rank(call: Call, arrays: Sequence[Array]) -> Array:
+    order = _order(arrays[0], call.attrs["dim"], call.attrs["largest"])
+    return np.argsort(order, call.attrs["dim"]).astype(np.float32)
+
+
+def _reference_ranked(call: Call, arrays: Sequence[Array]) -> Array:
+    ranks, dim, count = np.moveaxis(arrays[0], call.attrs["dim"], -1), call.attrs["dim"], call.attrs["count"]
+    with np.errstate(invalid="ignore"):
+        taken = (ranks >= 0) & (ranks < count) & (ranks == np.floor(ranks))
+    slots = np.where(taken, ranks, count).astype(np.int64)
+    found = np.zeros((*ranks.shape[:-1], count + 1), np.float32)
+    for place in range(ranks.shape[-1]):
+        np.put_along_axis(found, slots[..., place : place + 1], np.float32(place), -1)
+    return np.moveaxis(found[..., :count], -1, dim)
+
+
+def _params(call: Call) -> Params:
+    return {"axis": np.uint32(call.attrs["dim"] + 4 - len(call.output.shape))}
+
+
+def _extents(call: Call) -> share.Extents:
+    return (call.inputs[0].shape[call.attrs["dim"]],)
+
+
+def _work(call: Call) -> int:
+    return math.prod(call.output.shape) * call.inputs[0].shape[call.attrs["dim"]]
+
+
+def _import(count: Callable[[Mapping[str, Any], int], int], largest: str) -> Any:
+    """The first `count` elements in order, and their places; `largest` names the argument that says which end."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
+        x, shape = args["self"], b.type(args["self"]).shape
+        if not shape:
+            return [x, b.constant(np.zeros((), np.float32))]
+        if len(shape) > 4:
+            raise b.refuse(f"it orders a tensor of at most 4 dimensions, found {shape}")
+        dim = args["dim"] % len(shape)
+        ranks = b.emit("rank", (x,), {"dim": dim, "largest": bool(args[largest])})
+        places = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args, shape[dim])})
+        return [b.emit("gather", (x, places), {"dim": dim}), places]
+
+    return rule
+
+
+_SORT = _import(lambda args, extent: extent, "descending")
+
+OPS = (
+    Op(
+        name="rank",
+        operands=(Operand("x"),),
+        infer=_infer_rank,
+        reference=_reference_rank,
+        schema={"dim": Attr("int", low=0, high=63), "largest": Attr("bool")},
+        kernels=share.kernels(
+            Kernel(
+                "rank",
+                ("rank", "map"),
+                (FLOAT,),
+                FLOAT,
+                params=_params,
+                constants=lambda call: {"LARGEST": int(call.attrs["largest"])},
+            ),
+            _extents,
+        ),
+        cases=(
+            Case(((2, 11, 3, 7),), {"dim": 1, "largest": True}),
+            Case(((3, 257),), {"dim": 1, "largest": False}, "ties"),
+            Case(((65,),), {"dim": 0, "largest": True}, "ties"),
+        ),
+        work=_work,
+    ),
+    Op(
+        name="ranked",
+        operands=(Operand("rank"),),
+        infer=_infer_ranked,
+        reference=_reference_ranked,
+        schema={"dim": Attr("int", low=0, high=63), "count": extent()},
+        kernels=share.kernels(Kernel("ranked", ("ranked", "map"), (FLOAT,), FLOAT, params=_params), _extents),
+        aten={
+            "aten.topk.default": _import(lambda args, extent: int(args["k"]), "largest"),
+            "aten.sort.default": _SORT,
+            "aten.sort.stable": _SORT,
+        },
+        cases=(
+            Case(((2, 11, 3, 7),), {"dim": 1, "count": 4}, "ties"),
+            Case(((3, 257),), {"dim": 1, "count": 257}, "ties"),
+        ),
+        work=_work,
+    ),
+)

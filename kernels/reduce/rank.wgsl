@@ -1,0 +1,22 @@
+// How many elements along params.axis come before this one: larger ones, with LARGEST = 0 smaller ones, and equal ones at
+// places before its own. NaN counts as the largest.
+alias Partial = u32;
+fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
+
+fn larger(a: f32, b: f32) -> bool { return !is_nan(b) && (is_nan(a) || a > b); }
+
+fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+  let own = x_at(p);
+  var at = p;
+  var count = 0u;
+  for (var i = first.w; i < params.x_dims[params.axis]; i += STEPS.w) {
+    at[params.axis] = i;
+    let other = x_at(at);
+    let above = larger(other, own);
+    let below = larger(own, other);
+    if (select(below, above, LARGEST == 1u) || (!above && !below && i < p[params.axis])) { count += 1u; }
+  }
+  return count;
+}
+
+fn finish(p: vec4<u32>, count: Partial) -> f32 { return f32(count); }

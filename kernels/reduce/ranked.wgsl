@@ -1,0 +1,15 @@
+// The last place along params.axis whose rank is this element's own place there; 0 where none is.
+alias Partial = u32;
+fn merge(a: Partial, b: Partial) -> Partial { return max(a, b); }
+
+fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+  var at = p;
+  var found = 0u;
+  for (var i = first.w; i < params.rank_dims[params.axis]; i += STEPS.w) {
+    at[params.axis] = i;
+    if (rank_at(at) == f32(p[params.axis])) { found = i; }
+  }
+  return found;
+}
+
+fn finish(p: vec4<u32>, found: Partial) -> f32 { return f32(found); }
