@@ -218,6 +218,7 @@ TORCH: Mapping[str, Function] = {
     "pad": _pad,
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
     "gather": _gather,
+    "grid_sample": lambda a, x, grid: F.grid_sample(x, grid, a["mode"], a["padding"], a["align_corners"]),
     "permute": lambda a, x: x.permute(a["dims"]),
     "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),
     "pixel_unshuffle": lambda a, x: F.pixel_unshuffle(x, a["downscale_factor"]),

@@ -48,6 +48,7 @@ def windows(x: Tensor) -> Tensor:
     return (x.flatten(1) + mask[0].roll(1)).softmax(-1)
 
 
+GRID = torch.rand(1, 4, 7, 2, generator=torch.Generator().manual_seed(1)) * 2.4 - 1.2
 BOOK = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
 
 
@@ -102,6 +103,16 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "windows": (windows, X, ()),
     "bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), (1, 3, 5, 6), ()),
     "bicubic, aligned": (lambda x: F.interpolate(x, (7, 4), mode="bicubic", align_corners=True), (1, 3, 5, 6), ()),
+    "grid_sample, constant": (
+        lambda x: F.grid_sample(x, GRID, "nearest", "border", align_corners=True),
+        (1, 3, 5, 6),
+        ("grid_sample",),
+    ),
+    "grid_sample, computed": (
+        lambda x: F.grid_sample(x, (x[:, :2] / 4).permute(0, 2, 3, 1), align_corners=False) > 0.5,
+        (1, 3, 5, 6),
+        ("grid_sample",),
+    ),
     "conv1d same": (nn.Conv1d(5, 4, 4, padding="same"), X, ()),
     "conv2d same": (nn.Conv2d(3, 4, (2, 3), padding="same"), (1, 3, 5, 6), ()),
     "conv3d": (nn.Conv3d(2, 3, (1, 3, 3), padding=(0, 1, 1)), (1, 2, 3, 5, 6), ()),

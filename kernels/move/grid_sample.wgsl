@@ -1,0 +1,27 @@
+// Images read at computed places: one element, or a mix of four. What lies outside counts as 0, or the places are moved to
+// the border.
+fn compute(p: vec4<u32>) -> f32 {
+  let x = place(grid_at(vec4<u32>(p.x, p.zw, 0u)), params.factor_w, params.x_dims.w);
+  let y = place(grid_at(vec4<u32>(p.x, p.zw, 1u)), params.factor_h, params.x_dims.z);
+  if (params.nearest == 1u) { return tap(p, round(y), round(x), 1.0); }
+  let left = floor(x);
+  let top = floor(y);
+  let across = x - left;
+  let down = y - top;
+  return tap(p, top, left, (1.0 - down) * (1.0 - across)) + tap(p, top, left + 1.0, (1.0 - down) * across)
+    + tap(p, top + 1.0, left, down * (1.0 - across)) + tap(p, top + 1.0, left + 1.0, down * across);
+}
+
+// Where -1 ... 1 lies along a dimension, counted in elements; NaN is -1. Far outside is as far as no element reaches.
+fn place(given: f32, factor: f32, extent: u32) -> f32 {
+  let at = (select(clamp(given, -1e30, 1e30), -1.0, is_nan(given)) + 1.0) * factor + params.offset;
+  let reach = select(2.0, 0.0, params.border == 1u);
+  return clamp(at, -reach, f32(extent - 1u) + reach);
+}
+
+fn tap(p: vec4<u32>, y: f32, x: f32, weight: f32) -> f32 {
+  let last = vec2<f32>(params.x_dims.zw - 1u);
+  let at = clamp(vec2<f32>(y, x), vec2<f32>(), last);
+  let value = x_at(vec4<u32>(p.xy, vec2<u32>(at)));
+  return select(0.0, value * weight, all(at == vec2<f32>(y, x)));
+}
