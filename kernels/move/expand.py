@@ -87,6 +87,7 @@ expand_batch = move(
     cases=(
         ((1, 3, 5), {"size": 3}),
         ((1, 1, 16), {"size": 2}),
+        ((1, 8, 3, 5), {"size": 2}),
     ),
 )
 """As often as there are images in a batch of any size, whatever size that is: `Model.rebatch` sets it anew, so that no
