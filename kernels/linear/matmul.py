@@ -101,6 +101,10 @@ def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
     if mask is not None:
         scores = b.emit("add", (scores, mask), {"alpha": 1.0})
     weights = b.emit("softmax", (scores,), {"dim": len(b.type(scores).shape) - 1})
+    masked = b.array(mask) if mask is not None else None
+    if masked is not None and (masked.max(-1) <= MASKED).any():  # a row that is masked as a whole: torch has zeros
+        takes_part = np.asarray(masked.max(-1, keepdims=True) > MASKED, np.float32)
+        weights = b.emit("mul", (weights, b.constant(takes_part, "rows")))
     return b.emit("matmul", (weights, value))
 
 

@@ -48,7 +48,8 @@ def _import(op: str) -> Import:
         shape = b.type(x).shape
         if dim is None or not shape:
             flat = b.emit("view", (x,), {"shape": (-1,)})
-            return b.emit(op, (flat,), {"dim": 0, "keepdim": False})
+            place = b.emit(op, (flat,), {"dim": 0, "keepdim": False})
+            return b.emit("view", (place,), {"shape": (1,) * len(shape)}) if args["keepdim"] and shape else place
         dim %= len(shape)
         if len(shape) > 4 and dim < len(shape) - 3:  # leading dimensions are one to the kernel
             x = b.emit("permute", (x,), {"dims": (*(d for d in range(len(shape)) if d != dim), dim)})

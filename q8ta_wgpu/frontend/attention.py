@@ -15,6 +15,8 @@ from q8ta_wgpu.ir.int8 import MASKED, Arithmetic, Elementwise, Moves, Rowwise
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
+_CHOICE = _aten.where.Scalar
+"""Makes numbers of a mask of bools."""
 
 
 def expand_attention(module: GraphModule) -> None:
@@ -83,7 +85,7 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
         takes_part = constant(module, given)
     else:  # bools that are known when the network runs: PyTorch makes numbers of them
         with module.graph.inserting_before(node):
-            made = module.graph.call_function(_aten.where.Scalar, (given, 0.0, MASKED))
+            made = module.graph.call_function(_CHOICE, (given, 0.0, MASKED))
         made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(given.meta["val"].shape)}
         return made
     name = f"_mask_{node.name}"
@@ -107,10 +109,11 @@ def masks(node: Node) -> bool:
 
 
 def given_mask(node: Node) -> Node | None:
-    """The term of a sum that masks what a softmax reads, made of inputs of the network alone: without products."""
+    """The term of a sum that masks what a softmax reads, made of inputs of the network alone, without products, or of
+    bools."""
     if node.target is not _aten.add.Tensor or len(node.all_input_nodes) != 2 or node.kwargs.get("alpha", 1) != 1:
         return None
-    given = [n for n in node.all_input_nodes if _is_given(n)]
+    given = [n for n in node.all_input_nodes if _is_given(n) or n.target is _CHOICE]
     scored = not any(map(is_constant, node.all_input_nodes))
     return given[0] if len(given) == 1 and scored and _is_softmaxed(node) else None
 
@@ -134,11 +137,11 @@ def _is_softmaxed(node: Node) -> bool:
 
 
 def parts_of(mask: Node) -> Iterator[Node]:
-    """The calls a mask that was given is computed by."""
+    """The calls a mask is made by of what was given, or of bools that are computed."""
     if mask.op == "call_function":
         yield mask
         for source in mask.all_input_nodes:
-            yield from parts_of(source)
+            yield from parts_of(source) if _is_given(source) else ()
 
 
 def masks_as_sums(module: GraphModule) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
 
@@ -37,9 +38,9 @@ class GraphBuilder:
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node whose type follows from its inputs."""
-        node = Node(
-            op, tuple(self.operand(i) for i in inputs), self.graph.fresh(self.hint), dict(attrs or {}), self.source
-        )
+        attrs = dict(attrs or {})
+        names = tuple(self.operand(self._numbers(name, OPS[op].operand(i, attrs))) for i, name in enumerate(inputs))
+        node = Node(op, names, self.graph.fresh(self.hint), attrs, self.source)
         for position, name in enumerate(node.inputs):
             operand = OPS[op].operand(position, node.attrs)
             if operand.constant and not self.is_constant(name):
@@ -47,6 +48,17 @@ class GraphBuilder:
         self.graph.types[node.output] = infer(self.graph, node)
         self.append(node)
         return node.output
+
+    def _numbers(self, name: str, operand: Operand) -> str:
+        """A constant of bools or integers as float32, where an operator computes with it and that holds it."""
+        array = self.raw.get(name)
+        if array is None or array.dtype.kind not in "biu" or FLOAT32 not in operand.dtypes or INT32 in operand.dtypes:
+            return name
+        numbers = array.astype(np.float32)
+        if (numbers.astype(np.int64) != array).any():
+            return name
+        made = self.constant(numbers, name)
+        return self.truth(made) if array.dtype == bool else made
 
     def append(self, node: Node) -> None:
         """Adds a node whose output has a type already."""

@@ -59,6 +59,8 @@ def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
 
 def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Windows are added up by a transposed convolution whose weights put each element of a window in its place."""
+    if x.dim() == 2:
+        return _col2im(x[None], output_size, kernel_size, dilation, padding, stride)[0]
     taps = math.prod(kernel_size)
     channels = x.shape[-2] // taps
     grid = [
@@ -124,7 +126,12 @@ def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(x.dtype).expand(x.shape)
 
 
+def _full_like(x: Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return torch.full(x.shape, fill_value, dtype=dtype or x.dtype)
+
+
 _OURS = {
+    torch.ops.aten.full_like.default: _full_like,
     torch.ops.aten.linalg_vector_norm.default: _vector_norm,
     torch.ops.aten.slice_scatter.default: _slice_scatter,
     torch.ops.aten.select_scatter.default: _select_scatter,

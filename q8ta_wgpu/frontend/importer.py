@@ -13,12 +13,13 @@ from torch.export.graph_signature import InputKind
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
+from q8ta_wgpu.frontend.bools import is_bool, operator_of
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.constants import computed, is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.nodes import integer, kind, source_of
+from q8ta_wgpu.frontend.nodes import integer, kind, named_arguments, source_of
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, TensorType
-from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
 
@@ -309,7 +310,10 @@ class _Importer(GraphBuilder):
                 return self._for_the_batch(node, args["self"])
             if name not in ATEN:
                 raise RefusedError("this operator is not supported")
-            found = ATEN[name][1](self, args)
+            if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
+                numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
+                args = {**args, "attn_mask": self.aten("aten.where.self", numbers)}
+            found = ATEN[operator_of(node)][1](self, args)
             return self.truth(found) if _decides(node) and isinstance(found, str) else found
         except (RefusedError, GraphError) as problem:
             if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
@@ -412,8 +416,7 @@ def _is_symbolic(argument: Any) -> bool:
 
 def _decides(node: torch.fx.Node) -> bool:
     """Whether a node computes bools, and does not only move them."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype == torch.bool and not isinstance(kind(node), Moves)
+    return is_bool(node) and not isinstance(kind(node), Moves)
 
 
 def _numbered(outputs: Sequence[Any]) -> list[int | None]:

@@ -1,0 +1,80 @@
+"""Bools and integers of a network, which a graph holds as numbers: what torch computes, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import q8ta_wgpu as q8
+
+MASK = torch.tensor([1, 0, 0, 1, 0, 1, 0, 1], dtype=torch.bool)
+LOWER = torch.ones(5, 5, dtype=torch.bool).tril(-1)
+
+
+class Module(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def related(x: Tensor) -> Tensor:
+    """Attention to what a product says: a mask of bools that is computed."""
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=x[..., :4] @ x[..., :4].mT > -0.5)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "a constant of bools": lambda x: (MASK & (x > 0), (x > 0) == MASK, torch.logical_or(x > 0, MASK), x + MASK),
+    "a constant of integers": lambda x: (x * torch.arange(8), x > torch.arange(8)),
+    "a sum of bools": lambda x: x * ((x > -1) + (x < 1)),
+    "zeros like": lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
+    "the place of all": lambda x: (x.argmax(keepdim=True), x.argmin()),
+    "fold of one": lambda x: F.fold(x.flatten(0, 1)[:8, :6], (3, 4), (2, 2)),
+    "a computed mask": related,
+    "rows without keys": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=LOWER),
+}
+
+
+def example() -> Tensor:
+    return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_torch_computes_it(name: str) -> None:
+    x, module = example(), Module(FUNCTIONS[name])
+    found = q8.Session(q8.compile(torch.export.export(module, (x,))), "reference")(x)
+    expected = module(x)
+    for ours, theirs in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
+        assert ours.shape == tuple(theirs.shape)
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
+
+
+BITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "not": lambda x: ~x.argmax(1),
+    "and": lambda x: x.argmax(1) & x.argmin(1),
+    "or": lambda x: x.argmax(1) | x.argmin(1),
+    "xor": lambda x: x.argmax(1) ^ x.argmin(1),
+}
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_bits_of_integers_are_refused(name: str) -> None:
+    program = torch.export.export(Module(BITS[name]), (example(),))
+    with pytest.raises(q8.errors.UnsupportedError, match=f"bitwise_{name}.*the bits of integers"):
+        q8.compile(program)
+
+
+def test_a_computed_mask_widens_no_scale() -> None:
+    """What it masks is far below the scores: a range of both would leave them one step."""
+    x, module = example(), Module(related).eval()
+    program = q8.quantize(module, (x,), [x], progress=False)
+    found = q8.Session(q8.compile(program), "reference")(x)
+    assert np.abs(found - module(x).numpy()).max() <= 0.05
