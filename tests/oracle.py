@@ -174,6 +174,7 @@ TORCH: Mapping[str, Function] = {
     "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
     "mul": lambda _, x, y: x * y,
     "div": lambda _, x, y: x / y,
+    "pow_tensors": lambda _, x, y: torch.pow(x, y),
     "maximum": lambda _, x, y: torch.maximum(x, y),
     "minimum": lambda _, x, y: torch.minimum(x, y),
     "unfold": lambda a, x: x.unfold(a["dim"], a["size"], a["step"]),

@@ -79,6 +79,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "logical of numbers": (lambda x: x * torch.logical_xor(x.relu(), x.flip(1).relu()), X, ()),
     "cumsum": (lambda x: x.cumsum(1), X, ()),
     "sin, cos": (lambda x: x.sin() * (x * 3).cos(), X, ()),
+    "pow of two": (lambda x: x.sigmoid() ** x.flip(1), X, ()),
     "pow": (lambda x: x**3 + x.abs() ** 0.5, X, ()),
     "erf, floor, round, sign": (lambda x: x.erf() + x.floor() - x.round() * x.sign(), X, ()),
     "argmax": (lambda x: x.argmax(1), X, ("argmax",)),

@@ -33,6 +33,18 @@ fn minimum(p: vec4<u32>) -> f32 {
   return select(select(b, a, a < b || is_nan(a)), b, is_nan(b));
 }
 
+// Of negative numbers whole exponents alone have a power, with the sign of the odd ones; to the power of 0 all is 1.
+fn pow_tensors(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  if (b == 0.0 && !is_nan(b)) { return 1.0; }
+  let negative = a < 0.0 && bitcast<u32>(a) != 0xff800000u;
+  if (is_nan(a) || is_nan(b) || (negative && floor(b) != b)) { return bitcast<f32>(params.not_a_number); }
+  let odd = floor(b) == b && floor(b * 0.5) != b * 0.5;
+  let magnitude = pow(abs(a), b);
+  return select(magnitude, -magnitude, odd && a < 0.0);
+}
+
 // Comparisons, 1 where they hold; with NaN none does but that two are different.
 fn gt(p: vec4<u32>) -> f32 {
   let a = a_at(min(p, params.a_dims - 1u));

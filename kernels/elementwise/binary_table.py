@@ -1,4 +1,4 @@
-"""div, maximum, minimum and comparisons with broadcasting: in int8 a table of 65,536 entries, exact by construction.
+"""div, pow, maximum, minimum and comparisons: in int8 a table of 65,536 entries, exact by construction, broadcasting.
 
 A bool is a number 0 or 1, and an "and" of two the smaller one.
 """
@@ -61,6 +61,13 @@ def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
     if number == 0:
         raise b.refuse("it divides by zero")
     return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+
+
+def _import_power(b: Builder, args: Mapping[str, Any]) -> str:
+    number = number_of(b, args["exponent"], args["self"])
+    if number is None:
+        return b.emit("pow_tensors", spread(b, args["self"], args["exponent"]))
+    return b.aten("aten.pow.Tensor_Scalar", {"self": args["self"], "exponent": number})
 
 
 def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
@@ -136,6 +143,7 @@ OPS = (
         {f"aten.{name}.Tensor": _import_div for name in ("div", "div_")},
         1e-6,
     ),
+    _op("pow_tensors", np.power, {"aten.pow.Tensor_Tensor": _import_power}, 1e-5),
     _op(
         "maximum",
         np.maximum,
