@@ -214,7 +214,7 @@ ROWS = (
         rules={"pow.Tensor_Scalar": _import_pow, "square.default": _import_pow},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
     ),
-    # In float32 to 2^13; of larger numbers no angle is left.
+    # In float32 to 2^16; larger numbers are taken for it.
     _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}),
     _Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}),
     _Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}),

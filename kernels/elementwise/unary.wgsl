@@ -69,10 +69,10 @@ fn erf_of(x: f32) -> f32 {
   return sign(x) * select(1.0 - erfc(m), series, m < 0.3);
 }
 
-// sin(x + quarters * pi / 2) by the polynomials of Cephes. pi / 2 is taken off in three parts, the products with the
-// first two exact up to 2^13; of larger numbers float32 leaves no angle.
+// sin(x + quarters * pi / 2) by the polynomials of Cephes. pi / 2 is taken off in three parts; up to 2^16 the product
+// with the first is exact, and 2e-6 is all that the second loses. Larger numbers are taken for 2^16.
 fn sin_of(x: f32, quarters: i32) -> f32 {
-  let within = clamp(x, -8192.0, 8192.0);
+  let within = clamp(x, -65536.0, 65536.0);
   let turns = round(within * 0.63661977);
   let r = ((within - turns * 1.5703125) - turns * 0.00048375129) - turns * 0.000000075497899;
   let s = r * r;
