@@ -111,9 +111,9 @@ _CODE = """
     const { load } = await import(given.script);
     const net = await load(given.url, { verify: false, packed: given.packed, kind: "gpu" });
     const read = async (name) => await (await fetch(`${given.url}/${name}`)).arrayBuffer();
-    const inputs = {};
+    const arrays = { float32: Float32Array, int8: Int8Array, int16: Int16Array }, inputs = {};
     for (const { name, dtype } of net.inputs) {
-        inputs[name] = new { float32: Float32Array, int8: Int8Array }[dtype](await read(`${name}.bin`));
+        inputs[name] = new arrays[dtype](await read(`${name}.bin`));
     }
     const [found] = await net.run(inputs), expected = new Int8Array(await read("expected.bin"));
     net.destroy();

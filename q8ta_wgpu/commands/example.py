@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.op import Case, Op
@@ -60,24 +60,63 @@ def samples(target: Target) -> Iterator[Sample]:
     """Every kernel that runs on a target and whose result is int8, each on a large case that reaches it, with random
     numbers."""
     seen = set[str]()
+    for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
+        (node,) = graph.nodes
+        call = graph.call(node)
+        kernels = [k for k in OPS[call.op].kernels if k.name not in seen and k.runs(call, target)]
+        if call.output.dtype != INT8X4 or not kernels:
+            continue
+        inputs = _random(graph)
+        expected = reference.run(graph, inputs)[node.output]
+        for kernel in kernels:
+            seen.add(kernel.name)
+            variant = _variant(kernel, call)
+            named = zip(node.inputs, variant.reads, strict=True)
+            layouts = {name: layout for name, layout in named if layout is not None}
+            plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
+            yield Sample(kernel.name, graph, plan, inputs, expected)
+
+
+def _several(target: Target) -> Iterator[Graph]:
+    """What the cases become, and what is made of no operator alone."""
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
-            whole = _graphs(op, case, target, random=True)
-            for graph in (_alone(several, node) for several in whole for node in several.nodes):
-                (node,) = graph.nodes
-                call = graph.call(node)
-                kernels = [k for k in OPS[call.op].kernels if k.name not in seen and k.runs(call, target)]
-                if call.output.dtype != INT8X4 or not kernels:
-                    continue
-                inputs = _random(graph)
-                expected = reference.run(graph, inputs)[node.output]
-                for kernel in kernels:
-                    seen.add(kernel.name)
-                    variant = _variant(kernel, call)
-                    named = zip(node.inputs, variant.reads, strict=True)
-                    layouts = {name: layout for name, layout in named if layout is not None}
-                    plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
-                    yield Sample(kernel.name, graph, plan, inputs, expected)
+            yield from _graphs(op, case, target, random=True)
+    for graph in (_attention(), _narrowed()):
+        yield lower(run_passes(graph), target)
+
+
+def _attention() -> Graph:
+    """softmax(q kᵀ) v in int8: rows that end amid the blocks of every kernel."""
+    graph, names = Graph(), list[str]()
+    for name, shape in (("q", (2, 70, 32)), ("k", (2, 83, 32)), ("v", (2, 83, 32))):
+        graph.inputs.append(name)
+        graph.types[name] = TensorType(shape, INT8X4, QParams(0.01, 3))
+        names.append(_appended(graph, "dequantize", name, TensorType(shape)))
+    q, k, v = names
+    k = _appended(graph, "permute", k, TensorType((2, 32, 83)), {"dims": (0, 2, 1)})
+    y = _requantized(graph, _appended(graph, "matmul", [q, k], TensorType((2, 70, 83))), _Q)
+    y = _appended(graph, "dequantize", y, TensorType((2, 70, 83)))
+    y = _appended(graph, "softmax", y, TensorType((2, 70, 83)), {"dim": 2})
+    y = _requantized(graph, y, QParams(1 / 256, -128))
+    y = _appended(graph, "dequantize", y, TensorType((2, 70, 83)))
+    y = _appended(graph, "matmul", [y, v], TensorType((2, 70, 32)))
+    graph.outputs.append(_requantized(graph, y, QParams(0.004, -5)))
+    return graph
+
+
+def _narrowed() -> Graph:
+    """An int16 value in int8."""
+    graph = Graph(["x"])
+    graph.types["x"] = TensorType((3, 257), INT16X4, QParams(0.05, -7, INT16X4))
+    y = _appended(graph, "dequantize", "x", TensorType((3, 257)))
+    graph.outputs.append(_requantized(graph, y, _Q))
+    return graph
+
+
+def _requantized(graph: Graph, x: str, q: QParams) -> str:
+    to = TensorType(graph.types[x].shape, INT8X4, q)
+    return _appended(graph, "quantize", x, to, {"lo": -128, "hi": 127})
 
 
 def _alone(graph: Graph, node: Node) -> Graph:
@@ -100,7 +139,8 @@ def _random(graph: Graph) -> dict[str, Array]:
     for name in graph.inputs:
         t = graph.types[name]
         drawn = rng.integers(-160, 160, t.shape).clip(-128, 127)
-        found[name] = (drawn.astype(np.float32) - 3) / 16 if t.dtype == FLOAT32 else drawn.astype(np.int8)
+        stored = np.int16 if t.dtype == INT16X4 else np.int8
+        found[name] = (drawn.astype(np.float32) - 3) / 16 if t.dtype == FLOAT32 else drawn.astype(stored)
     return found
 
 
