@@ -15,6 +15,9 @@ from q8ta_wgpu.runtime import kept, probe
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
 
+_SPIN_UP = 0.5
+"""Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
+
 _WORDS = 8
 """Of either operand that a thread holds while dot products are timed."""
 
@@ -98,7 +101,7 @@ def copy_rate(device: Device, seconds: float = 0.05) -> float:
     size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
     words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
     with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
-        return 2e-9 * size / _quickest(kernel, size // 4096, seconds)
+        return 2e-9 * size / _quickest(device, kernel, size // 4096, seconds)
 
 
 _HELD, _SUBGROUPS = 4, 4
@@ -163,13 +166,16 @@ def unit_rate(device: Device, unit: MatrixUnit, seconds: float = 0.05) -> float:
     results = np.zeros(groups * unit.lanes * _SUBGROUPS, np.int32)
     operations = 2 * unit.m * unit.n * unit.k * _HELD**2 * rounds * _SUBGROUPS * groups
     with probe.prepared(device, unit_module(unit), (data, data.view(np.uint32), results), words) as kernel:
-        return 1e-9 * operations / _quickest(kernel, groups, seconds)
+        return 1e-9 * operations / _quickest(device, kernel, groups, seconds)
 
 
-def _quickest(kernel: probe.Probe, groups: int, seconds: float) -> float:
+def _quickest(device: Device, kernel: probe.Probe, groups: int, seconds: float) -> float:
     """Seconds of a dispatch: the least that repeating it for about `seconds` finds, after a warm-up."""
     kernel.elapsed(groups)  # makes and clears the buffers
     repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)
+    warm = time.perf_counter() + (0.0 if device.software else _SPIN_UP)
+    while time.perf_counter() < warm:
+        kernel.elapsed(groups, repeats)
     least, end = kernel.elapsed(groups, repeats), time.perf_counter() + seconds
     while time.perf_counter() < end:
         least = min(least, kernel.elapsed(groups, repeats))
