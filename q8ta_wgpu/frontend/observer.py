@@ -59,6 +59,19 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         return found
 
 
+class ShareObserver(RangeObserver):
+    """The range of shares of a whole, from 0 on, in steps of at most `largest`, which hold whatever shares there are."""
+
+    def __init__(self, largest: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.largest = largest
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """Scale and zero point."""
+        scale, zero = super().calculate_qparams()
+        return torch.clamp(scale, max=self.largest), torch.full_like(zero, self.quant_min)
+
+
 def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[float, float]:
     """The ends, each on its side of zero, with the least squared error of values counted in equal bins of [low, high]
     that are clipped to them and rounded to `steps` equal steps between them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -33,7 +34,7 @@ from q8ta_wgpu.frontend.nodes import (
     slopes_of,
     takes_result,
 )
-from q8ta_wgpu.frontend.observer import RangeObserver
+from q8ta_wgpu.frontend.observer import RangeObserver, ShareObserver
 from q8ta_wgpu.frontend.pt2e import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
@@ -93,6 +94,17 @@ def _fixed(q: QParams) -> FixedQParamsQuantizationSpec:
         quant_min=-128,
         quant_max=127,
         qscheme=torch.per_tensor_affine,
+    )
+
+
+def _share(q: QParams) -> QuantizationSpec:
+    """Shares of a whole, whose steps are those of `q` at most: among many keys each has little."""
+    return QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=torch.per_tensor_affine,
+        observer_or_fake_quant_ctr=ShareObserver.with_args(largest=q.scale, eps=2.0**-16),
     )
 
 
@@ -184,6 +196,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._residual = _residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
         self._activation = _activation(qat)
+        self._shares = functools.cache(_fixed if qat else _share)
         self._weight = _weight(qat, channels=0)
         self._columns = _weight(qat, channels=1)
 
@@ -221,7 +234,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 case Rowwise(_, result):
                     x = node.all_input_nodes[0]
                     inputs = {} if _is_masked(x) else {x: self._activation}
-                    self._put(node, inputs, _fixed(result) if result else None)
+                    self._put(node, inputs, self._shares(result) if result else None)
                 case Arithmetic() if masks(node) or given_mask(node) or _scales_operand(node):
                     self._passing(node)
                 case Arithmetic() | Product() | Elementwise():
@@ -264,7 +277,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             case Moves() if node.all_input_nodes:
                 return self._read(node.all_input_nodes[0])
             case Rowwise(_, QParams() as result):
-                return _fixed(result)
+                return self._shares(result)
         return self._activation
 
     def _operands(self, nodes: Iterable[Node]) -> dict[Node, Any]:
