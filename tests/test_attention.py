@@ -256,6 +256,28 @@ def test_torchs_attention_is_whole_int8(module: type[nn.Module], device: Device)
         assert np.abs(simulated - e).max() <= 0.05 * np.abs(simulated).max()
 
 
+def test_the_shares_of_many_keys_are_kept() -> None:
+    """In steps of 1/256 the weights of 577 keys would be none, and nothing would be left of the values."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(16, 48)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """(1, n, 16) → (1, 2, n, 8)."""
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    torch.manual_seed(0)
+    module, x, other = Attention().eval(), *torch.randn(2, 1, 577, 16)
+    model = q8.compile(q8.quantize(module, (x,), [x], progress=False))
+    with torch.no_grad():
+        expected = module(other)
+    noise = torch.from_numpy(q8.Session(model, "reference")(other)) - expected
+    assert expected.square().sum() > 1000 * noise.square().sum()
+
+
 class Padded(nn.Module):
     """Attention to the tokens that a mask names, an input: numbers to add, or bools."""
 

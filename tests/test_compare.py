@@ -105,3 +105,25 @@ class Windows(nn.Module):
         n = x.shape[0]
         y: Tensor = self.linear(x.reshape(n * 2, 4, 8)).relu().reshape(n, 4, 4, 4)
         return y
+
+
+def test_a_stream_that_is_read_in_int8_as_well() -> None:
+    """Residual sums are stored in int16, and rounded again for what reads them in int8."""
+
+    class Stream(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.norm = nn.Linear(6, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """(n, 6) → (n, 8)."""
+            x = self.first(x)
+            x = x + self.second(self.norm(x))
+            x = x + self.second(self.norm(x))
+            return torch.relu(x)
+
+    torch.manual_seed(0)
+    module, x = Stream().eval(), data(4, 6)
+    program = q8.quantize(module, (x,), [x], progress=False)
+    found = q8.compare(module, program, (x,))
+    assert min(layer.snr for layer in found.layers) > 20

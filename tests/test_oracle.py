@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests import harness, oracle, test_chains
+from tests import attention_graphs, harness, oracle, test_chains
 from tests.harness import Setting
 
 ULP = 2.0**-23
@@ -103,7 +103,8 @@ def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: floa
     assert apart.max() <= sum(node.op == "quantize" for node in graph.nodes), setting
     assert not apart[~near].any(), setting
     assert setting.mode != "ties" or tie > oracle.TIE or not apart.any(), setting
-    assert setting.mode == "ties" or near.size < 32 or (~near).mean() > 0.8, "hardly anything is compared"
+    few = near.size < 32 or np.unique(exact).size <= 3  # a sign may be half a step, whatever it is the sign of
+    assert setting.mode == "ties" or few or (~near).mean() > 0.8, "hardly anything is compared"
 
 
 def _compare_sums(graph: Graph, inputs: dict[str, Array]) -> None:
@@ -138,7 +139,7 @@ def test_dequantize() -> None:
 
 def test_every_operator_meets_torch() -> None:
     """A new operator has a row in `oracle.TORCH`, is what a float operator with a row becomes, or is in `WITHOUT`."""
-    found = (*(graph for graph, _, _ in harness.graphs()), *test_chains.graphs())
+    found = (*(g for g, _, _ in harness.graphs()), *test_chains.graphs(), *attention_graphs.fused_graphs())
     made = {node.op for graph in found for node in graph.nodes}
     compared = {op.name for op in ONE_BY_ONE} | {name for name in made if name.startswith(("q8ta_", "q16ta_"))}
     assert set(OPS) - compared - set(oracle.BORDER) - set(WITHOUT) == set()

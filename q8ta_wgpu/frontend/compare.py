@@ -147,8 +147,7 @@ def _layer(
     stored: Array,
     done: dict[str, Layer],
 ) -> Layer:
-    made = node.args[0]
-    assert isinstance(made, Node)
+    made = _rounded(node)
     exact, q = in_float[made.name], graph.types[node.name].q
     assert q is not None
     low, high = (
@@ -157,7 +156,7 @@ def _layer(
     )
     snr = _snr(exact, (stored.astype(np.float64) - q.zero) * q.scale)
     step, zero = float(node.args[1]), int(node.args[2])  # type: ignore[arg-type]
-    read = [done[name].snr for name in _read(made) if name in done]
+    read = [done[name].snr for source in node.all_input_nodes for name in _read(source) if name in done]
     paths = module_paths(made)
     return Layer(
         made.name,
@@ -202,6 +201,13 @@ def _recorded(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str,
 
     Recorder(module).run(*pytree.tree_leaves(example))
     return values
+
+
+def _rounded(node: Node) -> Node:
+    """The float value behind a quantize: also behind an int16 one before it, whose values are read in int8 as well."""
+    while _is_qdq(node):
+        (node,) = node.all_input_nodes[:1]
+    return node
 
 
 def _read(node: Node) -> Iterator[str]:

@@ -60,7 +60,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
 
 
 class ShareObserver(RangeObserver):
-    """The range of shares of a whole, from 0 on, in steps of at most `largest`, which hold whatever shares there are."""
+    """The range of shares of a whole, from 0 on, in steps of at most `largest`, which hold any share there is."""
 
     def __init__(self, largest: float, **options: Any) -> None:
         super().__init__(**options)
