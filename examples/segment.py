@@ -1,6 +1,6 @@
 """Trains a small U-Net to find the coins in half of a photograph, quantizes it, and finds those in the other half.
 
-python -m examples.segment [--out segmented.png]
+python -m examples.segment [--out out/segmented.png]
 
 The way of a network of your own, in one file: train in float, quantize, compare, run.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def overlap(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.segment", description=__doc__)
-    parser.add_argument("--out", default="segmented.png", help="the picture that is written")
+    parser.add_argument("--out", type=Path, default=Path("out/segmented.png"), help="the picture that is written")
     parser.add_argument("--steps", type=int, default=60, help="of training")
     parser.add_argument("--device", help="as Session takes it")
     options = parser.parse_args(arguments)
@@ -126,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     grey = np.repeat(np.rint(half[0, 0].numpy() * 255).astype(np.uint8)[..., None], 3, axis=2)
     marked = grey.copy()
     marked[in_int8] = marked[in_int8] // 2 + np.array([0, 100, 40], np.uint8)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.concatenate([grey, marked], axis=1)).save(options.out)
     print(f"picture: {options.out} (photograph, coins found in int8)")
 

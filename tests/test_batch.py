@@ -122,7 +122,7 @@ def test_a_batch_that_cannot_be_made_is_tried_again() -> None:
 def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
     session = q8.Session(model, "reference")
     for shape in ((0, 3, 6, 7), (2, 3, 6, 8), (3, 6, 7), ()):
-        with pytest.raises(q8.InputError, match="must have shape"):
+        with pytest.raises(q8.InputError, match=r"must have shape \(any, 3, 6, 7\), found"):
             session(np.zeros(shape, np.float32))
     with pytest.raises(q8.InputError, match="cannot become a numpy array"):
         session([[1.0], [1.0, 2.0]])
@@ -130,6 +130,32 @@ def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
     session.close()
     with pytest.raises(q8.InputError, match="was closed"):
         session(np.zeros((4, 3, 6, 7), np.float32))
+
+
+def test_inputs_that_share_a_batch() -> None:
+    """The input that does not fit is named, whatever the batch; then those whose batches differ."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 3), nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z: torch.Tensor = self.first(x) + self.second(y)
+            return z
+
+    item = data(2, 4), data(2, 5)
+    model = q8.compile(q8.quantize(Two().eval(), item, calibration=[item], progress=False, dynamic_batch=True))
+    assert repr(model).startswith("Model(x float32[any, 4], y float32[any, 5] -> ")
+    assert "float32[2, 3] at batch 2; " in repr(model)
+    session = q8.Session(model, "reference")
+    assert session(data(3, 4), data(3, 5)).shape == (3, 3)
+    with pytest.raises(q8.InputError, match=r"'y' must have shape \(any, 5\), found shape \(3, 6\)"):
+        session(data(3, 4), data(3, 6))
+    with pytest.raises(q8.InputError, match="the same batch, found 2 of 'x', 3 of 'y'"):
+        session(data(2, 4), data(3, 5))
+    with pytest.raises(q8.InputError, match=r"must be 2 here, found 3; model.rebatch\(3\)"):
+        session.time(data(3, 4), data(3, 5))
 
 
 class Tokens(nn.Module):

@@ -33,12 +33,12 @@ def test_classify(vulkan: Device, capsys: Captured, tmp_path: Path) -> None:
 
 def test_segment(vulkan: Device, capsys: Captured, tmp_path: Path) -> None:
     """The coins it was not trained on are found, in int8 as in float."""
-    segment.main(["--out", str(tmp_path / "coins.png"), "--device", "wgpu-native:vulkan"])
+    segment.main(["--out", str(tmp_path / "out" / "coins.png"), "--device", "wgpu-native:vulkan"])
     found = re.search(r"half: float32 ([\d.]+), int8 ([\d.]+); of int8 with float32 ([\d.]+)", capsys.readouterr().out)
     assert found
     in_float, in_int8, both = map(float, found.groups())
     assert in_float > 0.9 and in_int8 > in_float - 0.02 and both > 0.97
-    with Image.open(tmp_path / "coins.png") as picture:
+    with Image.open(tmp_path / "out" / "coins.png") as picture:
         assert picture.size == (384, 300)
 
 

@@ -83,7 +83,7 @@ def test_residual_stream(tmp_path: Path, vulkan: Device) -> None:
         "requantize_int16",
         "q16ta_add",
     ]
-    assert f"{len(sums)} values between nodes are int16" in str(model.report())
+    assert f"{len(sums)} int16 values between nodes" in str(model.report())
     assert model.report().exact
     model.save(tmp_path / "stream.q8ta")
     expected = q8.Session(model, device="reference")(x)

@@ -71,8 +71,12 @@ def test_example_inputs_that_do_not_fit() -> None:
     for example, message in (
         (None, "tuple of torch tensors, found NoneType"),
         (x, r"write \(x,\)"),
-        ((x.numpy(),), "ndarray"),
-        ((x.double(),), r"example input 0 must be float32 or uint8, found torch.float64"),
+        ((x.numpy(),), r"found \['ndarray'\]: write \(torch.from_numpy\(x\),\)"),
+        (x.numpy(), r"found ndarray: write \(torch.from_numpy\(x\),\)"),
+        ((x.double(),), r"example input 0 must be float32 or uint8, found torch.float64: write x.float\(\)$"),
+        ((x.long(),), r"found torch.int64: give unsupported=\"torch\" to quantize and compile"),
+        ((x > 0,), r"found torch.bool: give unsupported=\"torch\" to quantize and compile"),
+        ((x.to(torch.complex64),), r"found torch.complex64: write torch.view_as_real\(x\)$"),
         ((x, x), "does not run on example_inputs"),
         ((), "does not run on example_inputs"),
         ((data(1, 4, 5, 5),), r"does not run on example_inputs, torch.float32 \(1, 4, 5, 5\)"),
@@ -134,7 +138,7 @@ def test_progress_writes_nothing_where_no_terminal_is(capsys: pytest.CaptureFixt
 
 def test_an_unknown_operator_is_named_with_a_way_out() -> None:
     module = Plain(lambda s, x: torch.cumprod(s.conv(x), -1), conv=conv(3, 4))
-    with pytest.raises(q8.UnsupportedError, match=r"(?s)aten\.cumprod\.default.*CONTRIBUTING"):
+    with pytest.raises(q8.UnsupportedError, match=r'(?s)aten\.cumprod\.default.*unsupported="torch".*CONTRIBUTING'):
         q8.compile(quantize(module, data(1, 3, 5, 5)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -13,6 +15,8 @@ def test_work_and_the_reason_of_every_island() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 1), middle, nn.Conv2d(4, 2, 1)).eval()
     x = torch.randn(1, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     report = q8.compile(q8.quantize(module, (x,), [x], quantizer=q8.Quantizer(skip=["1"]), progress=False)).report()
+    assert "\n4 float islands between" in str(report)
+    assert "\n1 float island between" in str(replace(report, islands=report.islands[:1]))
     assert report.macs == (25 * (3 * 4 + 4 * 2), 25 * (3 * 4 + 4 * 4 * 4 + 4 * 2))
     assert len(report.islands) == 4
     assert {note.partition(": ")[0] for note in report.notes} == set(report.islands)

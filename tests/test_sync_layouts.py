@@ -218,6 +218,7 @@ def test_the_report_names_layouts_transitions_and_costs() -> None:
     report = layout_report(graph)
     text = str(report)
     (copy,) = report.transitions(report.optimal)
+    assert ", 1 transition of " in text
     t = graph.types[copy.value]
     assert copy.moved == cost.size(t, copy.source) + cost.size(t, copy.target)
     for part in (f"{copy.source.short} -> {copy.target.short}, {copy.moved} bytes", "proved optimal", "greedy:"):

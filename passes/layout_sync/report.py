@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from q8ta_wgpu.errors import counted
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.target import BASELINE, Target
@@ -63,7 +64,8 @@ class LayoutReport:
         for plan in (self.optimal, self.greedy):
             copies = self.transitions(plan)
             moved = sum(t.moved for t in copies)
-            lines.append(f"{plan.policy}: {plan.cost / 1e6:.3f} MB, {len(copies)} transitions of {moved / 1e6:.3f} MB")
+            count = counted(len(copies), "transition")
+            lines.append(f"{plan.policy}: {plan.cost / 1e6:.3f} MB, {count} of {moved / 1e6:.3f} MB")
             lines += [f"  {t.value}: {t.source.short} -> {t.target.short}, {t.moved} bytes" for t in copies]
         best = self.best_single
         lines.append(f"everything in {best.short}: {self.single[best].cost / 1e6:.3f} MB")

@@ -54,7 +54,8 @@ def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
         title += f", {timing.run_ms:.3f} ms a run"
     made = picture(title, graph, plan, program, model.report(), None if timing is None else timing.medians.tolist())
     output.write(file, page(made) if file.suffix == ".html" else svg(made))
-    print(f"{printable(str(file))}: {title}, {len(plan.transitions)} transitions, {len(plan.aliases)} free views")
+    moves = f"{counted(len(plan.transitions), 'transition')}, {counted(len(plan.aliases), 'free view')}"
+    print(f"{printable(str(file))}: {title}, {moves}")
 
 
 def _timed(model: Model, options: argparse.Namespace) -> tuple[Target, Timing]:

@@ -67,13 +67,23 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
-        raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write (x,)")
+        way = "(torch.from_numpy(x),)" if "ndarray" in found else "(x,)"
+        raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write {way}")
     for position, x in enumerate(example_inputs):
         if whole and x.dtype not in (torch.float32, torch.uint8):
-            raise InputError(f"example input {position} must be float32 or uint8, found {x.dtype}: write x.float()")
+            raise InputError(f"example input {position} must be float32 or uint8, found {x.dtype}: {_way_out(x)}")
         if kind := _without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
     return tuple(example_inputs)
+
+
+def _way_out(x: torch.Tensor) -> str:
+    """The way out for an input of a dtype that does not run on the GPU."""
+    if x.is_floating_point():
+        return "write x.float()"
+    if x.is_complex():
+        return "write torch.view_as_real(x)"
+    return 'give unsupported="torch" to quantize and compile (token numbers, masks), or x.float() (quantities)'
 
 
 def _without_values(x: torch.Tensor) -> str:

@@ -173,7 +173,7 @@ _VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.defaul
 _CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 _WAY_OUT = (
     "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
-    "or add them (CONTRIBUTING.md)."
+    'leave them to PyTorch (unsupported="torch", given to quantize and compile), or add them (CONTRIBUTING.md).'
 )
 
 

@@ -243,9 +243,14 @@ class Graph:
         return (array ^ np.uint8(128)).view(np.int8) if name in self.uint8 else array
 
     def described(self, name: str) -> str:
-        """Name, dtype and shape of an input or output for messages."""
-        t = self.types[name]
-        return f"{name} {'uint8' if name in self.uint8 else t.dtype}{list(t.shape)}"
+        """Name, dtype and shape of an input or output for messages; of a batch of any size `any`."""
+        dtype = "uint8" if name in self.uint8 else self.types[name].dtype
+        return f"{name} {dtype}[{self.sizes(name)}]"
+
+    def sizes(self, name: str) -> str:
+        """The dimensions of a value for messages: `any, 3, 6, 7` where the first is a batch of any size."""
+        sizes = [*map(str, self.types[name].shape)]
+        return ", ".join(["any", *sizes[1:]] if name in self.batched else sizes)
 
     def __str__(self) -> str:
         given = {name: " given as uint8" for name in self.uint8}

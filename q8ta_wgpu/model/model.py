@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from q8ta_wgpu.errors import GraphError, InputError, shown
+from q8ta_wgpu.errors import GraphError, InputError, counted, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
@@ -28,7 +28,9 @@ class Model:
         def listed(names: list[str]) -> str:
             return ", ".join(map(self.graph.described, names))
 
-        return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}; {len(self.graph.nodes)} nodes)"
+        batch = next((f" at batch {t.shape[0]}" for name, t in self.inputs.items() if name in self.graph.batched), "")
+        nodes = counted(len(self.graph.nodes), "node")
+        return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}{batch}; {nodes})"
 
     @property
     def inputs(self) -> dict[str, TensorType]:

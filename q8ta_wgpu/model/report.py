@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from q8ta_wgpu.errors import counted
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, RANGES, Graph, Node
 from q8ta_wgpu.kernels import OPS
 
@@ -72,16 +73,17 @@ class Report:
             return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda i: (-i[1], i[0])))
 
         total = sum(self.int8.values()) + sum(self.float32.values())
-        lines = [f"{sum(self.int8.values())} of {total} compute nodes in int8: {listed(self.int8) or 'none'}"]
+        nodes = counted(total, "compute node")
+        lines = [f"{sum(self.int8.values())} of {nodes} in int8: {listed(self.int8) or 'none'}"]
         if self.macs[1]:
             lines.append(f"{100 * self.macs[0] / self.macs[1]:.1f} % of {_digits(self.macs[1])} multiply-adds in int8")
         if self.int16:
-            lines.append(f"{self.int16} values between nodes are int16")
+            lines.append(f"{counted(self.int16, 'int16 value')} between nodes")
         lines += [
             f"{sum(self.float32.values())} in float32: {listed(self.float32) or 'none'}",
-            f"{len(self.islands)} float islands between int8 values"
+            f"{counted(len(self.islands), 'float island')} between int8 values"
             + (f": {', '.join(self.islands)}" if self.islands else ""),
-            f"{self.borders} borders between float32 and int8, weights {self.weight_bytes / 1e6:.2f} MB",
+            f"{counted(self.borders, 'border')} between float32 and int8, weights {self.weight_bytes / 1e6:.2f} MB",
             "the same bytes on every device"
             if self.exact
             else "the same bytes on every device up to the first float32 node, which has a tolerance",
@@ -120,8 +122,8 @@ def _macs(graph: Graph) -> tuple[int, int]:
     """Multiply-adds of the nodes that compute with int8, and of all."""
     int8 = count = 0
     for node in graph.nodes:
-        counted = OPS[node.op].macs
-        work = counted(graph.call(node)) if counted else 0
+        macs = OPS[node.op].macs
+        work = macs(graph.call(node)) if macs else 0
         count += work
         int8 += work if _reads_int8(graph, node) else 0
     return int8, count

@@ -24,7 +24,9 @@ def arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
     """An array for every input of a graph, of its exact shape and dtype. Raises InputError naming what is wrong."""
-    return {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
+    found = {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
+    _check_batch(graph, found)
+    return {name: graph.stored(name, array) for name, array in found.items()}
 
 
 def batch_of(graph: Graph) -> int | None:
@@ -70,6 +72,20 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
     return {name: given[name] for name in names}
 
 
+def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
+    """Raises InputError unless all batched inputs have the batch a graph is scheduled for."""
+    sizes = {name: found[name].shape[0] for name in graph.inputs if name in graph.batched}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{size} of {name!r}" for name, size in sizes.items())
+        raise InputError(f"all inputs must have the same batch, found {listed}")
+    wanted = batch_of(graph)
+    if wanted is not None and wanted not in sizes.values():
+        (size,) = set(sizes.values())
+        raise InputError(
+            f"the batch must be {wanted} here, found {size}; model.rebatch({size}) gives a model for that batch"
+        )
+
+
 def _checked(graph: Graph, name: str, value: Any) -> Array:
     t, wanted = graph.types[name], graph.given(name)
     array = as_array(name, value)
@@ -77,14 +93,16 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
     if array.dtype != wanted and not (floats and array.dtype.kind == "f"):
         hint = ": convert it the way the model was trained" if floats and array.dtype.kind in "iub" else ""
         raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
-    if array.shape != t.shape:
-        what = ("is empty, it " if array.size == 0 else "") + f"must have shape {t.shape}"
+    any_batch = name in graph.batched and array.ndim and array.size
+    if (array.shape[1:] != t.shape[1:]) if any_batch else (array.shape != t.shape):
+        shape = f"({graph.sizes(name)})" if name in graph.batched else t.shape
+        what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
         raise InputError(
             f"input {name!r} {what}, found shape {array.shape}; "
             "model.reshape(...) gives a model for another input or batch size"
         )
     with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
-        return graph.stored(name, np.asarray(array, wanted, order="C"))
+        return np.asarray(array, wanted, order="C")
 
 
 def as_array(name: str, value: Any) -> Array:
