@@ -64,11 +64,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    condition, values = args["condition"], (args["self"], args["other"])
-    if (array := b.array(condition)) is not None:
-        condition = b.truth(b.constant(array.astype(np.float32)))
-    names = [_value(b, value) for value in values]
-    names.insert(0, condition)
+    names = [args["condition"], *(_value(b, args[name]) for name in ("self", "other"))]
     shapes = [b.type(name).shape for name in names]
     shape = np.broadcast_shapes(*shapes)
     if len(shape) > 4:

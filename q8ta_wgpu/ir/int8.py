@@ -133,7 +133,8 @@ class Rowwise:
     """A number of each element and of its whole row (softmax, layer_norm); parameters are constants in float32.
 
     Attributes:
-        result: how the result is quantized where the operator says it, whatever the data.
+        result: the quantization that holds any result there is, where the operator says it; a finer scale may hold
+            those of some data.
         masked: whether elements can be told to take no part, by a large negative constant added to them.
     """
 
