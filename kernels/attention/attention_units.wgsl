@@ -3,14 +3,6 @@
 // points in products with matrices of one number, which cost the units little. Sums go through the memory that keys and
 // values were in.
 
-diagnostic(off, chromium.subgroup_matrix_uniformity); // the subgroup is computed, and uniform in it
-enable subgroups;
-enable chromium_experimental_subgroup_matrix;
-
-alias Left = subgroup_matrix_left<i8, UNIT_K, UNIT_M>;
-alias Right = subgroup_matrix_right<i8, UNIT_N, UNIT_K>;
-alias Sums = subgroup_matrix_result<i32, UNIT_N, UNIT_M>;
-
 const SUBGROUPS = THREADS / LANES;
 const SUBGROUPS_M = ROWS / UNIT_M;
 const SUBGROUPS_N = SUBGROUPS / SUBGROUPS_M;

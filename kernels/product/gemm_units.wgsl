@@ -9,14 +9,6 @@
 // own, or with the subgroup's number as the built-in says it, everything takes twice as long.
 // Weights come in order (column tile, step, channel, vector of k). Rows may come in phases, as in gemm.wgsl.
 
-diagnostic(off, chromium.subgroup_matrix_uniformity); // the subgroup is computed, and uniform in it
-enable subgroups;
-enable chromium_experimental_subgroup_matrix;
-
-alias Left = subgroup_matrix_left<i8, UNIT_K, UNIT_M>;
-alias Right = subgroup_matrix_right<i8, UNIT_N, UNIT_K>;
-alias Sums = subgroup_matrix_result<i32, UNIT_N, UNIT_M>;
-
 // GPUs do best to read nothing where a tap is outside the image.
 const BRANCHES = true;
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;

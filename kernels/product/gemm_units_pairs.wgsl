@@ -1,14 +1,6 @@
 // The product of gemm_pairs.wgsl, of two activations, on int8 matrix units as gemm_units.wgsl uses them: who loads a row also
 // adds up its elements, for the zero points.
 
-diagnostic(off, chromium.subgroup_matrix_uniformity); // the subgroup is computed, and uniform in it
-enable subgroups;
-enable chromium_experimental_subgroup_matrix;
-
-alias Left = subgroup_matrix_left<i8, UNIT_K, UNIT_M>;
-alias Right = subgroup_matrix_right<i8, UNIT_N, UNIT_K>;
-alias Sums = subgroup_matrix_result<i32, UNIT_N, UNIT_M>;
-
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
