@@ -22,9 +22,8 @@ from tests.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "mobilenet_v3", "shufflenet", "unet", "refinenet", "subpixel", "transformer")
 TARGET = replace(BASELINE, name="a desktop GPU", binding_size=1 << 31)
-GOAL, LIMIT = 0.30, 0.50
-"""What int8 should take of the same network's float32, and what none may exceed: MobileNetV3, whose activations are
-curves of up to 64 KiB a layer, comes near."""
+GOAL, LIMIT = 0.30, 0.36
+"""What int8 should take of the same network's float32, and what none may exceed."""
 
 
 @dataclass(frozen=True)
