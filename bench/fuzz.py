@@ -42,7 +42,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
-from tests import harness
+from tests import int16_graphs, op_graphs
 from tests.modelfiles import sealed
 from tests.small import small_model
 
@@ -82,7 +82,7 @@ Outcome = str
 
 def corpus() -> list[bytes]:
     """Real files: the small model first, the rest as the head of this file says."""
-    graphs = [small_model().graph, *_variants(), *(run_passes(graph) for _, _, graph, _ in harness.wide_graphs())]
+    graphs = [small_model().graph, *_variants(), *(run_passes(graph) for _, _, graph, _ in int16_graphs.wide_graphs())]
     for op in OPS.values():
         for quantized in (False, True):
             if not op.cases or (quantized and (op.int8 is None or FLOAT32 not in op.operands[0].dtypes)):
@@ -92,7 +92,9 @@ def corpus() -> list[bytes]:
             except Q8taError:  # operators that only passes make
                 continue
     linear = OPS["linear"]
-    graphs += [harness.epilogue_graph(linear, linear.cases[0], harness.SETTINGS[0], e)[0] for e in harness.EPILOGUES]
+    graphs += [
+        op_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], e)[0] for e in op_graphs.EPILOGUES
+    ]
     structures = {2: small_model().structure, 1: Structure(0)}
     models = [Model(graph, structures[len(graph.outputs)]) for graph in graphs]
     files = []

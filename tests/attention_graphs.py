@@ -15,7 +15,7 @@ from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.norm import softmax
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower
-from tests import harness
+from tests import harness, op_graphs
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Builder:
     def given(self, name: str, shape: Shape, zero: int) -> str:
         self.graph.inputs.append(name)
         self.graph.types[name] = TensorType(shape, INT8X4, QParams(0.03, zero))
-        self.inputs[name] = harness.extremes(self.rng, shape)
+        self.inputs[name] = op_graphs.extremes(self.rng, shape)
         return name
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, q: QParams | None = None) -> str:

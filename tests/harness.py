@@ -1,24 +1,21 @@
-"""What the kernel tests share: data for the cases of the operator table, single-operator graphs, forced layouts."""
+"""What the kernel tests share: what a fused node holds, every kernel in every layout, runs on poisoned memory."""
 
 from __future__ import annotations
 
-import itertools
-import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, Array, Graph, Node
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack, packed_axis, unpack
-from q8ta_wgpu.ir.op import Case, Op
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.product.units import NVIDIA
-from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.limits import allowed as allowed_layouts
 from q8ta_wgpu.passes.layout_sync.limits import input_layouts
@@ -28,6 +25,8 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from tests.int16_graphs import wide_graphs
+from tests.op_graphs import EPILOGUES, SETTINGS, epilogue_graph, epilogues_of, int8_graph, single_graph
 
 POISON = 0x8F7F80FF
 
@@ -36,278 +35,6 @@ def sampled(device: Device) -> bool:
     """Whether a device meets a part of the kernels that Vulkan meets: OpenGL, and SwiftShader through Dawn, where the
     same WGSL goes through another compiler."""
     return not device.name.endswith("(Vulkan, wgpu-native)")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Quantization of a test: zero points of inputs and output, and how results fall.
-
-    mode: 'random' spans the output range; 'saturate' passes it both ways; 'overflow' passes 2^31 in 2^-14 steps;
-    'ties' uses power-of-two scales so that many results are exactly half-way.
-    dtypes: of the first operand, of the others and what joins an epilogue, of the result.
-    """
-
-    zeros: tuple[int, int, int]
-    mode: str = "random"
-    dtypes: tuple[str, str, str] = (INT8X4, INT8X4, INT8X4)
-
-    def q(self, position: int, scale: float) -> QParams:
-        """Of the first operand (0), another one (1) or the result (2)."""
-        return QParams(scale, self.zeros[position], self.dtypes[position])
-
-
-SETTINGS = (
-    Setting((3, -7, 5)),
-    Setting((-128, 127, 127)),
-    Setting((127, -128, -128)),
-    Setting((0, 0, 0), "ties"),
-    Setting((-128, 3, 11), "saturate"),
-    Setting((11, -128, 0), "overflow"),
-)
-
-
-WIDE_SUMS = (
-    Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
-    Setting((-32768, 32767, 127), "random", (INT16X4, INT16X4, INT8X4)),
-    Setting((-128, 32767, -32768), "saturate", (INT8X4, INT16X4, INT16X4)),
-    Setting((0, 0, 0), "ties", (INT16X4, INT16X4, INT16X4)),
-)
-"""Of an add with int16."""
-
-WIDE_RESIDUALS = (
-    Setting((3, 300, -5000), "random", (INT8X4, INT16X4, INT16X4)),
-    Setting((-128, 127, 32767), "saturate", (INT8X4, INT8X4, INT16X4)),
-    Setting((127, -32768, -128), "random", (INT8X4, INT16X4, INT8X4)),
-)
-"""Of a weighted sum with a residual, where it or the result is int16."""
-
-WIDE_NORMS = (
-    Setting((0, 0, 5), "random", (INT16X4, INT16X4, INT8X4)),
-    Setting((-32768, 0, -128), "saturate", (INT16X4, INT16X4, INT8X4)),
-)
-"""Of a norm that reads a stream."""
-
-LONG_ROWS = Case(((2, 4096), (4096,), (4096,)), {"eps": 1e-6})
-
-WIDE_MOVES = Setting((-700, -700, -700), "random", (INT16X4, INT16X4, INT16X4))
-
-
-def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
-    """Int16 wherever it can be: a name, the setting, the graph before the passes and its inputs."""
-    for index, setting in enumerate(WIDE_SUMS):
-        yield f"add {index}", setting, *unfused_graph(OPS["add"], OPS["add"].cases[index], setting)
-    for name, settings in (
-        ("linear", WIDE_RESIDUALS),
-        ("conv2d", WIDE_RESIDUALS[:1]),
-        ("conv_transpose2d", WIDE_RESIDUALS[:1]),
-    ):
-        for index, setting in enumerate(settings):
-            op = OPS[name]
-            yield f"{name} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, "residual requantize")
-    yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
-    for name, setting, case in (
-        ("layer_norm", WIDE_NORMS[0], 0),
-        ("layer_norm", WIDE_NORMS[1], 2),
-        ("rms_norm", WIDE_NORMS[1], 1),
-    ):
-        yield f"{name} {case}", setting, *unfused_graph(OPS[name], OPS[name].cases[case], setting)
-    for name, case in (("view", 0), ("pad", 2), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8)):
-        yield f"{name} {case}", WIDE_MOVES, *unfused_graph(OPS[name], OPS[name].cases[case], WIDE_MOVES)
-    for index, (setting, shape) in enumerate(
-        zip(WIDE_SUMS, ((2, 5, 3, 7), (3, 13), (2, 8, 4, 4), (257,)), strict=True)
-    ):
-        yield f"requantize {index}", setting, *_converted(setting, shape, "dequantize", "quantize")
-        yield f"dequantize {index}", setting, *_converted(setting, shape, "dequantize")
-        yield f"quantize {index}", setting, *_converted(setting, shape, "quantize")
-
-
-def _converted(setting: Setting, shape: tuple[int, ...], *steps: str) -> tuple[Graph, dict[str, Array]]:
-    """A graph of a quantize, a dequantize or both, from the first operand's type of a setting to the result's."""
-    generator = rng(setting, shape, steps)
-    graph, first, last = Graph(["x"], ["y"]), setting.q(0, 2.0**-9), setting.q(2, 2.0**-8 * 1.3)
-    stored = steps[0] == "dequantize"
-    graph.types["x"] = TensorType(shape, first.dtype, first) if stored else TensorType(shape)
-    inputs = {"x": extremes(generator, shape, first.dtype) if stored else generator.normal(0, 50, shape)}
-    graph.types["y"] = TensorType(shape, last.dtype, last) if steps[-1] == "quantize" else TensorType(shape)
-    graph.types["real"] = TensorType(shape)
-    low, high = last.range
-    attrs = {"quantize": {"lo": low + 1, "hi": high}, "dequantize": {}}
-    names = ("x", "real", "y") if len(steps) == 2 else ("x", "y")
-    graph.nodes = [Node(op, (x,), y, attrs[op]) for op, (x, y) in zip(steps, itertools.pairwise(names), strict=True)]
-    graph.prune()
-    return graph, {"x": inputs["x"].astype(np.float32) if not stored else inputs["x"]}
-
-
-def settings_for(op: Op, index: int) -> list[Setting]:
-    """The first case of an operator meets every setting, the others one each, in turn, plus their own data rule."""
-    if index == 0:
-        return list(SETTINGS)
-    named = {"saturate": SETTINGS[4], "ties": SETTINGS[3]}
-    case = op.cases[index]
-    return [named.get(case.values, SETTINGS[index % len(SETTINGS)])]
-
-
-def rng(*key: object) -> np.random.Generator:
-    """A generator seeded by what is tested."""
-    return np.random.default_rng(zlib.crc32(repr(key).encode()))
-
-
-def float_inputs(op: Op, case: Case) -> list[Array]:
-    """Float operands of a case; 'special' data holds NaN, infinities, denormals, huge and half-way values."""
-    generator = rng(op.name, case)
-    arrays = [generator.normal(0, 2, shape).astype(np.float32) for shape in case.shapes]
-    if case.values == "special":
-        special = np.array([np.nan, np.inf, -np.inf, 1e-40, -1e-40, 3e38, -3e38, 0.0, -0.0, 0.5, 1.5, -2.5], np.float32)
-        arrays[0].reshape(-1)[: special.size] = special[: arrays[0].size]
-    if case.values == "ties":
-        arrays[0] = (np.rint(arrays[0] * 4) / 8).astype(np.float32)
-    if op.name in ("batch_norm", "sqrt", "rsqrt", "log", "pow", "pow_tensors"):
-        arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
-    return arrays
-
-
-def single_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
-    """A graph of one node as it stands, on float values where the operator takes them, else on int8; and its inputs."""
-    return (float_graph if FLOAT32 in op.operands[0].dtypes else int8_only_graph)(op, case)
-
-
-def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
-    """A graph of one float node, and its inputs."""
-    graph = Graph()
-    inputs: dict[str, Array] = {}
-    names = []
-    for position, array in enumerate(float_inputs(op, case)):
-        if op.operand(position, case.attrs).constant:
-            dtype = op.operand(position, case.attrs).dtypes[0]
-            names.append(graph.add_constant(f"c{position}", array if dtype == FLOAT32 else places(op, case)))
-            continue
-        name = f"x{position}"
-        graph.inputs.append(name)
-        graph.types[name] = TensorType(array.shape)
-        inputs[name] = array
-        names.append(name)
-    shape, dtype = op.check(tuple(graph.types[n] for n in names), case.attrs)
-    q = QParams(0.05, -3) if dtype == INT8X4 else None
-    graph.types["y"] = TensorType(shape, dtype, q)
-    graph.nodes.append(Node(op.name, tuple(names), "y", case.attrs))
-    graph.outputs.append("y")
-    return graph, inputs
-
-
-def places(op: Op, case: Case) -> Array:
-    """The operand of integers: places along a dimension."""
-    return rng(op.name, case).integers(0, case.attrs["extent"], case.shapes[1]).astype(np.int32)
-
-
-def int8_only_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
-    """A graph of one node on one int8 value, for operators that read int8 alone, and its input."""
-    q = QParams(0.037, -11)
-    graph = Graph(["x"], ["y"], [Node(op.name, ("x",), "y", case.attrs)])
-    graph.types["x"] = TensorType(case.shapes[0], INT8X4, q)
-    shape, dtype = op.check((graph.types["x"],), case.attrs)
-    graph.types["y"] = TensorType(shape, dtype, q if dtype == INT8X4 else None)
-    return graph, {"x": extremes(rng(op.name, case), case.shapes[0])}
-
-
-def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
-    """The fused graph of dequantize -> op -> quantize around a case, and its int8 inputs."""
-    graph, inputs = unfused_graph(op, case, setting)
-    return run_passes(graph), inputs
-
-
-def unfused_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
-    """`int8_graph` as it is before the passes."""
-    graph, inputs, out = _unfused(op, case, setting)
-    low, high = out.range
-    graph.types["y"] = TensorType(graph.types["real"].shape, out.dtype, out)
-    graph.nodes.append(Node("quantize", ("real",), "y", {"lo": low, "hi": high}))
-    graph.outputs = ["y"]
-    return graph, inputs
-
-
-SIMPLE = (
-    "residual requantize",
-    "curve requantize",
-    "requantize add",
-    "requantize table",
-    "requantize pixel_shuffle dequantize",
-    "requantize add pixel_shuffle dequantize",
-    "scale",
-    "scale pixel_shuffle",
-)
-COMBINED = tuple(
-    " ".join(filter(None, stages))
-    for stages in itertools.product(
-        ("", "residual", "curve"), ("requantize",), ("", "add", "table"), ("", "dequantize", "pixel_shuffle dequantize")
-    )
-)[1:]
-EPILOGUES = tuple(dict.fromkeys((*SIMPLE, *COMBINED)))
-"""What may follow a weighted sum in its dispatch, but for rounding alone: names of stages."""
-
-EVERY_COMBINED = 5
-"""Stages know nothing of each other, so not every case meets every combination of them: each meets the simple ones, and
-of the others every so-manieth, in turn."""
-
-
-def epilogues_of(index: int) -> tuple[str, ...]:
-    """The epilogues that a case meets."""
-    return tuple(e for n, e in enumerate(EPILOGUES) if e in SIMPLE or (n + index) % EVERY_COMBINED == 0)
-
-
-def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
-    """The fused graph of a weighted operator with what follows it, one of EPILOGUES. A pixel_shuffle is left out where
-    the channels allow none."""
-    graph, inputs = unfused_epilogue(op, case, setting, after)
-    return run_passes(graph), inputs
-
-
-def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:
-    """`epilogue_graph` as it is before the passes."""
-    graph, inputs, out = _unfused(op, case, setting)
-    shape = graph.types["real"].shape
-    factor, last, made = _factor(shape), "real", out
-
-    def emit(kind: str, sources: tuple[str, ...], t: TensorType, **attrs: object) -> str:
-        name = graph.fresh(f"{kind}.y")
-        graph.types[name] = t
-        graph.nodes.append(Node(kind, sources, name, attrs))
-        return name
-
-    def other(name: str) -> str:
-        graph.inputs.append(name)
-        narrower = 256 if (setting.dtypes[1], out.dtype) == (INT8X4, INT16X4) else 1
-        wider = 256 if (setting.dtypes[1], out.dtype) == (INT16X4, INT8X4) else 1
-        ratio = 0.9 if setting.zeros[1] % 2 else 1.7  # with a residual, those up to 1.0 round by an addition
-        q = setting.q(1, out.scale * ratio * narrower / wider)
-        graph.types[name] = TensorType(shape, q.dtype, q)
-        inputs[name] = extremes(rng(op.name, case, after, name), shape, q.dtype)
-        return emit("dequantize", (name,), TensorType(shape))
-
-    def rounded(value: str, q: QParams, lo: int, hi: int) -> str:
-        return emit("quantize", (value,), TensorType(shape, q.dtype, q), lo=lo, hi=hi)
-
-    for stage in after.split():
-        match stage:
-            case "residual":
-                last = emit("add", (last, other("residual")), TensorType(shape), alpha=1.0)
-            case "curve":
-                last = emit("silu", (last,), TensorType(shape))
-            case "requantize":
-                last = rounded(last, out, out.range[0] + 8, out.range[1])
-            case "add" | "table":
-                real = emit("dequantize", (last,), TensorType(shape))
-                joined = (real, other("addend")) if stage == "add" else (real,)
-                kind, attrs = ("add", {"alpha": 1.0}) if stage == "add" else ("silu", {})
-                made = QParams(out.scale * 1.3, setting.zeros[2])
-                last = rounded(emit(kind, joined, TensorType(shape), **attrs), made, -128, 121)
-            case "pixel_shuffle" if factor > 1:
-                moved, _ = OPS["pixel_shuffle"].check((graph.types[last],), {"upscale_factor": factor})
-                moved_type = TensorType(moved) if after.startswith("scale") else TensorType(moved, INT8X4, made)
-                last = emit("pixel_shuffle", (last,), moved_type, upscale_factor=factor)
-            case "dequantize":
-                last = emit("dequantize", (last,), TensorType(graph.types[last].shape))
-    graph.outputs = [last]
-    return graph, inputs
 
 
 def graphs() -> Iterator[tuple[Graph, int, int]]:
@@ -343,99 +70,6 @@ PARTS = {"add": "q8ta_add", "table": "q8ta_table"}
 def parts(node: Node) -> list[str]:
     """The int8 operators one node stands for: those folded into it one by one."""
     return [node.op, *(PARTS[name] for name in stages_of(node).split() if name in PARTS)]
-
-
-def _factor(shape: Sequence[int]) -> int:
-    """The largest pixel_shuffle factor the channels of (n, c, h, w) allow; 1 for other ranks."""
-    return max(f for f in (1, 2, 3) if shape[1] % f**2 == 0) if len(shape) == 4 else 1
-
-
-def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array], QParams]:
-    generator = rng(op.name, case, setting)
-    graph = Graph()
-    inputs: dict[str, Array] = {}
-    names: list[str] = []
-    for position, shape in enumerate(case.shapes):
-        if op.operand(position, case.attrs).dtypes[0] == INT32:
-            names.append(graph.add_constant(f"c{position}", places(op, case)))
-            continue
-        if op.operand(position, case.attrs).constant:
-            weight = position == 1 and isinstance(op.int8, WeightedSum)
-            names.append(_constant(graph, generator, position, shape, setting, weight))
-            if op.operand(position, case.attrs).name == "variance":
-                graph.constants[names[-1]] = np.abs(graph.constants[names[-1]]) + np.float32(0.125)
-            continue
-        name, real = f"x{position}", f"r{position}"
-        scale = 2.0**-4 if setting.mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
-        first = min(position, 1)
-        q = setting.q(first, scale if setting.dtypes[first] == INT8X4 else scale / 256)
-        if op.keeps_int8 and position:
-            q = graph.types["x0"].q or q
-        turned = isinstance(op.int8, Product) and position == 1
-        stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
-        graph.inputs.append(name)
-        graph.types[name] = TensorType(stored, q.dtype, q)
-        graph.types[real] = TensorType(stored)
-        graph.nodes.append(Node("dequantize", (name,), real))
-        inputs[name] = extremes(generator, stored, q.dtype)
-        names.append(_turned(graph, real, shape) if turned else real)
-    shape, _ = op.check(tuple(graph.types[n] for n in names), case.attrs)
-    graph.types["real"] = TensorType(shape)
-    graph.nodes.append(Node(op.name, tuple(names), "real", case.attrs))
-    graph.outputs = ["real"]
-    shared = graph.types["x0"].q if op.keeps_int8 else None
-    return graph, inputs, shared or _output(graph, inputs, setting)
-
-
-def _turned(graph: Graph, name: str, shape: tuple[int, ...]) -> str:
-    """The last two dimensions swapped: a product's second operand comes as its int8 form reads it, in one node."""
-    graph.types["turned"] = TensorType(shape)
-    dims = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    graph.nodes.append(Node("permute", (name,), "turned", {"dims": dims}))
-    return "turned"
-
-
-def extremes(generator: np.random.Generator, shape: Sequence[int], dtype: str = INT8X4) -> Array:
-    """Random integers of a dtype with a good share of the smallest and the largest."""
-    low, high = RANGES[dtype]
-    values = generator.integers(low, high + 1, shape, dtype=np.int16 if dtype == INT8X4 else np.int32)
-    values[generator.random(shape) < 0.15] = low
-    values[generator.random(shape) < 0.15] = high
-    return values.astype(DTYPES[dtype])
-
-
-def _constant(
-    graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting, weight: bool
-) -> str:
-    """An int8 weight with a scale per output channel, or float parameters."""
-    if not weight:
-        return graph.add_constant(f"c{position}", (g.normal(0, 0.5, shape) * 64).round().astype(np.float32) / 64)
-    channels = shape[0]
-    scale, values = g.uniform(0.001, 0.02, channels), extremes(g, shape)
-    if setting.mode == "ties":  # a step of the sum is no small part of a step of the result, so that many are half-way
-        scale, values = np.full(channels, 2.0**-5), g.integers(-1, 2, shape).astype(np.int8)
-    parts = (
-        graph.add_constant("w", values),
-        graph.add_constant("w.scale", scale.astype(np.float32)),
-        graph.add_constant("w.zero", np.zeros(channels, np.int32)),
-    )
-    graph.types["w.real"] = TensorType(shape)
-    graph.nodes.append(Node("dequantize_weight", parts, "w.real", {"axis": 0}))
-    return "w.real"
-
-
-def _output(graph: Graph, inputs: dict[str, Array], setting: Setting) -> QParams:
-    real = reference.run(graph, inputs)["real"].astype(np.float64)
-    real = real[np.isfinite(real)] if np.isfinite(real).any() else np.ones(1)  # int8 inputs leave log's domain
-    span = max(float(np.ptp(real)), float(np.abs(real).max()), 1e-3)
-    steps = RANGES[setting.dtypes[2]][1] * 2 + 1
-    scale = {
-        "random": span / steps,
-        "saturate": span * 0.28 / steps,
-        "overflow": span * 1e-9,
-        "ties": 2.0 ** np.ceil(np.log2(span / steps)),
-    }[setting.mode]
-    return setting.q(2, float(scale))
 
 
 UNITS = replace(BASELINE, name="matrix units", workgroup_memory=49152, matrix_units=(NVIDIA,))

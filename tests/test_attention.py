@@ -17,7 +17,7 @@ from q8ta_wgpu.kernels.norm import integers
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, op_graphs
 
 STEP_ELEMENTS = 60_000
 """Elements compared of each length of a row."""
@@ -118,7 +118,7 @@ def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device:
         Node("softmax", ("added",), "soft", {"dim": dim}),
         Node("quantize", ("soft",), "y", {"lo": -128, "hi": 127}),
     ]
-    inputs = {"x": harness.extremes(g, shape)}
+    inputs = {"x": op_graphs.extremes(g, shape)}
     fused = run_passes(graph)
     assert [node.op for node in fused.nodes] == ["q8ta_softmax"], fused.notes
     assert fused.types[fused.nodes[0].inputs[2]].shape == (1,) * (4 - len(masked)) + masked

@@ -15,7 +15,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Plan
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, oracle
+from tests import harness, op_graphs, oracle
 from tests.harness import stages_of
 
 IMAGE = (2, 5, 3, 7)
@@ -42,7 +42,7 @@ SETTINGS = {"random": 0.02, "saturate": 0.004, "ties": 2.0**-5}
 def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False) -> tuple[Graph, dict[str, Array]]:
     """dequantizes -> operators -> quantize, unfused, and its int8 inputs; `wide`: what is added last is int16, and so
     is the result."""
-    generator = harness.rng(operators, zeros, mode)
+    generator = op_graphs.rng(operators, zeros, mode)
     graph, inputs, shapes = Graph(outputs=["y"]), dict[str, Array](), list(CHAINS[operators])
 
     def real(last: bool = False) -> str:
@@ -52,7 +52,7 @@ def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False)
         graph.inputs.append(f"x{position}")
         graph.types[f"x{position}"], graph.types[f"r{position}"] = TensorType(shape, q.dtype, q), TensorType(shape)
         graph.nodes.append(Node("dequantize", (f"x{position}",), f"r{position}"))
-        inputs[f"x{position}"] = harness.extremes(generator, shape, q.dtype)
+        inputs[f"x{position}"] = op_graphs.extremes(generator, shape, q.dtype)
         return f"r{position}"
 
     def numbers(channels: int, positive: bool = False) -> str:
@@ -126,10 +126,10 @@ SLOPED = (("conv2d", 0), ("linear", 1), ("conv_transpose2d", 0))
 def sloped(name: str, index: int) -> tuple[Graph, dict[str, Array]]:
     """A weighted sum, an addend and a prelu, unfused."""
     op = OPS[name]
-    graph, inputs = harness.unfused_epilogue(op, op.cases[index], harness.SETTINGS[0], "residual requantize")
+    graph, inputs = op_graphs.unfused_epilogue(op, op.cases[index], op_graphs.SETTINGS[0], "residual requantize")
     *before, rounds = graph.nodes
     shape = graph.types[rounds.inputs[0]].shape
-    slopes = graph.add_constant("slopes", harness.rng(name).normal(0, 1, shape[1]).astype(np.float32))
+    slopes = graph.add_constant("slopes", op_graphs.rng(name).normal(0, 1, shape[1]).astype(np.float32))
     graph.types["sloped"] = TensorType(shape)
     prelu = Node("prelu", (rounds.inputs[0], slopes), "sloped", {})
     graph.nodes = [*before, prelu, replace(rounds, inputs=("sloped",))]

@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import unary
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device, open_device
-from tests import harness, oracle
+from tests import harness, op_graphs, oracle
 from tests.conftest import BACKENDS, OPENED
 
 NAN, INF, TINY = np.float32(np.nan), np.float32(np.inf), np.finfo(np.float32).tiny
@@ -56,7 +56,7 @@ LARGEST_ANGLE = 2.0**16
 
 def dense(op: Op, index: int) -> tuple[Graph, dict[str, Array]]:
     """Every pair of special values somewhere."""
-    graph, inputs = harness.float_graph(op, op.cases[index])
+    graph, inputs = op_graphs.float_graph(op, op.cases[index])
     values = np.array([*NUMBERS, NAN, INF, -INF], np.float32)
     if op.name in ("sin", "cos"):
         values = values[(np.abs(values) <= LARGEST_ANGLE) | ~np.isfinite(values)]
@@ -68,7 +68,7 @@ def dense(op: Op, index: int) -> tuple[Graph, dict[str, Array]]:
 
 def sparse(op: Op, index: int) -> Iterator[tuple[str, Graph, dict[str, Array]]]:
     """One or two special values in a tensor of numbers, at its start, inside it and at its end."""
-    graph, numbers = harness.float_graph(op, op.cases[index])
+    graph, numbers = op_graphs.float_graph(op, op.cases[index])
     first = graph.inputs[0]
     size = numbers[first].size
     for name, values in {"nan": [NAN], "inf": [INF], "-inf": [-INF], "infinities": [INF, -INF]}.items():

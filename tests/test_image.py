@@ -31,7 +31,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
-from tests import harness
+from tests import harness, op_graphs
 
 CONV = OPS["conv2d"]
 SINGLE = Structure(0)
@@ -40,15 +40,15 @@ RANGE = {"lo": -101, "hi": 99}
 """Narrower than int8 and, in some settings, beside the zero point, which padding keeps."""
 
 
-def with_quantize(index: int, setting: harness.Setting, after: str) -> tuple[Graph, dict[str, Array]]:
+def with_quantize(index: int, setting: op_graphs.Setting, after: str) -> tuple[Graph, dict[str, Array]]:
     """The graph of a case on a float image that holds NaN and infinities: a quantize and one int8 convolution."""
     case = CONV.cases[index]
-    build = harness.epilogue_graph if after else harness.int8_graph
+    build = op_graphs.epilogue_graph if after else op_graphs.int8_graph
     graph, inputs = build(CONV, case, setting, *((after,) if after else ()))
     q = graph.types["x0"].q
     assert q is not None
     image = arithmetic.dequantize(inputs.pop("x0"), q)
-    image += harness.rng(index, setting).uniform(-0.6, 0.6, image.shape).astype(np.float32) * np.float32(q.scale)
+    image += op_graphs.rng(index, setting).uniform(-0.6, 0.6, image.shape).astype(np.float32) * np.float32(q.scale)
     special = np.array([np.nan, np.inf, -np.inf, 3e38, -1e-40], np.float32)[: image.size]
     image.reshape(-1)[-special.size :] = special
     graph.inputs = ["image", *(name for name in graph.inputs if name != "x0")]
@@ -60,8 +60,8 @@ def with_quantize(index: int, setting: harness.Setting, after: str) -> tuple[Gra
 def graphs() -> Iterator[Graph]:
     """The folded graph of every case with every epilogue."""
     for index in IMAGES:
-        for after in ("", *harness.EPILOGUES):
-            yield folded(run_passes(with_quantize(index, harness.SETTINGS[0], after)[0]))
+        for after in ("", *op_graphs.EPILOGUES):
+            yield folded(run_passes(with_quantize(index, op_graphs.SETTINGS[0], after)[0]))
 
 
 def folded(graph: Graph) -> Graph:
@@ -72,12 +72,12 @@ def folded(graph: Graph) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize(("index", "after"), [(i, after) for i in IMAGES for after in ("", *harness.epilogues_of(i))])
+@pytest.mark.parametrize(("index", "after"), [(i, after) for i in IMAGES for after in ("", *op_graphs.epilogues_of(i))])
 def test_every_kernel(index: int, after: str, device: Device, request: pytest.FixtureRequest) -> None:
     """0 values differ from quantize and convolution. Each epilogue meets one tile a case; on OpenGL, which compiles
     slowest, each tile meets a third of the cases."""
     every = request.config.getoption("--every-pair") or not after
-    for setting in harness.settings_for(CONV, index):
+    for setting in op_graphs.settings_for(CONV, index):
         if setting.mode == "overflow" and "curve" in after:
             continue
         graph, inputs = with_quantize(index, setting, after)
@@ -100,7 +100,7 @@ def test_every_kernel(index: int, after: str, device: Device, request: pytest.Fi
 def _graph(x: Sequence[int], weight: Sequence[int], groups: int = 1, stride: int = 1) -> Graph:
     attrs = {"stride": (stride, stride), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": groups}
     case = Case((tuple(x), tuple(weight), (weight[0],)), attrs)
-    graph, _ = harness.int8_graph(CONV, case, harness.SETTINGS[0])
+    graph, _ = op_graphs.int8_graph(CONV, case, op_graphs.SETTINGS[0])
     graph.types["image"] = TensorType(tuple(x))
     graph.inputs = ["image"]
     graph.nodes.insert(0, Node("quantize", ("image",), "x0", {"lo": -128, "hi": 127}))
@@ -169,7 +169,7 @@ def test_a_session_folds_and_tunes(
 
 def test_a_folded_model_is_reported_and_kept(tmp_path: Path) -> None:
     """A file may hold the folded form as well: it computes in int8, and its input is a border."""
-    graph = with_quantize(0, harness.SETTINGS[0], "requantize dequantize")[0]
+    graph = with_quantize(0, op_graphs.SETTINGS[0], "requantize dequantize")[0]
     fused = Model(folded(graph), SINGLE)
     report = fused.report()
     assert report.int8 == {"q8ta_conv2d_image (requantize → dequantize)": 1}
@@ -210,7 +210,7 @@ def test_too_many_channels() -> None:
 
 def test_int8_is_refused_without_the_contract(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no value is int8: an image goes in, floats come out."""
-    graph = folded(with_quantize(0, harness.SETTINGS[0], "scale")[0])
+    graph = folded(with_quantize(0, op_graphs.SETTINGS[0], "scale")[0])
     assert all(t.dtype != INT8X4 for t in graph.types.values())
     other = Device(vulkan.wgpu)
     monkeypatch.setattr(Device, "contract", "quantize of 1.0 gives 7, the contract 3")

@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, op_graphs
 from tests.test_import_operators import flat, imported
 from tests.test_upstream_defects import Plain, check, data, ops
 
@@ -174,7 +174,7 @@ def test_multipliers_follow_the_input_size(pool: nn.Module, vulkan: Device) -> N
 
 def test_a_window_whose_taps_all_lie_in_the_padding_is_the_lowest_int8(vulkan: Device) -> None:
     attrs = {"kernel": (2, 2), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (4, 4), "ceil_mode": False}
-    graph, inputs = harness.int8_graph(OPS["max_pool2d"], Case(((1, 5, 3, 3),), attrs), harness.SETTINGS[0])
+    graph, inputs = op_graphs.int8_graph(OPS["max_pool2d"], Case(((1, 5, 3, 3),), attrs), op_graphs.SETTINGS[0])
     for _, plan in harness.plans(graph, 0):
         (found,) = harness.run_poisoned(graph, inputs, plan, vulkan)
         assert (found == -128).all()

@@ -17,12 +17,12 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, int16_graphs
 
 EVERY = 6
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""
 
-GRAPHS = {name: (graph, inputs) for name, _, graph, inputs in harness.wide_graphs()}
+GRAPHS = {name: (graph, inputs) for name, _, graph, inputs in int16_graphs.wide_graphs()}
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -19,7 +19,7 @@ from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import attention_graphs, harness, test_chains, test_image
+from tests import attention_graphs, harness, op_graphs, test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
 FAR_APART = ("add", "softmax", "layer_norm", "group_norm")
@@ -63,7 +63,7 @@ def test_every_kernel_runs_a_case() -> None:
 @pytest.mark.parametrize(("op", "index"), CASES, ids=_id)
 def test_single(op: Op, index: int, device: Device) -> None:
     """Operators on float32 values, across the border to int8 and on int8 values alone against their reference."""
-    graph, inputs = harness.single_graph(op, op.cases[index])
+    graph, inputs = op_graphs.single_graph(op, op.cases[index])
     expected = reference.run(graph, inputs)["y"]
     for name, plan in harness.plans_or_none(graph, index):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
@@ -77,8 +77,8 @@ def test_int8(op: Op, index: int, device: Device) -> None:
     Vulkan runs every kernel with every case; OpenGL, whose driver compiles slowest and from the same WGSL, the general
     kernels with every case and each other kernel with a third of its cases; so does SwiftShader with its cases.
     """
-    for setting in harness.settings_for(op, index):
-        graph, inputs = harness.int8_graph(op, op.cases[index], setting)
+    for setting in op_graphs.settings_for(op, index):
+        graph, inputs = op_graphs.int8_graph(op, op.cases[index], setting)
         if setting.mode == "overflow" and op.name in FAR_APART:
             assert "too far apart" in graph.notes[0]
             continue
@@ -98,7 +98,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
 WEIGHTED = [(op, i) for op, i in CASES if isinstance(op.int8, WeightedSum)]
 
 
-WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in harness.epilogues_of(i)]
+WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in op_graphs.epilogues_of(i)]
 
 
 @pytest.mark.parametrize(("op", "index", "epilogue"), WITH_EPILOGUE, ids=_id)
@@ -111,16 +111,16 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
     `--every-pair` takes them all.
     """
     every = request.config.getoption("--every-pair")
-    for setting in harness.settings_for(op, index):
+    for setting in op_graphs.settings_for(op, index):
         if setting.mode == "overflow" and "curve" in epilogue:
             continue  # an activation 2^30 steps tall has no curve: it stays in float32
-        graph, inputs = harness.epilogue_graph(op, op.cases[index], setting, epilogue)
+        graph, inputs = op_graphs.epilogue_graph(op, op.cases[index], setting, epilogue)
         (node,) = graph.nodes
         expected_stages = " ".join(stage for stage in epilogue.split() if stage != "pixel_shuffle")
         assert (node.op, harness.stages_of(node)) == (f"q8ta_{op.name}", expected_stages), graph.notes
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         for name, plan in harness.plans(graph, index):
-            if not every and not _paired(plan.steps[0], index + harness.EPILOGUES.index(epilogue), device):
+            if not every and not _paired(plan.steps[0], index + op_graphs.EPILOGUES.index(epilogue), device):
                 continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")
@@ -143,7 +143,7 @@ def _taken(step: Step, turn: int, every: int, every_general: int = 1) -> bool:
 def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     """As for a device whose packed dot product is the slower one: 0 mismatches, and no packed one in the shader."""
     every = 12 if harness.sampled(device) else 4
-    graph, inputs = harness.int8_graph(op, op.cases[index], harness.SETTINGS[index % len(harness.SETTINGS)])
+    graph, inputs = op_graphs.int8_graph(op, op.cases[index], op_graphs.SETTINGS[index % len(op_graphs.SETTINGS)])
     expected, target = (
         reference.run(graph, inputs)[graph.outputs[0]],
         replace(device.target, packed_dot=False, fast_dot=False),
@@ -163,7 +163,7 @@ def test_clone_between_every_pair_of_layouts(before: Layout, after: Layout, vulk
     shape = (2, 5, 3, 7)
     graph = Graph(["x"], ["y"], [Node("q8ta_clone", ("x",), "y")])
     graph.types = dict.fromkeys(("x", "y"), TensorType(shape, INT8X4, QParams(0.037, -11)))
-    inputs = {"x": harness.extremes(harness.rng(before, after), shape)}
+    inputs = {"x": op_graphs.extremes(op_graphs.rng(before, after), shape)}
     call = graph.call(graph.nodes[0])
     _, chosen = transitions(call.output, vulkan.target)[before, after]
     step = Step(graph.nodes[0], call, Variant(chosen, (before,), after))

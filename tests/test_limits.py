@@ -22,7 +22,7 @@ from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, op_graphs
 
 Q = QParams(0.1, 3)
 L4W = Layout.PACKED_INT8_4W
@@ -46,7 +46,7 @@ def pooled(size: int = 64) -> Graph:
 
 def linear(outputs: int, inputs: int, rows: int = 20) -> tuple[Graph, dict[str, Any]]:
     case = Case(((rows, inputs), (outputs, inputs), (outputs,)), {})
-    return harness.int8_graph(OPS["linear"], case, harness.SETTINGS[0])
+    return op_graphs.int8_graph(OPS["linear"], case, op_graphs.SETTINGS[0])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -55,7 +55,7 @@ def test_a_layout_that_pads_too_much_is_not_chosen(policy: str, vulkan: Device) 
     graph, target = pooled(), replace(vulkan.target, binding_size=4096)
     plan = sync_layouts(graph, target, policy)
     assert plan.layouts == {"x0": L4W, "y": L4W}
-    inputs = {"x0": harness.extremes(harness.rng(policy), (1, 1, 64, 64))}
+    inputs = {"x0": op_graphs.extremes(op_graphs.rng(policy), (1, 1, 64, 64))}
     (found,) = harness.run_poisoned(graph, inputs, plan, vulkan, target)
     np.testing.assert_array_equal(found, reference.run(graph, inputs)["y"])
 
@@ -132,7 +132,7 @@ def test_cats_are_split_by_the_target(buffers: int, limit: int, vulkan: Device) 
     graph = single("cat", [(1, 1 + i % 3, 2, 3) for i in range(17)], {"dim": 1})
     lowered = lower(graph, target)
     assert max(len(node.inputs) for node in lowered.nodes) == limit
-    inputs = {n: harness.extremes(harness.rng(n), graph.types[n].shape) for n in graph.inputs}
+    inputs = {n: op_graphs.extremes(op_graphs.rng(n), graph.types[n].shape) for n in graph.inputs}
     expected = reference.run(graph, inputs)["y"]
     np.testing.assert_array_equal(reference.run(lowered, inputs)["y"], expected)
     if buffers <= vulkan.target.storage_buffers:

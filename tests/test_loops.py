@@ -20,7 +20,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, op_graphs
 
 POOL: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "ceil_mode": False}
 CONV: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
@@ -90,7 +90,7 @@ def run_beyond(graph: Graph, inputs: dict[str, Array], device: Device, tolerance
 @pytest.mark.parametrize("name", BEYOND)
 def test_float(name: str, device: Device) -> None:
     op, case = OPS[name], BEYOND[name]
-    run_beyond(*harness.float_graph(op, case), device, 10 * op.tolerance)
+    run_beyond(*op_graphs.float_graph(op, case), device, 10 * op.tolerance)
 
 
 BOUNDED_INT8 = ("matmul",)
@@ -101,7 +101,7 @@ BOUNDED_INT8 = ("matmul",)
 def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """0 mismatches. Values are small, so that no sum could pass int32."""
     monkeypatch.setattr(harness, "extremes", lambda g, shape, *_: g.integers(-16, 16, shape, dtype=np.int8))
-    graph, inputs = harness.int8_graph(OPS[name], BEYOND[name], harness.SETTINGS[0])
+    graph, inputs = op_graphs.int8_graph(OPS[name], BEYOND[name], op_graphs.SETTINGS[0])
     assert not graph.notes
     run_beyond(graph, inputs, device, 0.0)
 
@@ -111,9 +111,9 @@ def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_teams_run_only_where_one_thread_may_not(name: str, target: Target) -> None:
     """A plan takes no team for a call of ordinary size: ResNet-50's max_pool by teams took 5 ms, by 4C words 0.07."""
     op = OPS[name]
-    graphs = [harness.float_graph(op, op.cases[0])[0]]
+    graphs = [op_graphs.float_graph(op, op.cases[0])[0]]
     if op.int8:
-        graphs.append(harness.int8_graph(op, op.cases[0], harness.SETTINGS[0])[0])
+        graphs.append(op_graphs.int8_graph(op, op.cases[0], op_graphs.SETTINGS[0])[0])
     for graph in graphs:
         names = [step.variant.kernel.name for step in sync_layouts(graph, target).steps]
         assert not [found for found in names if found.endswith("shared")]

@@ -11,8 +11,8 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests import attention_graphs, harness, oracle, test_chains
-from tests.harness import Setting
+from tests import attention_graphs, harness, int16_graphs, op_graphs, oracle, test_chains
+from tests.op_graphs import Setting
 
 ULP = 2.0**-23
 """References compute in float64 and round once to float32."""
@@ -33,7 +33,7 @@ def _id(op: Op) -> str:
 def test_float(op: Op) -> None:
     """Float references equal torch's float64 result rounded to float32; special values and NaN included."""
     for case in op.cases:
-        graph, inputs = harness.float_graph(op, case)
+        graph, inputs = op_graphs.float_graph(op, case)
         exact = oracle.run(graph, inputs)[0]["y"].numpy()
         found = reference.run(graph, inputs)["y"]
         assert found.shape == exact.shape, case
@@ -45,22 +45,22 @@ def test_float(op: Op) -> None:
 def test_int8(op: Op) -> None:
     """dequantize -> operator -> quantize: the fused graph gives the bytes of exact arithmetic."""
     for index, case in enumerate(op.cases):
-        for setting in harness.settings_for(op, index):
-            _compare(*harness.unfused_graph(op, case, setting), setting)
+        for setting in op_graphs.settings_for(op, index):
+            _compare(*op_graphs.unfused_graph(op, case, setting), setting)
 
 
-@pytest.mark.parametrize("epilogue", harness.EPILOGUES)
+@pytest.mark.parametrize("epilogue", op_graphs.EPILOGUES)
 @pytest.mark.parametrize("op", WEIGHTED, ids=_id)
 def test_epilogues(op: Op, epilogue: str) -> None:
     """What follows a weighted sum in its dispatch, with the int8 values between that the graph stores."""
     tie = oracle.JOINED if "residual" in epilogue or "curve" in epilogue else oracle.TIE
     for index, case in enumerate(op.cases):
-        if epilogue not in harness.epilogues_of(index):
+        if epilogue not in op_graphs.epilogues_of(index):
             continue
-        for setting in harness.settings_for(op, index):
+        for setting in op_graphs.settings_for(op, index):
             if setting.mode == "overflow" and "curve" in epilogue:
                 continue  # an activation 2^30 steps tall has no curve: it stays in float32
-            graph, inputs = harness.unfused_epilogue(op, case, setting, epilogue)
+            graph, inputs = op_graphs.unfused_epilogue(op, case, setting, epilogue)
             if epilogue.startswith("scale"):
                 _compare_sums(graph, inputs)
             else:
@@ -69,7 +69,7 @@ def test_epilogues(op: Op, epilogue: str) -> None:
 
 def test_int16() -> None:
     """Where an operand or the result is int16, and on the way between int16, int8 and float32."""
-    for name, setting, graph, inputs in harness.wide_graphs():
+    for name, setting, graph, inputs in int16_graphs.wide_graphs():
         if name.startswith("dequantize"):
             exact = oracle.run(graph, inputs)[0]["y"].numpy()
             np.testing.assert_allclose(reference.run(graph, inputs)["y"], exact, rtol=ULP)
@@ -121,7 +121,7 @@ def _compare_sums(graph: Graph, inputs: dict[str, Array]) -> None:
 @pytest.mark.parametrize("index", range(len(OPS["quantize"].cases)))
 def test_quantize(index: int) -> None:
     """NaN is the zero point, infinities saturate."""
-    graph, inputs = harness.float_graph(OPS["quantize"], OPS["quantize"].cases[index])
+    graph, inputs = op_graphs.float_graph(OPS["quantize"], OPS["quantize"].cases[index])
     values, near = oracle.run(graph, inputs)
     apart = np.abs(reference.run(graph, inputs)["y"] - values["y"].numpy())
     assert apart.max() <= 1

@@ -21,7 +21,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
-from tests import harness
+from tests import harness, op_graphs
 from tests.harness import stages_of
 
 
@@ -228,7 +228,7 @@ def test_a_negative_pad_takes_no_more_than_there_is(pad: tuple[int, int], fits: 
 
 def test_pad_of_an_int8_scalar(vulkan: Device) -> None:
     """A model file may hold it: the kernel for 4C asked for rows and columns that it has not."""
-    graph, inputs = harness.int8_only_graph(OPS["pad"], Case(((),), {"padding": (), "value": 1.0}))
+    graph, inputs = op_graphs.int8_only_graph(OPS["pad"], Case(((),), {"padding": (), "value": 1.0}))
     for name, plan in harness.plans(graph, 0):
         (found,) = harness.run_poisoned(graph, inputs, plan, vulkan)
         np.testing.assert_array_equal(found, inputs["x"], err_msg=name)

@@ -10,7 +10,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.lib.rows import BUSY, THREADS, Rows, lanes
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from tests import harness, op_graphs
 
 
 @pytest.mark.parametrize("rows", [1, 197, 2364, 75648])
@@ -31,7 +31,7 @@ def test_one_thread_a_row_where_neighbours_are_rows() -> None:
 @pytest.mark.parametrize("length", [197, 196])
 def test_masked_elements_take_no_part(op: str, length: int, device: Device) -> None:
     """Whole lanes of -inf are nothing beside finite ones; a row of nothing else is NaN, as in torch."""
-    graph, inputs = harness.float_graph(OPS[op], Case(((5, length),), {"dim": 1}))
+    graph, inputs = op_graphs.float_graph(OPS[op], Case(((5, length),), {"dim": 1}))
     (x,) = inputs.values()
     x[0, 3:] = -np.inf
     x[1, : length - 1] = -np.inf

@@ -39,7 +39,7 @@ from q8ta_wgpu.tune import timing as tune_timing
 from q8ta_wgpu.tune import tuner as tune
 from q8ta_wgpu.tune.cache import Cache
 from q8ta_wgpu.tune.timing import Timed, Timer
-from tests import harness
+from tests import harness, op_graphs
 from tests.layout_graphs import random_graph, random_inputs
 from tests.small import small_input, small_model
 from tests.test_sync_layouts import check_sound
@@ -401,7 +401,7 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
         for case in op.cases[:3]:
             if not op.kernels or op.name in ("q8ta_clone", "dequantize"):
                 continue
-            graph, _ = harness.float_graph(op, case)
+            graph, _ = op_graphs.float_graph(op, case)
             for node in graph.nodes:
                 call = graph.call(node)
                 arrays = {i: graph.constants[n] for i, n in enumerate(node.inputs) if n in graph.constants}

@@ -16,7 +16,7 @@ from q8ta_wgpu.program.unroll import MOST_TURNS, unroll
 from q8ta_wgpu.program.wgsl import definitions, scan
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests import harness
+from tests import harness, op_graphs
 
 COUNT = 64
 
@@ -100,7 +100,7 @@ def found(text: str, results: int, device: Device) -> np.ndarray:
     sizes = tuple(port.size for port in ports)
     executor = Executor(Program((text,), sizes, (), uniforms, (dispatch,), (ports[0],), (ports[1],)), device)
     try:
-        words = harness.rng("unroll").integers(0, 1 << 32, COUNT, dtype=np.uint32)
+        words = op_graphs.rng("unroll").integers(0, 1 << 32, COUNT, dtype=np.uint32)
         return executor.run([words])[0].copy().reshape(COUNT, results)
     finally:
         executor.close()
@@ -140,7 +140,7 @@ def test_only_a_cpu_s_kernels_are_written_out(kernel: object) -> None:
     """What a GPU compiles is the sources as they are, but for matrix units, whose sums are in arrays."""
     op = OPS["q8ta_conv2d"]
     for index in range(len(OPS["conv2d"].cases)):
-        graph, _ = harness.int8_graph(OPS["conv2d"], OPS["conv2d"].cases[index], harness.SETTINGS[0])
+        graph, _ = op_graphs.int8_graph(OPS["conv2d"], OPS["conv2d"].cases[index], op_graphs.SETTINGS[0])
         for _, plan in harness.plans(graph, index, (BASELINE, SOFTWARE, harness.UNITS)):
             step = plan.steps[0]
             if step.variant.kernel is not kernel:

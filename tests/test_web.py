@@ -23,7 +23,7 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.web import export, pixels
-from tests import harness
+from tests import int16_graphs, op_graphs
 from tests.conftest import SWIFTSHADER
 from tests.small import small_input, small_model
 from tests.web import engines
@@ -106,16 +106,16 @@ def bordered(uint8: bool) -> Model:
 
 @pytest.mark.parametrize("uint8", [True, False])
 def test_bytes_of_int8_and_uint8(uint8: bool, js: Any, folder: Path) -> None:
-    model, generator = bordered(uint8), harness.rng("web", uint8)
+    model, generator = bordered(uint8), op_graphs.rng("web", uint8)
     inputs = {
-        name: harness.extremes(generator, (2, 5, 3, 7)).view(model.graph.given(name)) for name in model.graph.inputs
+        name: op_graphs.extremes(generator, (2, 5, 3, 7)).view(model.graph.given(name)) for name in model.graph.inputs
     }
     equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
 
 
 @pytest.mark.parametrize("name", ["permute 0", "requantize 0"])
 def test_bytes_of_int16(name: str, js: Any, folder: Path) -> None:
-    graph, inputs = next((graph, inputs) for found, _, graph, inputs in harness.wide_graphs() if found == name)
+    graph, inputs = next((graph, inputs) for found, _, graph, inputs in int16_graphs.wide_graphs() if found == name)
     assert graph.types[graph.inputs[0]].dtype == INT16X4
     model = Model(run_passes(graph), Structure({"list": [0]}))
     equal(outputs(js, folder, "wide", model, inputs), model, inputs)

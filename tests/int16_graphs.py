@@ -1,0 +1,81 @@
+"""Graphs with int16 wherever it can be: streams, residuals, norms and moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.kernels import OPS
+from tests.op_graphs import Setting, extremes, rng, unfused_epilogue, unfused_graph
+
+WIDE_SUMS = (
+    Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
+    Setting((-32768, 32767, 127), "random", (INT16X4, INT16X4, INT8X4)),
+    Setting((-128, 32767, -32768), "saturate", (INT8X4, INT16X4, INT16X4)),
+    Setting((0, 0, 0), "ties", (INT16X4, INT16X4, INT16X4)),
+)
+"""Of an add with int16."""
+
+WIDE_RESIDUALS = (
+    Setting((3, 300, -5000), "random", (INT8X4, INT16X4, INT16X4)),
+    Setting((-128, 127, 32767), "saturate", (INT8X4, INT8X4, INT16X4)),
+    Setting((127, -32768, -128), "random", (INT8X4, INT16X4, INT8X4)),
+)
+"""Of a weighted sum with a residual, where it or the result is int16."""
+
+WIDE_NORMS = (
+    Setting((0, 0, 5), "random", (INT16X4, INT16X4, INT8X4)),
+    Setting((-32768, 0, -128), "saturate", (INT16X4, INT16X4, INT8X4)),
+)
+"""Of a norm that reads a stream."""
+
+WIDE_MOVES = Setting((-700, -700, -700), "random", (INT16X4, INT16X4, INT16X4))
+
+
+def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
+    """Int16 wherever it can be: a name, the setting, the graph before the passes and its inputs."""
+    for index, setting in enumerate(WIDE_SUMS):
+        yield f"add {index}", setting, *unfused_graph(OPS["add"], OPS["add"].cases[index], setting)
+    for name, settings in (
+        ("linear", WIDE_RESIDUALS),
+        ("conv2d", WIDE_RESIDUALS[:1]),
+        ("conv_transpose2d", WIDE_RESIDUALS[:1]),
+    ):
+        for index, setting in enumerate(settings):
+            op = OPS[name]
+            yield f"{name} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, "residual requantize")
+    yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
+    for name, setting, case in (
+        ("layer_norm", WIDE_NORMS[0], 0),
+        ("layer_norm", WIDE_NORMS[1], 2),
+        ("rms_norm", WIDE_NORMS[1], 1),
+    ):
+        yield f"{name} {case}", setting, *unfused_graph(OPS[name], OPS[name].cases[case], setting)
+    for name, case in (("view", 0), ("pad", 2), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8)):
+        yield f"{name} {case}", WIDE_MOVES, *unfused_graph(OPS[name], OPS[name].cases[case], WIDE_MOVES)
+    for index, (setting, shape) in enumerate(
+        zip(WIDE_SUMS, ((2, 5, 3, 7), (3, 13), (2, 8, 4, 4), (257,)), strict=True)
+    ):
+        yield f"requantize {index}", setting, *_converted(setting, shape, "dequantize", "quantize")
+        yield f"dequantize {index}", setting, *_converted(setting, shape, "dequantize")
+        yield f"quantize {index}", setting, *_converted(setting, shape, "quantize")
+
+
+def _converted(setting: Setting, shape: tuple[int, ...], *steps: str) -> tuple[Graph, dict[str, Array]]:
+    """A graph of a quantize, a dequantize or both, from the first operand's type of a setting to the result's."""
+    generator = rng(setting, shape, steps)
+    graph, first, last = Graph(["x"], ["y"]), setting.q(0, 2.0**-9), setting.q(2, 2.0**-8 * 1.3)
+    stored = steps[0] == "dequantize"
+    graph.types["x"] = TensorType(shape, first.dtype, first) if stored else TensorType(shape)
+    inputs = {"x": extremes(generator, shape, first.dtype) if stored else generator.normal(0, 50, shape)}
+    graph.types["y"] = TensorType(shape, last.dtype, last) if steps[-1] == "quantize" else TensorType(shape)
+    graph.types["real"] = TensorType(shape)
+    low, high = last.range
+    attrs = {"quantize": {"lo": low + 1, "hi": high}, "dequantize": {}}
+    names = ("x", "real", "y") if len(steps) == 2 else ("x", "y")
+    graph.nodes = [Node(op, (x,), y, attrs[op]) for op, (x, y) in zip(steps, itertools.pairwise(names), strict=True)]
+    graph.prune()
+    return graph, {"x": inputs["x"].astype(np.float32) if not stored else inputs["x"]}
