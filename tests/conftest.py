@@ -14,6 +14,7 @@ import pytest
 
 from q8ta_wgpu.runtime import engines, kept
 from q8ta_wgpu.runtime.device import Device, Pipeline, open_device
+from q8ta_wgpu.tune import cache
 from tests.small import small_model
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
@@ -70,6 +71,13 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(kept, "folder", lambda: empty)
         yield
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own for what tuning keeps."""
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
+    return tmp_path / "caches"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,63 @@
+"""A clock of made-up times, which stands in for the timer that tuning asks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from q8ta_wgpu.ir.graph import Array, Call, Graph
+from q8ta_wgpu.ir.kernel import Variant
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.tune import tuner as tune
+from q8ta_wgpu.tune.timing import Timed
+
+INFO = {"device": "A GPU (1.0/x)", "backend_type": "Vulkan", "description": "driver 5"}
+Price = Callable[[Call, Variant], float]
+
+
+class Clock:
+    """Stands in for the timer: times are what `price` says, and every candidate asked for is noted."""
+
+    def __init__(self, price: Price) -> None:
+        self.price = price
+        self.asked: list[tuple[Call, Variant]] = []
+
+    def __call__(self, device: Device) -> Clock:
+        return self
+
+    def copy(self) -> float:
+        return 1e6  # a kilobyte a microsecond
+
+    def times(
+        self,
+        call: Call,
+        constants: Mapping[int, Array],
+        candidates: Sequence[Variant],
+        known: Mapping[Variant, float],
+    ) -> list[Timed]:
+        self.asked += [(call, way) for way in candidates]
+        return [Timed(self.price(call, way), "sampled") for way in candidates]
+
+
+def by_estimate(call: Call, way: Variant) -> float:
+    """The times that the cost model expects, at a kilobyte a microsecond."""
+    return cost.dispatch_cost(way, call) / 1e3
+
+
+def drawn(seed: int) -> Price:
+    """Times without rhyme or reason, the same for equal dispatches."""
+    return lambda call, way: random.Random(f"{seed} {way} {call.output.shape}").uniform(1, 1000)
+
+
+def tuned(graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: str = "optimal") -> Any:
+    """A tuning of a graph with made-up times on a device of WebGPU's baseline, and the clock that was asked."""
+    clock = Clock(price)
+    monkeypatch.setattr(tune, "Timer", clock)
+    device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=BASELINE, info=INFO)
+    return tune.tune(graph, device, policy), clock
