@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu import Session
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
@@ -26,6 +26,16 @@ def small_model(channels: int = SHAPE[1]) -> Model:
 def small_input(seed: int = 0) -> Array:
     """An input of the small model."""
     return np.random.default_rng(seed).normal(0, 2, SHAPE).astype(np.float32)
+
+
+def one_node(op: str, shape: tuple[int, ...], dtype: str = FLOAT32, inputs: int = 1) -> Model:
+    """y = op(x0, x1, ...) on one dtype, for tests that need no particular network."""
+    q = QParams(0.1, 3) if dtype == INT8X4 else None
+    names = [f"x{i}" for i in range(inputs)]
+    graph = Graph(inputs=names, outputs=["y"])
+    graph.types = {name: TensorType(shape, dtype, q) for name in (*names, "y")}
+    graph.nodes = [Node(op, tuple(names), "y", {"alpha": 1.0} if op == "add" else {})]
+    return Model(graph, Structure(0))
 
 
 @cache

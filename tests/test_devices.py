@@ -1,0 +1,303 @@
+"""Devices: choosing one, adapters and devices that fail, the arithmetic contract, what a target is measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import wgpu
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import Graph, Node, TensorType
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.program import link
+from q8ta_wgpu.program.wgsl import files
+from q8ta_wgpu.runtime import device as devices
+from q8ta_wgpu.runtime import engine, engines, rates
+from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.executor import Executor
+from tests import harness
+from tests.conftest import BACKENDS
+from tests.small import one_node, same_bytes, small_input, small_model
+
+MODEL = small_model()
+NATIVE = engines.native()
+
+
+# --- choosing a device ---
+
+
+def test_default_names_numbers_and_the_callers_own(vulkan: Device) -> None:
+    assert Session(MODEL).device is open_device(None)
+    assert Session(MODEL, "VULKAN").device is vulkan
+    for number, (owner, adapter) in enumerate(engines.listed()):
+        if any(backend.lower() in owner.describe(adapter).lower() for backend in BACKENDS):
+            chosen = Session(MODEL, number)
+            assert chosen.name == owner.describe(adapter)
+            same_bytes(chosen(small_input()))
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
+    assert open_device(adapter).name == vulkan.name
+    own = adapter.request_device_sync()
+    first, second = Session(MODEL, own), Session(MODEL, own)
+    assert first.device is second.device
+    assert first.device is not None
+    assert first.device.wgpu is own
+    same_bytes(first(small_input()))
+    same_bytes(second(small_input()))
+
+
+@pytest.mark.parametrize("wrong", ["no such adapter", 99, -1, True, 1.5, object()])
+def test_a_device_that_is_not_there(wrong: Any) -> None:
+    with pytest.raises(DeviceError, match=r"there are 0: |device must be"):
+        Session(MODEL, wrong)
+
+
+def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "dawn", lambda: None)
+    monkeypatch.setattr(NATIVE, "_listed", [])
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
+    with pytest.raises(DeviceError, match=r"no wgpu adapter.*device='reference'"):
+        Session(MODEL)
+
+    def broken() -> None:
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(NATIVE, "_listed", [])
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", broken)
+    with pytest.raises(DeviceError, match="could not list adapters: no driver"):
+        NATIVE.adapters()
+
+
+class FakeAdapter(wgpu.GPUAdapter):  # type: ignore[misc]
+    """An adapter that lists well and cannot make a device, as OpenGL on a headless NVIDIA machine."""
+
+    def __init__(self, fails: Callable[[], Any], kind: str = "DiscreteGPU") -> None:
+        self.fails = fails
+        self._adapter_info: Any = {"device": "Broken GPU", "backend_type": "OpenGL", "adapter_type": kind}
+        self._features: frozenset[str] = frozenset()
+        self._limits = {"max-buffer-size": 2**28, "max-storage-buffer-binding-size": 2**27}
+
+    def __del__(self) -> None:
+        pass
+
+    def request_device_sync(self, **wanted: Any) -> Any:
+        return self.fails()
+
+
+def cannot() -> None:
+    raise RuntimeError("storage buffers in compute are not supported\nby this driver")
+
+
+def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = NATIVE.adapters()
+    monkeypatch.setattr(NATIVE, "_listed", [])
+    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
+    monkeypatch.setattr(engine, "rank", lambda adapter: adapter.info["device"] != "Broken GPU")
+    assert NATIVE.describe(NATIVE.adapters()[0]) == "Broken GPU (OpenGL, wgpu-native)"
+    with pytest.raises(
+        DeviceError, match=r"Broken GPU \(OpenGL, wgpu-native\) cannot make a device: storage buffers in compute"
+    ):
+        Session(MODEL, "broken")
+    assert Session(MODEL).name == NATIVE.describe(real[0])
+
+
+def test_a_device_below_the_baseline(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
+    class Small:
+        def __init__(self) -> None:
+            self.adapter = vulkan.wgpu.adapter
+            self.features: frozenset[str] = frozenset()
+            self.limits = {**vulkan.wgpu.limits, "max-storage-buffers-per-shader-stage": 4}
+
+    with pytest.raises(DeviceError, match=r"max-storage-buffers-per-shader-stage 4, every program needs 8"):
+        Device(Small())
+
+
+def test_a_value_that_cannot_be_bound(vulkan: Device) -> None:
+    size = vulkan.target.binding_size // 4
+    model = one_node("add", (size // 1024 + 1, 1024), inputs=2)
+    with pytest.raises(DeviceError, match=r"more than the \d+ bytes"):
+        Session(model, vulkan)
+    assert Session(model, "reference").model is model
+
+
+def test_threads_open_the_same_adapter_once() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len({id(d) for d in pool.map(open_device, ["vulkan"] * 16)}) == 1
+
+
+# --- devices that fail ---
+
+
+def test_a_lost_device() -> None:
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
+    opened = Session(MODEL, adapter.request_device_sync())
+    assert opened.device is not None
+    same_bytes(opened(small_input()))
+    opened.device.wgpu.destroy()
+    assert not opened.device.alive
+    with pytest.raises(DeviceError, match=r"could not run the program: .*lost"):
+        opened(small_input())
+    with pytest.raises(DeviceError, match=r"could not load the program \(.* MiB of activations.*lost"):
+        Session(MODEL, opened.device)
+    opened.close()
+
+
+def test_a_lost_device_under_a_model_without_inputs() -> None:
+    """Nothing is uploaded that would fail; wgpu-native would end the process at the submission."""
+    graph = Graph([], ["y"], types={"y": TensorType((3,))})
+    graph.nodes = [Node("relu", (graph.add_constant("c", np.ones(3, np.float32)),), "y")]
+    adapter = next(a for a in NATIVE.adapters() if "Vulkan" in NATIVE.describe(a))
+    with Session(Model(graph, Structure(0)), adapter.request_device_sync()) as opened:
+        assert opened().sum() == 3
+        assert opened.device is not None
+        opened.device.wgpu.destroy()
+        with pytest.raises(DeviceError, match="was lost"):
+            opened()
+
+
+def test_a_lost_device_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_open", {})
+    first = open_device("vulkan")
+    assert open_device("vulkan") is first
+    first.wgpu.destroy()
+    second = open_device("vulkan")
+    assert second is not first
+    same_bytes(Session(MODEL, second)(small_input()))
+
+
+def test_out_of_memory_while_loading(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was allocated before the failure is freed."""
+    program = harness.program_of(MODEL.graph, vulkan.target)
+    freed: list[Any] = []
+
+    class Full:
+        """A device with memory for two buffers."""
+
+        def __init__(self) -> None:
+            self.made: list[Any] = []
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(vulkan.wgpu, name)
+
+        def create_buffer(self, **wanted: Any) -> Any:
+            if len(self.made) == 2:
+                raise wgpu.GPUOutOfMemoryError("not enough memory left")
+            self.made.append(self)
+            return self
+
+        def destroy(self) -> None:
+            freed.append(self)
+
+    fake = Device(vulkan.wgpu)
+    fake.wgpu = Full()
+    with pytest.raises(DeviceError, match=r"could not load the program .*not enough memory left"):
+        Executor(replace(program, slots=(16, 16, 16)), fake)
+    assert len(freed) == 2
+
+
+def test_a_kernel_that_does_not_compile(vulkan: Device) -> None:
+    program = harness.program_of(MODEL.graph, vulkan.target)
+    broken = replace(program, shaders=tuple("// broken\nfn main( {" for _ in program.shaders))
+    with pytest.raises(DeviceError, match="could not compile kernel broken"):
+        Executor(broken, vulkan)
+
+
+def test_a_grid_past_the_limit(vulkan: Device) -> None:
+    program = harness.program_of(MODEL.graph, vulkan.target)
+    wide = tuple(replace(d, grid=(1, 1, vulkan.target.workgroups + 1)) for d in program.dispatches)
+    with pytest.raises(DeviceError, match=r"quantize\S* for x\.q needs a grid of \(1, 1, 65536\), the limit is 65535"):
+        Executor(replace(program, dispatches=wide), vulkan)
+
+
+# --- the arithmetic contract ---
+
+
+def test_every_device_keeps_the_contract(device: Device) -> None:
+    assert device.contract == ""
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "rule"),
+    [
+        ("clamp(round(v), -limit, limit)", "clamp(trunc(v + 0.5), -limit, limit)", "accumulator"),
+        ("i32(clamp(round(v), -limit, limit))", "i32(clamp(round(v), -limit, limit * 0.5))", "accumulator"),
+        ("f32(acc) * multiplier", "f32(acc & -2) * multiplier", "accumulator"),
+        ("((v >> k) & 1i)", "1i", "rounds half to even"),
+        ("> 0x7f800000u", "> 0x7fffffffu", "quantize"),
+    ],
+)
+def test_a_device_that_breaks_the_contract(
+    good: str, bad: str, rule: str, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe sees each kind of wrong arithmetic, and int8 is refused, with the numbers; float models still run."""
+    complete = link.complete
+    assert any(good in text for text in files().values())
+    other = Device(vulkan.wgpu)
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "complete", lambda text: complete(text).replace(good, bad))
+        assert rule in other.contract  # probed once, when first asked for
+    with pytest.raises(DeviceError, match=r"cannot run int8 models: .*the contract .*results differ"):
+        Session(MODEL, other)
+    assert Session(one_node("add", (3,), inputs=2), other)(np.ones(3, np.float32), np.ones(3, np.float32)).sum() == 6
+
+
+class Gpu:
+    """A software device that says it is a GPU."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.adapter = FakeAdapter(cannot)
+        self.adapter._adapter_info = {**real.adapter.info, "adapter_type": "DiscreteGPU"}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+@pytest.mark.parametrize(
+    ("packed", "emulated", "linked", "fast"),
+    [(6.0, 1.0, True, True), (1.0, 1.0, True, False), (1.0, 6.0, False, False)],
+)
+def test_a_target_is_measured_when_a_device_is_opened(
+    packed: float, emulated: float, linked: bool, fast: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and on a GPU alone: nothing that is asked of a device later changes what it is scheduled for."""
+    asked: list[Device] = []
+
+    def measured(device: Device) -> rates.DotRates:
+        asked.append(device)
+        return rates.DotRates(packed, emulated)
+
+    monkeypatch.setattr(rates, "dot_rates", measured)
+    gpu = Device(Gpu(vulkan.wgpu))
+    assert (gpu.target.packed_dot, gpu.target.fast_dot) == (linked, fast)
+    assert gpu.target == replace(BASELINE, **limits_of(gpu), packed_dot=linked, fast_dot=fast)
+    assert asked == [gpu]
+    cpu = Device(vulkan.wgpu)
+    assert cpu.target == replace(SOFTWARE, **limits_of(cpu))
+    assert asked == [gpu]
+    for device in (gpu, cpu):
+        before = device.target
+        with Session(MODEL, device) as opened:
+            opened.time(small_input(), repeats=1, warmup=0)
+        assert device.target is before
+        with ThreadPoolExecutor(4) as pool:
+            assert set(map(id, pool.map(getattr, [device] * 8, ["dot_rates"] * 8))) == {id(device.dot_rates)}
+    assert asked == [gpu, cpu]
+
+
+def limits_of(device: Device) -> dict[str, Any]:
+    behaviour = {"packed_dot", "fast_dot", "shares_memory", "few_cores", "unroll"}
+    return {key: value for key, value in asdict(device.target).items() if key not in behaviour}
+
+
+def test_dot_rates(vulkan: Device) -> None:
+    assert vulkan.dot_rates.packed > 0
+    assert vulkan.dot_rates.emulated > 0
+    assert vulkan.unit_rate == 0, "software has no matrix units"
