@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
-from tests.test_import_operators import data
+from tests.importing import data
 
 MASK = torch.tensor([1, 0, 0, 1, 0, 1, 0], dtype=torch.bool)
 LOWER = torch.ones(7, 7, dtype=torch.bool).tril()

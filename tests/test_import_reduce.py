@@ -20,7 +20,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, op_graphs
-from tests.test_import_operators import flat, imported
+from tests.importing import flat, imported
 from tests.test_upstream_defects import Plain, check, data, ops
 
 IMAGE = (2, 6, 9, 7)

@@ -20,7 +20,7 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import stages_of
-from tests.test_import_operators import Wrapped, imported
+from tests.importing import Wrapped, imported
 
 SHAPE = (2, 3, 12, 14)
 
