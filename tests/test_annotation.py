@@ -11,8 +11,8 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from tests.harness import stages_of
+from tests.quantizing import Plain, conv, data
 from tests.test_norms import norm
-from tests.test_upstream_defects import Plain, conv, data
 
 
 def stored(module: nn.Module, *shape: int) -> list[str]:

@@ -16,7 +16,7 @@ from q8ta_wgpu.frontend.constants import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import batches
 from q8ta_wgpu.session.batches import Batches
-from tests.test_upstream_defects import conv, data
+from tests.quantizing import conv, data
 
 
 @pytest.fixture(scope="module")

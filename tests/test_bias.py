@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
-from tests.test_upstream_defects import Plain, data
+from tests.quantizing import Plain, data
 
 
 def moved(correct: bool) -> list[float]:

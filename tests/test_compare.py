@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from tests.test_upstream_defects import conv, data
+from tests.quantizing import conv, data
 
 
 class Outliers(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.nodes import source_of
 from tests.importing import flat, imported
-from tests.test_upstream_defects import Plain, conv, data
+from tests.quantizing import Plain, conv, data
 
 
 class Standardized(nn.Conv2d):

@@ -15,7 +15,7 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.tiled import largest_value
 from tests.harness import stages_of
-from tests.test_upstream_defects import Plain, check, conv, data, ops
+from tests.quantizing import Plain, check, conv, data, ops
 
 LAYERS: dict[str, nn.Module] = {
     "2x2 s2": nn.ConvTranspose2d(8, 6, 2, 2),

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.hybrid import Hybrid
 from q8ta_wgpu.runtime.device import Device
-from tests.test_upstream_defects import Plain, conv, data
+from tests.quantizing import Plain, conv, data
 
 
 class Parts(nn.Module):

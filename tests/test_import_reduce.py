@@ -21,7 +21,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, op_graphs
 from tests.importing import flat, imported
-from tests.test_upstream_defects import Plain, check, data, ops
+from tests.quantizing import Plain, check, data, ops
 
 IMAGE = (2, 6, 9, 7)
 GENERATOR = torch.Generator().manual_seed(3)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.norms import fold_norms
 from tests import simulation
-from tests.test_upstream_defects import Plain, conv, data
+from tests.quantizing import Plain, conv, data
 
 
 def norm(channels: int, seed: int = 0, of: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from tests.test_upstream_defects import Plain, conv, data
+from tests.quantizing import Plain, conv, data
 
 
 def quantize(module: nn.Module, *inputs: Tensor) -> torch.export.ExportedProgram:

@@ -17,7 +17,7 @@ from torchao.quantization.pt2e import MinMaxObserver
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError
 from q8ta_wgpu.frontend import given, pt2e
-from tests.test_upstream_defects import Plain, conv, data
+from tests.quantizing import Plain, conv, data
 
 X = data(1, 3, 5, 5)
 

@@ -17,7 +17,7 @@ from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.runtime.device import Device
 from tests import networks, simulation
 from tests.harness import flat, parts, rounding, stages_of
-from tests.test_upstream_defects import Plain, conv, data, ops
+from tests.quantizing import Plain, conv, data, ops
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -3,7 +3,7 @@ the list this project keeps. Every one compiles to int8, runs equal to the refer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,52 +17,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.runtime.device import Device
-from tests import simulation
-from tests.harness import flat, parts, rounding, stages_of
-
-
-class Plain(nn.Module):
-    """A module from a function and its submodules."""
-
-    def __init__(self, forward: Callable[..., object], **modules: nn.Module) -> None:
-        super().__init__()
-        self.function = forward
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, *inputs: Tensor) -> object:
-        return self.function(self, *inputs)
-
-
-def data(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def check(
-    module: nn.Module, inputs: Sequence[Tensor], device: Device, quantizer: Quantizer | None = None, islands: int = 0
-) -> q8.Model:
-    """Quantizes, compiles, runs; 0 mismatches with the reference, within a step of torch; returns the model."""
-    torch.manual_seed(0)
-    module.eval()
-    batches = [tuple(t * factor for t in inputs) for factor in (1.0, 0.7)]
-    program = q8.quantize(module, tuple(inputs), calibration=batches, quantizer=quantizer, progress=False)
-    model = q8.compile(program)
-    arrays = dict(zip(model.graph.inputs, (t.numpy() for t in inputs), strict=True))
-    with q8.Session(model, device) as session:
-        found = session(**arrays)
-    expected = q8.Session(model, "reference")(**arrays)
-    for f, e in zip(flat(found), flat(expected), strict=True):
-        assert int((f != e).sum()) == 0
-    for c in simulation.compare(program, model, arrays):
-        assert c.largest <= 1, c
-        assert c.equal >= 0.999, c
-    report = model.report()
-    assert len(report.islands) == islands, str(report)
-    return model
-
-
-def ops(model: q8.Model) -> list[str]:
-    return [part for node in model.graph.nodes if node.op not in ("quantize", "dequantize") for part in parts(node)]
+from tests.harness import parts, rounding, stages_of
+from tests.quantizing import Plain, check, conv, data, ops
 
 
 def test_a_relu_after_add_is_kept(vulkan: Device) -> None:
@@ -72,10 +28,6 @@ def test_a_relu_after_add_is_kept(vulkan: Device) -> None:
     q = model.graph.types[add.output].q
     assert q is not None
     assert rounding(add).lo == q.zero
-
-
-def conv(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups)
 
 
 @pytest.mark.parametrize("alpha", [2, -3, 0.5])

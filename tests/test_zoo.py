@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from bench import zoo
-from tests.test_upstream_defects import conv
+from tests.quantizing import conv
 
 
 def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
