@@ -19,8 +19,9 @@ import q8ta_wgpu as q8
 from demo.network import trained
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model
+from tests.blocks import EncoderLayer, conv_bn
 from tests.harness import flat
-from tests.networks import EncoderLayer, conv_bn, example_input, mobilenet_v2, unet
+from tests.networks import example_input, mobilenet_v2, unet
 from tests.networks import trained as untrained
 
 LOAD = """
