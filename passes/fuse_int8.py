@@ -9,14 +9,16 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import (
+    MASK,
     MASKED,
     RESIDUAL,
     Arithmetic,
     Elementwise,
     Int8Form,
     Joined,
+    Moves,
     Normalization,
     Product,
     QuantizedCall,
@@ -154,13 +156,17 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
 def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
     """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
     reader, mask = _unmasked(rewriter, node)
+    reader, bools = _unchosen(rewriter, reader)
     reader, factor = _unscaled(rewriter, reader)
     call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize, mask)
-    form = call if isinstance(call, str) else _int8_form(OPS[node.op], call)
+    form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=bools is not None))
     if isinstance(form, str):
         return form
     old = quantize or node
-    sources = [_int8_source(rewriter, old, reader, tail, operand) for operand in form.operands]
+    sources = [
+        bools if bools is not None and operand is MASK else _int8_source(rewriter, old, reader, tail, operand)
+        for operand in form.operands
+    ]
     if reason := _misfit(rewriter.graph, form, sources, old.output):
         return reason
     inputs = [
@@ -242,6 +248,46 @@ def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
         int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
     real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
     return replace(node, inputs=(real, *node.inputs[1:])), part
+
+
+def _unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
+    """The node reading what a choice of 0 or a low number was added to, and the bools by which it is chosen, of as many
+    dimensions, in int8: where they are 0 an element takes no part. Moves may stand between choice and sum. The node
+    itself and None where there is none."""
+    graph, kind = rewriter.graph, OPS[node.op].int8
+    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
+    if add is None or add.op != "add" or add.attrs["alpha"] != 1:
+        return node, None
+    shape = graph.types[add.output].shape
+    for scores, mask in (add.inputs, add.inputs[::-1]):
+        int8, choice, moves = _int8_behind(rewriter, scores), rewriter.producer(mask), list[Node]()
+        while choice is not None and isinstance(OPS[choice.op].int8, Moves) and len(choice.inputs) == 1:
+            moves.append(choice)
+            choice = rewriter.producer(choice.inputs[0])
+        if int8 is None or choice is None or choice.op != "where" or graph.types[scores].shape != shape:
+            continue
+        bools, q = _int8_behind(rewriter, choice.inputs[0]), graph.types[int8].q
+        ends = [float(graph.constants[n].max()) if n in graph.constants else np.nan for n in choice.inputs[1:]]
+        if bools is None or q is None or graph.types[bools].q != BOOL or 0.0 not in ends or not _is_far(min(ends), q):
+            continue
+        if ends[0] < 0:
+            table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
+            bools = rewriter.insert(node, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
+        for move in reversed(moves):
+            to = replace(graph.types[bools], shape=graph.types[move.output].shape)
+            bools = rewriter.insert(node, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
+        found = graph.types[bools]
+        if len(found.shape) < len(shape):
+            to = replace(found, shape=(1,) * (len(shape) - len(found.shape)) + found.shape)
+            bools = rewriter.insert(node, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
+        return replace(node, inputs=(scores, *node.inputs[1:])), bools
+    return node, None
+
+
+def _is_far(low: float, q: QParams) -> bool:
+    """Whether a number is so low that no int8 value makes up for it in softmax."""
+    least, most = q.range
+    return low <= -((most - least) * q.scale + FAINT)
 
 
 def _part(mask: Array, q: QParams, dim: int) -> Array | None:

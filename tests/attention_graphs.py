@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -127,6 +127,20 @@ def alone(graph: Graph) -> Graph:
 
 
 def fused_graphs() -> Iterator[Graph]:
-    """The attention that each chain becomes."""
+    """The attention that each chain becomes, and a softmax whose mask is computed."""
     for chain in CHAINS:
         yield alone(lower(chain_graph(chain)[0], harness.UNITS))
+    yield masked_softmax((2, 3, 5, 7), (2, 1, 1, 7))[0]
+
+
+def masked_softmax(shape: Shape, masked: Shape) -> tuple[Graph, dict[str, Array]]:
+    """A softmax over the last dimension, of the elements that bools of another shape name, and its inputs."""
+    b, powers = _Builder(), softmax.powers(0.04, 1 / 256, shape[-1])
+    assert powers is not None
+    x, mask = b.given("x", shape, -7), b.given("mask", masked, 0)
+    b.graph.types[mask] = TensorType(masked, INT8X4, BOOL)
+    b.inputs[mask] = b.rng.integers(0, 2, masked).astype(np.int8)
+    attrs = {"dim": len(shape) - 1, "lo": -128, "hi": 127}
+    inputs = (x, b.graph.add_constant("powers", powers), mask)
+    b.graph.outputs = [b.emit("q8ta_masked_softmax", inputs, attrs, QParams(1 / 256, -128))]
+    return b.graph, b.inputs

@@ -73,9 +73,8 @@ def test_example_inputs_that_do_not_fit() -> None:
         (x, r"write \(x,\)"),
         ((x.numpy(),), r"found \['ndarray'\]: write \(torch.from_numpy\(x\),\)"),
         (x.numpy(), r"found ndarray: write \(torch.from_numpy\(x\),\)"),
-        ((x.double(),), r"example input 0 must be float32 or uint8, found torch.float64: write x.float\(\)$"),
+        ((x.double(),), r"example input 0 must be float32, uint8 or bool, found torch.float64: write x.float\(\)$"),
         ((x.long(),), r"found torch.int64: give unsupported=\"torch\" to quantize and compile"),
-        ((x > 0,), r"found torch.bool: give unsupported=\"torch\" to quantize and compile"),
         ((x.to(torch.complex64),), r"found torch.complex64: write torch.view_as_real\(x\)$"),
         ((x, x), "does not run on example_inputs"),
         ((), "does not run on example_inputs"),
@@ -245,7 +244,7 @@ def test_inputs_that_are_not_float32() -> None:
             return x + i
 
     program = torch.export.export(Index(), (data(1, 3), torch.ones(1, 3, dtype=torch.int64)))
-    with pytest.raises(q8.UnsupportedError, match="input i must be a float32 or uint8 tensor"):
+    with pytest.raises(q8.UnsupportedError, match="input i must be a float32, uint8 or bool tensor"):
         q8.compile(program)
 
 

@@ -96,7 +96,11 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         "input 0 is nested",
         {"example": (torch.nested.nested_tensor([X[0], X[0]], layout=torch.jagged),)},
     ),
-    "complex tensor": (InputError, "input 0 must be float32 or uint8, found torch.complex64", {"example": (X + 0j,)}),
+    "complex tensor": (
+        InputError,
+        "input 0 must be float32, uint8 or bool, found torch.complex64",
+        {"example": (X + 0j,)},
+    ),
     "meta calibration": (InputError, "item 0 is on the meta device", {"calibration": [X.to("meta")]}),
     "empty calibration": (InputError, "item 0 is empty", {"calibration": [X[:0]]}),
     "lazy": (InputError, "weight has no shape yet", {"module": module(conv=nn.LazyConv2d(4, 3))}),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
@@ -86,22 +86,23 @@ def test_bytes_of_networks(name: str, js: Any, folder: Path) -> None:
     equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
 
 
-def bordered(uint8: bool) -> Model:
-    """Two int8 inputs of odd sizes, added: with nothing in float."""
-    graph = Graph(inputs=["a", "b"], outputs=["y"], uint8={"a"} if uint8 else set())
+def bordered(given: str) -> Model:
+    """Two int8 inputs of odd sizes, added, the first given as int8, uint8 or bools: with nothing in float."""
+    graph = Graph(inputs=["a", "b"], outputs=["y"])
+    graph.uint8, graph.bools = ({"a"} if given == dtype else set() for dtype in ("uint8", "bool"))
     q = QParams(1.0, -128)
     graph.types = {name: TensorType((2, 5, 3, 7), INT8X4, q) for name in ("a", "b", "y")}
+    graph.types["a"] = TensorType((2, 5, 3, 7), INT8X4, BOOL if given == "bool" else q)
     attrs = {"a_multiplier": 1 << 14, "b_multiplier": -(1 << 13), "shift": 14, "lo": -128, "hi": 127}
     graph.nodes = [Node("q8ta_add", ("a", "b"), "y", attrs)]
     return Model(graph, Structure({"list": [0]}))
 
 
-@pytest.mark.parametrize("uint8", [True, False])
-def test_bytes_of_int8_and_uint8(uint8: bool, js: Any, folder: Path) -> None:
-    model, generator = bordered(uint8), op_graphs.rng("web", uint8)
-    inputs = {
-        name: op_graphs.extremes(generator, (2, 5, 3, 7)).view(model.graph.given(name)) for name in model.graph.inputs
-    }
+@pytest.mark.parametrize("given", ["int8", "uint8", "bool"])
+def test_bytes_of_what_is_given(given: str, js: Any, folder: Path) -> None:
+    model, generator = bordered(given), op_graphs.rng("web", given)
+    inputs = {name: op_graphs.extremes(generator, (2, 5, 3, 7)) for name in model.graph.inputs}
+    inputs["a"] = inputs["a"] > 0 if given == "bool" else inputs["a"].view(model.graph.given("a"))
     equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
 
 

@@ -265,7 +265,7 @@ def _kernel(label: str, block: Block) -> Kernel:
 
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
-        return body, "attention", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
+        return body, "attention", "softmax_mask", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()

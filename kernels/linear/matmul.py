@@ -105,6 +105,8 @@ def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
     if masked is not None and (masked.max(-1) <= MASKED).any():  # a row that is masked as a whole: torch has zeros
         takes_part = np.asarray(masked.max(-1, keepdims=True) > MASKED, np.float32)
         weights = b.emit("mul", (weights, b.constant(takes_part, "rows")))
+    if "takes_part" in args:  # torch has zeros, too, where bools that are computed mask all of a row
+        weights = b.aten("aten.where.self", {"condition": args["takes_part"], "self": weights, "other": 0.0})
     return b.emit("matmul", (weights, value))
 
 

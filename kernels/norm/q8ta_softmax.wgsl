@@ -1,14 +1,5 @@
-// Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it): powers[d] for the distance d from a row's
+// Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it; a file of masks says what takes part): powers[d] for the distance d from a row's
 // largest element, powers[256 + d] the same in steps of the result. All is u32, and sums have no order.
-
-// All bits of the elements of a word of a line that take part; dimensions of extent 1 are read at 0, and a mask repeats
-// along the first. p is the word's first.
-fn part_of(p: vec4<u32>) -> u32 {
-  if (MASKED == 0u) { return 0xffffffffu; }
-  let at = vec4<u32>(p.x % params.mask_dims.x, min(p.yzw, params.mask_dims.yzw - 1u));
-  let line = (at.x * params.mask_dims.y + at.y) * params.mask_dims.z + at.z;
-  return mask[line * quads(params.mask_dims.w) + at.w / 4u];
-}
 
 fn power(distance: u32) -> u32 { return u32(powers[distance]); }
 
@@ -19,8 +10,6 @@ fn quotient(distance: u32, sum: u32, part: bool) -> i32 {
 
 // An element by itself, its row anywhere: elements `inner` apart in order.
 fn place_of_element(at: u32) -> vec4<u32> { return coord_WIDTH_PACKED(at, params.y_dims); }
-
-fn takes_part(p: vec4<u32>) -> bool { return lane(part_of(p), min(p.w, params.mask_dims.w - 1u) % 4u) != 0; }
 
 fn compute(p: vec4<u32>) -> i32 {
   let at = index_WIDTH_PACKED(p, params.y_dims);

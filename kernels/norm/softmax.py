@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Rowwise
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
 from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
@@ -92,8 +92,11 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     tables = powers(x.scale, y.scale, shape[dim])
     if tables is None:
         return f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements are too far apart for int32"
+    attrs = {"dim": dim, "lo": call.lo, "hi": call.hi}
+    if call.masked:
+        return Int8Form("q8ta_masked_softmax", (0, tables, MASK), attrs)
     mask = np.ones((1,) * len(shape), np.int8) if call.mask is None else _shortened(call.mask.astype(np.int8))
-    return Int8Form("q8ta_softmax", (0, tables, mask), {"dim": dim, "lo": call.lo, "hi": call.hi})
+    return Int8Form("q8ta_softmax", (0, tables, mask), attrs)
 
 
 def _shortened(mask: Array) -> Array:
@@ -117,13 +120,17 @@ def _too_long(shape: Shape, dim: int) -> str:
     return f"it is over dimension {dim} of {shape}: {longest} elements at most where it is not the last"
 
 
-def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+def _infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> Shape:
     shape, _ = _infer(types, attrs)
     if text := _too_long(shape, attrs["dim"]):
         raise GraphError(f"softmax: {text}")
     if types[1].shape != (2, 256):
         raise GraphError(f"softmax has 2 tables of 256 entries, found shape {types[1].shape}")
-    mask = types[2].shape
+    return shape
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, mask = _infer_rows(types, attrs), types[2].shape
     first = shape[0] % mask[0] == 0 if len(shape) == 4 else mask[0] in (1, shape[0])
     others = zip(mask[1:], shape[1:], strict=False)
     if len(mask) != len(shape) or not first or any(m not in (1, d) for m, d in others):
@@ -136,6 +143,20 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
         raise GraphError(
             f"softmax of {shape} with a mask of {mask} that repeats in its last dimension or the first ones"
         )
+    return shape, INT8X4
+
+
+def _infer_masked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape, mask = _infer_rows(types, attrs), types[2]
+    lead = max(len(shape) - 3, 0)
+    fits = len(mask.shape) == len(shape) and all(m in (1, d) for m, d in zip(mask.shape, shape, strict=True))
+    if not fits or (len(shape) > 4 and math.prod(mask.shape[:lead]) not in (1, math.prod(shape[:lead]))):
+        raise GraphError(
+            f"softmax of {shape} with a mask of {mask.shape}: its dimensions must be 1 or those of the operand, those "
+            "left of the last three all of one kind"
+        )
+    if mask.q != BOOL:
+        raise GraphError(f"the mask of a softmax must be bools, at scale 1 and zero point 0, found {mask}")
     return shape, INT8X4
 
 
@@ -199,10 +220,13 @@ def _along_words(call: Call, target: Target) -> bool:
 
 
 def _int8_params(call: Call) -> Params:
+    return {"mask_dims": canonical(call.inputs[2].shape), **_masked_params(call)}
+
+
+def _masked_params(call: Call) -> Params:
     assert call.output.q is not None
     found = _rows(call)
     return {
-        "mask_dims": canonical(call.inputs[2].shape),
         "zero": np.int32(call.output.q.zero),
         "lo": np.int32(call.attrs["lo"]),
         "hi": np.int32(call.attrs["hi"]),
@@ -217,39 +241,61 @@ def _whether_masked(call: Call) -> dict[str, int]:
 
 PACKED = {2: pack_mask}
 
+
+def _int8_kernels(
+    op: str,
+    mask: str,
+    params: Callable[[Call], Params],
+    constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
+    prepack: Mapping[int, Callable[[Call, Array], Array]] | None = None,
+) -> tuple[Kernel, ...]:
+    """By words where they lie along the rows, else by elements; `mask` is the file that says what takes part."""
+    stems = ("q8ta_softmax_rows", mask)
+    return (
+        rows.int8_kernel(f"{op}.rows", stems, _words, params, 3, _along_words, constants, prepack),
+        Kernel(
+            op,
+            ("q8ta_softmax", mask, "map"),
+            (ANY_INT8,),
+            ANY_INT8,
+            params=params,
+            constants=constants,
+            prepack=prepack or {},
+            turns=lambda call: 8 * _rows(call).length,
+            cost=lambda call: 2.0 * call.output.numel * _rows(call).length,
+        ),
+    )
+
+
+_X = Operand("x", dtypes=(INT8X4,))
+_POWERS = Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers)
+
 q8ta_softmax = Op(
     name="q8ta_softmax",
-    operands=(
-        Operand("x", dtypes=(INT8X4,)),
-        Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
-        Operand("mask", constant=True, dtypes=(INT8,), valid=_valid_mask),
-    ),
+    operands=(_X, _POWERS, Operand("mask", constant=True, dtypes=(INT8,), valid=_valid_mask)),
     infer=_infer_int8,
     reference=_softmax_int8,
     schema={**RANGE, "dim": Attr("int", low=0, high=7)},
     reads=_reads,
-    kernels=(
-        rows.int8_kernel(
-            "q8ta_softmax.rows", ("q8ta_softmax_rows",), _words, _int8_params, 3, _along_words, _whether_masked, PACKED
-        ),
-        Kernel(
-            "q8ta_softmax",
-            ("q8ta_softmax", "map"),
-            (ANY_INT8,),
-            ANY_INT8,
-            params=_int8_params,
-            constants=_whether_masked,
-            prepack=PACKED,
-            turns=lambda call: 8 * _rows(call).length,
-            cost=lambda call: 2.0 * call.output.numel * _rows(call).length,
-        ),
-    ),
+    kernels=_int8_kernels("q8ta_softmax", "softmax_mask", _int8_params, _whether_masked, PACKED),
     work=lambda call: 3 * call.output.numel,
 )
 """y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S adds up the powers p[d]
 of the row, and P[d] is p[d] in steps of the result. But for the rounding of the powers a result is the exact one,
 rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Where the mask is 0 an element takes no part, and
 a row of no others is all zeros."""
+
+q8ta_masked_softmax = Op(
+    name="q8ta_masked_softmax",
+    operands=(_X, _POWERS, Operand("mask", dtypes=(INT8X4,))),
+    infer=_infer_masked,
+    reference=_softmax_int8,
+    schema=q8ta_softmax.schema,
+    reads=_reads,
+    kernels=_int8_kernels("q8ta_masked_softmax", "softmax_given_mask", _masked_params),
+    work=q8ta_softmax.work,
+)
+"""The same with a mask of bools that is known when the network runs: an input, or what follows from one."""
 
 
 def _op(name: str, log: bool) -> Op:

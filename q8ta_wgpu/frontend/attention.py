@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import is_constant, kind, named_arguments
+from q8ta_wgpu.frontend.nodes import is_constant, is_float, kind, named_arguments
 from q8ta_wgpu.ir.int8 import MASKED, Arithmetic, Elementwise, Moves, Rowwise
 
 _aten = torch.ops.aten
@@ -145,20 +145,53 @@ def parts_of(mask: Node) -> Iterator[Node]:
 
 
 def masks_as_sums(module: GraphModule) -> None:
-    """Scores that a constant fills with low numbers, for a softmax, as sums with a mask: what is filled is 0 either
-    way, and as it is not observed the range stays that of the scores."""
+    """Scores of which some are made low numbers, for a softmax, as sums with a mask: what is low is 0 either way, and
+    as the mask is not observed the range stays that of the scores."""
     for node in list(module.graph.nodes):
-        value = node.args[2] if node.target is _aten.masked_fill.Scalar else None
-        if value is None or value > MASKS_FROM or not is_constant(node.args[1]) or not _is_softmaxed(node):
+        filled = _filled(module, node)
+        if filled is None or not _is_softmaxed(node):
             continue
-        name, filled = f"_mask_{node.name}", constant(module, node.args[1])
-        lowest = max(float(value), MASKED)
-        module.register_buffer(name, torch.zeros(filled.shape).masked_fill(filled, lowest))
+        scores, chosen, numbers = filled
         with module.graph.inserting_before(node):
-            mask = module.graph.get_attr(name)
-        mask.meta = {**node.meta, "val": node.meta["val"].new_zeros(filled.shape)}
-        node.target, node.args = _aten.add.Tensor, (node.args[0], mask)
+            if is_constant(chosen):
+                name, places = f"_mask_{node.name}", constant(module, chosen)
+                module.register_buffer(name, torch.where(places, torch.tensor(numbers[0]), torch.tensor(numbers[1])))
+                mask = module.graph.get_attr(name)
+            else:
+                mask = module.graph.call_function(_CHOICE, (chosen, *numbers))
+        mask.meta = {**node.meta, "val": node.meta["val"].new_zeros(chosen.meta["val"].shape)}
+        node.target, node.args, node.kwargs = _aten.add.Tensor, (scores, mask), {}
     module.recompile()
+
+
+def _filled(module: Any, node: Node) -> tuple[Node, Node, tuple[float, float]] | None:
+    """Scores, bools, and what is added to the scores where they hold and where not, of a call that makes some scores a
+    low number: a masked_fill, or a choice between scores and a number. None of other calls."""
+    name = str(node.target)
+    if name in ("aten.masked_fill.Scalar", "aten.masked_fill.Tensor"):
+        scores, chosen, value = node.args
+        inverted = False
+    elif name in ("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf"):
+        chosen, first, second = node.args
+        inverted = _number(module, first) is None
+        scores, value = (first, second) if inverted else (second, first)
+    else:
+        return None
+    low = _number(module, value)
+    if low is None or low > MASKS_FROM or not isinstance(scores, Node) or not isinstance(chosen, Node):
+        return None
+    if not is_float(scores) or scores.meta["val"].shape != node.meta["val"].shape:
+        return None
+    low = max(low, MASKED)
+    return scores, chosen, (0.0, low) if inverted else (low, 0.0)
+
+
+def _number(module: Any, value: Any) -> float | None:
+    """A number, or what a constant of one element holds."""
+    if isinstance(value, Node):
+        alone = is_constant(value) and value.meta["val"].numel() == 1
+        return float(constant(module, value)) if alone else None
+    return float(value)
 
 
 def join_masks(module: GraphModule) -> None:

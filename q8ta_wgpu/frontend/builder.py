@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, Array, Attrs, Graph, Node, TensorType
 from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
@@ -85,7 +85,7 @@ class GraphBuilder:
     def truth(self, name: str) -> str:
         """0s and 1s in int8 at scale 1, which holds them exactly, dequantized."""
         stored = self.graph.fresh(f"{name}.bool")
-        self.graph.types[stored] = TensorType(self.type(name).shape, INT8X4, QParams(1.0, 0))
+        self.graph.types[stored] = TensorType(self.type(name).shape, INT8X4, BOOL)
         self.append(Node("quantize", (self.operand(name),), stored, {"lo": -128, "hi": 127}, self.source))
         return self.emit("dequantize", (stored,))
 

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted, shown
-from q8ta_wgpu.frontend.nodes import module_paths, source_of
+from q8ta_wgpu.frontend.nodes import INPUTS, module_paths, source_of
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -63,15 +63,15 @@ def is_whole(unsupported: Any) -> bool:
 
 def example(example_inputs: Any, whole: bool = True) -> Tensors:
     """The arguments that fix the shapes. Raises InputError unless they are tensors with values, and, of what runs as a
-    whole on the GPU, float32 or uint8."""
+    whole on the GPU, float32, uint8 or bool."""
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
         way = "(torch.from_numpy(x),)" if "ndarray" in found else "(x,)"
         raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write {way}")
     for position, x in enumerate(example_inputs):
-        if whole and x.dtype not in (torch.float32, torch.uint8):
-            raise InputError(f"example input {position} must be float32 or uint8, found {x.dtype}: {_way_out(x)}")
+        if whole and x.dtype not in INPUTS:
+            raise InputError(f"example input {position} must be float32, uint8 or bool, found {x.dtype}: {_way_out(x)}")
         if kind := _without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
     return tuple(example_inputs)
@@ -83,7 +83,9 @@ def _way_out(x: torch.Tensor) -> str:
         return "write x.float()"
     if x.is_complex():
         return "write torch.view_as_real(x)"
-    return 'give unsupported="torch" to quantize and compile (token numbers, masks), or x.float() (quantities)'
+    return (
+        'give unsupported="torch" to quantize and compile (token numbers), x.bool() (masks), or x.float() (quantities)'
+    )
 
 
 def _without_values(x: torch.Tensor) -> str:

@@ -17,8 +17,8 @@ from q8ta_wgpu.frontend.bools import is_bool, operator_of
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.constants import computed, is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.nodes import integer, kind, named_arguments, source_of
-from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, TensorType
+from q8ta_wgpu.frontend.nodes import INPUTS, integer, kind, named_arguments, source_of
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
@@ -260,9 +260,9 @@ class _Importer(GraphBuilder):
         value, q = node.meta.get("val"), qdq.quantized_input(node)
         if isinstance(value, torch.SymInt):
             return integer(value)
-        if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in (torch.float32, torch.uint8)):
+        if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in INPUTS):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
-            self.problems.add(f"input {node.name} must be a float32 or uint8 tensor, found {found}", node)
+            self.problems.add(f"input {node.name} must be a float32, uint8 or bool tensor, found {found}", node)
             return self._placeholder_for(node)
         dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
         if dynamic:
@@ -275,6 +275,11 @@ class _Importer(GraphBuilder):
         if value.dim() and not isinstance(value.shape[0], int):
             self.graph.batched.add(node.name)
         shape = tuple(integer(d) for d in value.shape)
+        if value.dtype == torch.bool:
+            self.graph.bools.add(node.name)
+            self.graph.types[node.name] = TensorType(shape, INT8X4, BOOL)
+            self.hint = f"{node.name}.real"
+            return self.emit("dequantize", (node.name,))
         if value.dtype == torch.uint8 and q in (None, UINT8):
             self.graph.uint8.add(node.name)
             self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
@@ -312,7 +317,7 @@ class _Importer(GraphBuilder):
                 raise RefusedError("this operator is not supported")
             if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
                 numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
-                args = {**args, "attn_mask": self.aten("aten.where.self", numbers)}
+                args = {**args, "attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
             found = ATEN[operator_of(node)][1](self, args)
             return self.truth(found) if _decides(node) and isinstance(found, str) else found
         except (RefusedError, GraphError) as problem:

@@ -20,6 +20,10 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 """Begins the names of torch's own files, and not those of torchvision."""
 
 
+INPUTS = (torch.float32, torch.uint8, torch.bool)
+"""Dtypes of what a network is given, unless that is quantized already."""
+
+
 def kind(node: Any) -> Int8 | None:
     """What the operator a node calls is in int8."""
     name = str(node.target) if isinstance(node, Node) else ""

@@ -42,7 +42,7 @@ def quantize(
 
     Args:
         module: in eval mode.
-        example_inputs: positional arguments, float32 or uint8 tensors; they fix the shapes.
+        example_inputs: positional arguments, float32, uint8 or bool tensors; they fix the shapes.
         calibration: representative inputs; each item is a tensor or a tuple of arguments. It is gone through once, and
             one item is held at a time.
         quantizer: any torchao PT2E quantizer; ours by default.

@@ -69,6 +69,9 @@ class QParams:
 UINT8 = QParams(1.0, -128)
 """Of an input given as uint8: real = the given number."""
 
+BOOL = QParams(1.0, 0)
+"""Of bools: 0 and 1."""
+
 
 @dataclass(frozen=True)
 class TensorType:
@@ -176,6 +179,7 @@ class Graph:
         types: the type of every value: inputs, constants and node outputs.
         constants: numpy arrays of the constant values.
         uint8: int8x4 inputs that are given as uint8, at scale 1: the int8 is 128 less, the zero point -128.
+        bools: int8x4 inputs that are given as bools, 0 and 1 at scale 1.
         batched: inputs whose first dimension is the batch, of any size.
         notes: what passes had to say (a node left in float and why), for the report.
     """
@@ -187,6 +191,7 @@ class Graph:
     constants: dict[str, Array] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     uint8: set[str] = field(default_factory=set)
+    bools: set[str] = field(default_factory=set)
     batched: set[str] = field(default_factory=set)
 
     def call(self, node: Node) -> Call:
@@ -231,20 +236,27 @@ class Graph:
             dict(self.constants),
             list(self.notes),
             set(self.uint8),
+            set(self.bools),
             set(self.batched),
         )
 
     def given(self, name: str) -> np.dtype[Any]:
         """The dtype of the arrays an input is given as."""
+        if name in self.bools:
+            return np.dtype(np.bool_)
         return np.dtype(np.uint8 if name in self.uint8 else DTYPES[self.types[name].dtype])
 
     def stored(self, name: str, array: Array) -> Array:
-        """An input, of the dtype it is given as, as the graph computes with it: uint8 moved to int8 by 128."""
+        """An input, of the dtype it is given as, as the graph computes with it: uint8 moved to int8 by 128, bools as
+        0 and 1."""
+        if name in self.bools:
+            return array.astype(np.int8)
         return (array ^ np.uint8(128)).view(np.int8) if name in self.uint8 else array
 
     def described(self, name: str) -> str:
         """Name, dtype and shape of an input or output for messages; of a batch of any size `any`."""
-        dtype = "uint8" if name in self.uint8 else self.types[name].dtype
+        other = "bool" if name in self.bools else "uint8" if name in self.uint8 else ""
+        dtype = other or self.types[name].dtype
         return f"{name} {dtype}[{self.sizes(name)}]"
 
     def sizes(self, name: str) -> str:
@@ -253,7 +265,7 @@ class Graph:
         return ", ".join(["any", *sizes[1:]] if name in self.batched else sizes)
 
     def __str__(self) -> str:
-        given = {name: " given as uint8" for name in self.uint8}
+        given = {name: f" given as {self.given(name)}" for name in (*self.uint8, *self.bools)}
         lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.inputs]
         for node in self.nodes:
             attrs = "".join(f", {k}={v}" for k, v in node.attrs.items())

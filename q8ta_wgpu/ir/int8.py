@@ -51,6 +51,7 @@ class QuantizedCall:
         activation: float64 function applied before rounding, if any (not a clamp).
         slopes: of a prelu applied before rounding, float32 (channels,), if any.
         mask: of the first operand's shape, False where an element takes no part, if any is said not to.
+        masked: whether bools that are computed say so.
     """
 
     attrs: Attrs
@@ -65,6 +66,7 @@ class QuantizedCall:
     activation: Callable[[Array], Array] | None = None
     slopes: Array | None = None
     mask: Array | None = None
+    masked: bool = False
 
     @property
     def joined(self) -> bool:
@@ -75,13 +77,13 @@ class QuantizedCall:
 MASKED = float(np.float32(-3e38))
 """What stands for -inf in a mask: its exponential is 0 as well, and no sum with a score leaves the range of float32."""
 
-RESIDUAL = -1
-"""In `Int8Form.operands`: the addend joined before rounding."""
+RESIDUAL, MASK = -1, -2
+"""In `Int8Form.operands`: the addend joined before rounding, and bools that say which elements take part."""
 
 
 @dataclass(frozen=True)
 class Int8Form:
-    """The int8 node for a quantized call: operator, operands (a position in the float call, RESIDUAL, or a new
+    """The int8 node for a quantized call: operator, operands (a position in the float call, RESIDUAL, MASK, or a new
     constant) and attributes."""
 
     op: str
@@ -135,7 +137,7 @@ class Rowwise:
     Attributes:
         result: the quantization that holds any result there is, where the operator says it; a finer scale may hold
             those of some data.
-        masked: whether elements can be told to take no part, by a large negative constant added to them.
+        masked: whether elements can be told to take no part, by a large negative number added to them.
     """
 
     lower: ToInt8

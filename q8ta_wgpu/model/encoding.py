@@ -22,8 +22,8 @@ MAX_PARTS = 1 << 18
 
 MAX_NAME = 200
 
-_UINT8X4 = "uint8x4"
-"""In a file, the dtype of an input that is given as uint8: an int8x4 like any other once it is stored."""
+_UINT8X4, _BOOLX4 = "uint8x4", "boolx4"
+"""In a file, the dtypes of inputs that are given as uint8 and as bools: int8x4 like any other once they are stored."""
 
 _CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may be called so
 
@@ -43,7 +43,8 @@ def decode(text: str, constants: dict[str, Array]) -> tuple[Graph, Structure]:
 
 def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
     def encode_type(name: str, t: TensorType) -> dict[str, Any]:
-        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": _UINT8X4 if name in graph.uint8 else t.dtype}
+        given = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
+        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": given}
         return plain if t.q is None else {**plain, "scale": t.q.scale, "zero": t.q.zero}
 
     return {
@@ -98,6 +99,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         constants={_name(name): array for name, array in constants.items()},
         batched=set(_names(data, "batched", "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
+        bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
     )
     graph.nodes = [_node(item) for item in nodes]
     verify(graph, RUNNABLE)
@@ -152,7 +154,7 @@ def _type(name: str, data: Any) -> TensorType:
     if len(shape) > 8 or not all(type(d) is int and 0 < d <= MAX_ELEMENTS for d in shape):
         raise GraphError(f"{where}: a shape has at most 8 positive sizes, found {ascii(shape)[:MAX_NAME]}")
     dtype = _get(data, "dtype", str, where)
-    dtype = INT8X4 if dtype == _UINT8X4 else dtype
+    dtype = INT8X4 if dtype in (_UINT8X4, _BOOLX4) else dtype
     q = None
     if "scale" in data or "zero" in data:
         q = QParams(_get(data, "scale", float, where), _get(data, "zero", int, where), dtype)

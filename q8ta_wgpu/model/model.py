@@ -34,7 +34,8 @@ class Model:
 
     @property
     def inputs(self) -> dict[str, TensorType]:
-        """Type of every input by name, in order; one given as uint8 is an int8x4 that is 128 less (`graph.uint8`)."""
+        """Type of every input by name, in order; one given as uint8 is an int8x4 that is 128 less (`graph.uint8`),
+        one given as bools an int8x4 of 0 and 1 (`graph.bools`)."""
         return {name: self.graph.types[name] for name in self.graph.inputs}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, UINT8, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, RANGES, UINT8, Graph, Node, TensorType
 from q8ta_wgpu.ir.op import INT16_RANGE, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
@@ -57,6 +57,9 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
     for name in graph.uint8:
         if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
             raise GraphError(f"{name} is given as uint8, so it must be an input alone, of scale 1 and zero point -128")
+    for name in graph.bools:
+        if name not in graph.inputs or name in graph.outputs or graph.types[name].q != BOOL:
+            raise GraphError(f"{name} is given as bools, so it must be an input alone, of scale 1 and zero point 0")
     for name in graph.batched:
         if name not in graph.inputs or not graph.types[name].shape:
             raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")

@@ -92,6 +92,7 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
     floats = t.dtype == FLOAT32
     if array.dtype != wanted and not (floats and array.dtype.kind == "f"):
         hint = ": convert it the way the model was trained" if floats and array.dtype.kind in "iub" else ""
+        hint = ": write mask.astype(bool), or mask > 0.5" if wanted == np.bool_ else hint
         raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
     any_batch = name in graph.batched and array.ndim and array.size
     if (array.shape[1:] != t.shape[1:]) if any_batch else (array.shape != t.shape):

@@ -74,7 +74,8 @@ class Session:
 
     Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
     of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
-    is unknown. A NaN quantizes to the zero point (the real value 0), infinities saturate. Outputs are new arrays.
+    is unknown, and a bool input takes bools alone. A NaN quantizes to the zero point (the real value 0), infinities
+    saturate. Outputs are new arrays.
 
     A model compiled with a symbolic batch dimension takes batches of any size: calls, run_async and run_many schedule
     it for each size that arrives, and keep programs and weights for the last 8 sizes on the device, beside the model's

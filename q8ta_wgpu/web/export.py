@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError
-from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.graph import Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.model import reference
@@ -122,12 +122,15 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
         kind, index = ref
         return index if kind == "slot" else len(program.slots) + index
 
+    def takes_picture(name: str, t: TensorType) -> bool:
+        return pixels.is_picture(t) and name not in model.graph.bools
+
     def port(p: Port) -> dict[str, Any]:
         return {**_port(model.graph, p), "buffer": place(p.buffer)}
 
     return {
         "inputs": [
-            {**port(p), "read": pixels.reading(t, _LAYOUTS[p.layout]) if pixels.is_picture(t) else None}
+            {**port(p), "read": pixels.reading(t, _LAYOUTS[p.layout]) if takes_picture(p.name, t) else None}
             for p, t in zip(program.inputs, model.inputs.values(), strict=True)
         ],
         "outputs": [
@@ -202,6 +205,8 @@ def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     h ^= h >> 13
     if dtype == np.float32:  # 24 bits in [-2, 2)
         found = ((h >> 8).astype(np.int32) - (1 << 23)).astype(np.float32) / np.float32(1 << 22)
+    elif dtype == np.bool_:
+        found = (h >> 31).astype(np.bool_)
     else:
         found = (h >> (32 - 8 * dtype.itemsize)).astype(f"u{dtype.itemsize}").view(dtype)
     return found.reshape(shape)

@@ -3,7 +3,8 @@
 type Known<Name extends string> = typeof globalThis extends { [name in Name]: { prototype: infer T } } ? T : object;
 
 /** What an input takes: a typed array of its elements, row-major, or, where its shape is (1, 1 or 3, h, w), an image of
- * w by h pixels, which stays on the GPU. A float32 input takes a Float64Array too. */
+ * w by h pixels, which stays on the GPU. A float32 input takes a Float64Array too, a bool input a Uint8Array of which 0
+ * is false. */
 export type Value = ArrayBufferView | Image;
 export type Image =
   | ImageBitmap
@@ -23,7 +24,7 @@ export type Outputs = Float32Array | Int8Array | Uint8Array | Int16Array | null 
 export interface Port {
   readonly name: string;
   readonly shape: readonly number[];
-  readonly dtype: "float32" | "int8" | "uint8" | "int16";
+  readonly dtype: "float32" | "int8" | "uint8" | "int16" | "bool";
   /** Of int8, int16 and uint8: real = scale * (stored - zero); a uint8 is stored as the int8 that is 128 less. */
   readonly scale?: number;
   readonly zero?: number;

@@ -178,7 +178,7 @@ function emulated(text) {
 
 // --- arrays ---
 
-const ARRAYS = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array };
+const ARRAYS = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, bool: Uint8Array };
 const numel = (port) => port.shape.reduce((product, size) => product * size, 1);
 const inWords = (port) => port.dtype !== "float32";
 
@@ -195,7 +195,8 @@ function eachPlace(port, visit) {
 
 function packed(port, array) {
   const stored = new ARRAYS[port.dtype](new ArrayBuffer(port.bytes));
-  eachPlace(port, (element, place, flip) => (stored[place] = array[element] ^ flip));
+  const value = port.dtype === "bool" ? (element) => Number(array[element] !== 0) : (element) => array[element];
+  eachPlace(port, (element, place, flip) => (stored[place] = value(element) ^ flip));
   return stored;
 }
 
@@ -216,12 +217,12 @@ function structured(tree, outputs) {
 
 /** The made-up input whose outputs' hash the export holds; q8ta_wgpu/web/export.py makes the same. */
 function sample(port) {
-  const array = new ARRAYS[port.dtype](numel(port));
+  const array = new ARRAYS[port.dtype](numel(port)), bits = port.dtype === "bool" ? 1 : 8 * array.BYTES_PER_ELEMENT;
   for (let i = 0; i < array.length; i++) {
     let h = Math.imul(i + 1, 0x9e3779b1);
     h = Math.imul(h ^ (h >>> 15), 0x85ebca77);
     h ^= h >>> 13;
-    array[i] = inWords(port) ? h >>> (32 - 8 * array.BYTES_PER_ELEMENT) : ((h >>> 8) - (1 << 23)) / (1 << 22);
+    array[i] = inWords(port) ? h >>> (32 - bits) : ((h >>> 8) - (1 << 23)) / (1 << 22);
   }
   return array;
 }

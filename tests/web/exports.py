@@ -32,8 +32,8 @@ RUN = """
     const bytes = async (url) => await (await fetch(url)).arrayBuffer();
     const inputs = {};
     for (const { name, dtype, shape } of net.inputs) {
-        const kind = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array }[dtype];
-        inputs[name] = new kind(await bytes(`${given.url}/${name}.bin`));
+        const kinds = { float32: Float32Array, int8: Int8Array, int16: Int16Array };
+        inputs[name] = new (kinds[dtype] ?? Uint8Array)(await bytes(`${given.url}/${name}.bin`));
     }
     const flat = (y) => ArrayBuffer.isView(y) ? [y] : Object.values(y ?? {}).flatMap(flat);
     const text = (y) => btoa(Array.from(new Uint8Array(y.buffer), (b) => String.fromCharCode(b)).join(""));
