@@ -18,7 +18,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session import inputs

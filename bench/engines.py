@@ -27,7 +27,7 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import engines
-from q8ta_wgpu.runtime.device import open_device
+from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.web import export
 
 DATA, PAGE = Path("docs/kernels.json"), Path("docs/kernels.md")

@@ -19,7 +19,7 @@ from bench.options import Options
 from bench.timing import Loaded, compared, heaviest, load, spin
 from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime import engines
-from q8ta_wgpu.runtime.device import open_device
+from q8ta_wgpu.runtime.adapters import open_device
 
 Shape = tuple[int, ...]
 Key = tuple[str, int]

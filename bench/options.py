@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device
 
 
 @dataclass(frozen=True)

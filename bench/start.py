@@ -49,7 +49,8 @@ def started(file: str, adapter: str | None) -> dict[str, float]:
 
     from q8ta_wgpu import Session, load
     from q8ta_wgpu.runtime import engines
-    from q8ta_wgpu.runtime.device import Device, open_device
+    from q8ta_wgpu.runtime.adapters import open_device
+    from q8ta_wgpu.runtime.device import Device
 
     lap("import")
     named = (adapter or "").partition(":")[0].lower()

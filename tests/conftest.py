@@ -13,7 +13,8 @@ import hypothesis
 import pytest
 
 from q8ta_wgpu.runtime import engines, kept
-from q8ta_wgpu.runtime.device import Device, Pipeline, open_device
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.tune import cache
 from tests.small import small_model
 

@@ -16,8 +16,9 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.program.textures import read_texture
+from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.binding import Binding
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import inputs
 from tests.small import SHAPE, small_input, small_model
 

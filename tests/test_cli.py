@@ -22,8 +22,8 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
-from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engines, probe
+from q8ta_wgpu.runtime import adapters, engines, probe
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import Engine
 from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
@@ -109,19 +109,19 @@ def test_devices(capsys: Captured) -> None:
 
 def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two equal cards, of which one cannot make a device and the other computes other bytes."""
-    original, best = devices._from_adapter, NATIVE.adapters()[0]
+    original, best = adapters._from_adapter, NATIVE.adapters()[0]
     monkeypatch.setattr(engines, "dawn", lambda: None)
     monkeypatch.setattr(NATIVE, "_listed", [])
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [best, best])
 
-    def refuse(engine: Engine, adapter: object, number: int) -> devices.Device:
+    def refuse(engine: Engine, adapter: object, number: int) -> Device:
         if number:
             raise DeviceError("it cannot make a device: no compute")
         return original(engine, adapter, number)
 
-    monkeypatch.setattr(devices, "_from_adapter", refuse)
+    monkeypatch.setattr(adapters, "_from_adapter", refuse)
     monkeypatch.setattr(probe, "contract", lambda device: "quantize of 1.0 gives 7, the contract 3")
-    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(adapters, "_open", {})
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert "1: it cannot make a device: no compute" in out
@@ -137,7 +137,7 @@ def test_devices_with_one_that_ends_loops(capsys: Captured, monkeypatch: pytest.
     monkeypatch.setattr(engines, "dawn", lambda: None)
     monkeypatch.setattr(NATIVE, "_listed", NATIVE.adapters()[:1])
     monkeypatch.setattr(probe, "loop_turns", lambda device, turns: 64)
-    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(adapters, "_open", {})
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert "ends the loops of a thread after 64 turns" in out

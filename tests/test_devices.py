@@ -19,9 +19,9 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import files
-from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engine, engines, rates
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime import adapters, engine, engines, rates
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from tests import harness
 from tests.conftest import BACKENDS
@@ -163,7 +163,7 @@ def test_a_lost_device_under_a_model_without_inputs() -> None:
 
 
 def test_a_lost_device_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(adapters, "_open", {})
     first = open_device("vulkan")
     assert open_device("vulkan") is first
     first.wgpu.destroy()

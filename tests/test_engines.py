@@ -20,10 +20,10 @@ import wgpudawn
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.target import MatrixUnit, Target
-from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime import adapters, engines
+from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
 from tests.small import small_input, small_model
 from tests.test_runtime import with_words
@@ -111,7 +111,7 @@ def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, m
     other = _WithUnits()
     other._listed.extend(dawn().adapters())
     monkeypatch.setattr(engines, "dawn", lambda: other)
-    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(adapters, "_open", {})
     native = open_device("wgpu-native:vulkan")
     info = {**native.wgpu.adapter.info, **{k: swiftshader.info[k] for k in ("vendor_id", "device_id")}}
     monkeypatch.setattr(native.wgpu.adapter, "_adapter_info", info)
@@ -147,9 +147,9 @@ def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device, monk
         made.wgpu = SimpleNamespace(adapter=adapter)
         return made
 
-    monkeypatch.setattr(devices, "_from_adapter", opened)
+    monkeypatch.setattr(adapters, "_from_adapter", opened)
     first = opened(native, cards[1], 1)
-    found = devices._with_matrix_units(first)
+    found = adapters._with_matrix_units(first)
     assert asked[1:] == ([("dawn", 3, 1)] if listed == 2 else [])
     assert (found is first) == (listed != 2)
 
@@ -257,7 +257,7 @@ def test_wrong_code_on_dawn(swiftshader: Device) -> None:
 
 
 def test_a_lost_device_of_dawn(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_open", {})
+    monkeypatch.setattr(adapters, "_open", {})
     first = open_device("dawn:swiftshader")
     opened = Session(MODEL, first)
     assert equal(opened(INPUTS[0]), 0)

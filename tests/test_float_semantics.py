@@ -18,7 +18,8 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import unary
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device
 from tests import harness, op_graphs, oracle
 from tests.conftest import BACKENDS, OPENED
 

@@ -18,9 +18,9 @@ import wgpu
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.runtime import device as devices
-from q8ta_wgpu.runtime import engines, handles
-from q8ta_wgpu.runtime.device import Device, open_device
+from q8ta_wgpu.runtime import adapters, engines, handles
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.timestamps import timestamps
@@ -205,7 +205,7 @@ def test_pipelines_compile_at_a_time(threads: int, vulkan: Device, monkeypatch: 
     monkeypatch.setattr(other.engine, "compilers", lambda device: threads)
     original, used = Device._compile, set()
 
-    def compiling(self: Device, text: str, buffers: int) -> devices.Pipeline:
+    def compiling(self: Device, text: str, buffers: int) -> Pipeline:
         used.add(threading.current_thread().name.partition("_")[0])
         return original(self, text, buffers)
 
@@ -227,10 +227,10 @@ def test_a_session_runs_while_another_one_compiles(count: int, vulkan: Device, m
     """The lock of their device is free while pipelines compile, where the engine compiles in threads."""
     compiling, let = threading.Event(), threading.Event()
 
-    def slow(self: Device, text: str, buffers: int) -> devices.Pipeline:
+    def slow(self: Device, text: str, buffers: int) -> Pipeline:
         compiling.set()
         assert let.wait(60)
-        return devices.Pipeline(None, None)
+        return Pipeline(None, None)
 
     def opened() -> int:
         with other.pipelines([(with_words(f"meanwhile {i}"), 2) for i in range(count)]) as pipelines:
@@ -254,7 +254,7 @@ def test_a_session_runs_while_another_one_compiles(count: int, vulkan: Device, m
 
 def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program holds its own; beside those a device keeps the last ones asked for, and no more."""
-    monkeypatch.setattr(devices, "RECENT_PIPELINES", 3)
+    monkeypatch.setattr(adapters, "RECENT_PIPELINES", 3)
     other = Device(vulkan.wgpu)
     executor = Executor(harness.program_of(MODEL.graph, other.target), other)
     own = set(other._held)

@@ -56,7 +56,7 @@ def _installed(name: str) -> bool:
 
 def _adapters(wanted: str | None) -> list[tuple[int, str]]:
     """Positions and names of all adapters, or of the one asked for."""
-    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.adapters import open_device
     from q8ta_wgpu.runtime.engines import listed
 
     found = [(number, engine.describe(adapter)) for number, (engine, adapter) in enumerate(listed())]
@@ -70,7 +70,7 @@ def _adapters(wanted: str | None) -> list[tuple[int, str]]:
 
 def _checked(number: int, model: Model | None) -> Iterator[str]:
     """Prints what an adapter offers and how it does; what is wrong."""
-    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.adapters import open_device
 
     device = open_device(number)
     target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info

@@ -41,7 +41,7 @@ def devices(options: argparse.Namespace) -> None:
 
 
 def _unit_faults(number: int) -> list[str]:
-    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.adapters import open_device
 
     faults = open_device(number).unit_faults
     return [f"{number}: matrix unit {unit} is not used: {text}" for unit, text in faults.items()]
@@ -53,7 +53,7 @@ def _names(engine: Engine, adapter: Any) -> tuple[str, ...]:
 
 
 def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
-    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.adapters import open_device
 
     device = open_device(number)
     if device.contract:

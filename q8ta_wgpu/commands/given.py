@@ -22,7 +22,7 @@ def target_of(text: str | None) -> Target | None:
     """The target of the adapter that `--device` names; None without one, and for the reference."""
     if text in (None, "reference"):
         return None
-    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.adapters import open_device
 
     return open_device(device(text)).target
 

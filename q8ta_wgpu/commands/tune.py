@@ -36,7 +36,7 @@ def tune(options: argparse.Namespace) -> None:
 
 def _clear(device: str | None) -> None:
     from q8ta_wgpu.runtime import kept
-    from q8ta_wgpu.runtime.device import open_device
+    from q8ta_wgpu.runtime.adapters import open_device
     from q8ta_wgpu.tune.cache import Cache
 
     opened = open_device(given.device(device))

@@ -109,7 +109,7 @@ class Session:
 
     def _load(self, device: Any, tune: bool) -> None:
         """Opens the device, schedules the model for it, and loads the program."""
-        from q8ta_wgpu.runtime.device import open_device
+        from q8ta_wgpu.runtime.adapters import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
         started = time.perf_counter()

@@ -64,7 +64,7 @@ class TiledSession:
         if max_bytes is not None and not (isinstance(max_bytes, int) and max_bytes > 0):
             raise InputError(f"max_bytes must be an integer of at least 1, found {shown(max_bytes)}")
         if not (isinstance(device, str) and device == "reference"):
-            from q8ta_wgpu.runtime.device import open_device
+            from q8ta_wgpu.runtime.adapters import open_device
 
             device = open_device(device)
         limit = max_bytes or (BASELINE.binding_size if isinstance(device, str) else device.target.binding_size)

@@ -1,0 +1,122 @@
+"""Choosing an adapter by what a user says, and opening it: once, and shared."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+from q8ta_wgpu.errors import DeviceError, shown
+from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.engine import Engine
+from q8ta_wgpu.runtime.locks import ProcessLock
+
+_open: dict[tuple[str, int], Device] = {}
+_adopted: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
+_open_lock = ProcessLock()
+
+
+def open_device(device: Any = None, matrix_work: bool = False) -> Device:
+    """A Device for what a user may pass.
+
+    Args:
+        device: None (best adapter), part of an adapter's name, backend or engine, an engine with such a part
+            ('dawn:nvidia'), the position of an adapter in `engines.listed()`, an adapter or a device of wgpu or
+            wgpudawn (the caller's own, used as it is), or a Device.
+        matrix_work: whether matrix units are of use; see `_with_matrix_units`.
+
+    Devices opened here are shared: the same adapter gives the same Device, unless that one was lost. Raises
+    DeviceError where nothing fits, or nothing that fits can make a device.
+    """
+    if isinstance(device, Device):
+        return device
+    with _open_lock:
+        if device is None or isinstance(device, str) or type(device) is int:
+            found = _by_name(device)
+            free = device is None or (isinstance(device, str) and not _named_engine(device)[0])
+            return _with_matrix_units(found) if matrix_work and free else found
+        engine = engines.engine_of(device)
+        if engine is not None and not engine.is_device(device):
+            return _from_adapter(engine, device, _number(engine, device))
+        if engine is not None:
+            known = _adopted.get(id(device))
+            if known is None or known.wgpu is not device:
+                known = _adopted[id(device)] = Device(device)
+            return known
+    raise DeviceError(
+        "device must be None, 'reference', part of an adapter's name, its number, an adapter or a device of wgpu or "
+        f"wgpudawn, found {type(device).__name__}"
+    )
+
+
+def _with_matrix_units(found: Device) -> Device:
+    """Which engine serves an adapter best for a network whose products matrix units could compute: Dawn, where it
+    offers units of the same adapter that compute right; otherwise the one `found` is of, wgpu-native.
+
+    Engines tell the model of a card, no more. Of several equal ones it is taken to be the same where both engines list
+    as many by one backend, in the order of the driver they share; otherwise `found` stays."""
+    if (dawn := engines.dawn()) is None:
+        return found
+    own = found.wgpu.adapter
+    with contextlib.suppress(DeviceError):
+        alike = [a for a in found.engine.adapters() if (_card(a), _backend(a)) == (_card(own), _backend(own))]
+        offering = [a for a in dawn.adapters() if _card(a) == _card(own) and dawn.matrix_units(a)]
+        others = [a for a in offering if _backend(a) == _backend(offering[0])]
+        told_apart = len(alike) == 1 or (others and _backend(others[0]) == _backend(own))
+        if own in alike and len(alike) == len(others) and told_apart:
+            adapter = others[alike.index(own)]
+            other = _from_adapter(dawn, adapter, _number(dawn, adapter))
+            return other if other.target.matrix_units else found
+    return found
+
+
+def _card(adapter: Any) -> tuple[int, int]:
+    return adapter.info["vendor_id"], adapter.info["device_id"]
+
+
+def _backend(adapter: Any) -> str:
+    return str(adapter.info["backend_type"])
+
+
+def _named_engine(name: str) -> tuple[str, str]:
+    """The engine that a user's text names, or '', and the rest of it."""
+    engine, _, rest = name.partition(":")
+    return (engine.lower(), rest) if engine.lower() in engines.NAMES else ("", name)
+
+
+def _by_name(name: str | int | None) -> Device:
+    engine, part = _named_engine(name) if isinstance(name, str) else ("", "")
+    names: list[str] = []
+    problems: list[str] = []
+    for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
+        names.append(owner.describe(adapter))
+        if name is None or i == name or (isinstance(name, str) and name and part.lower() in names[i].lower()):
+            try:
+                return _from_adapter(owner, adapter, names[:i].count(names[i]))
+            except DeviceError as error:
+                problems.append(str(error))
+    if not names and not engine:
+        raise DeviceError(
+            "no wgpu adapter on this machine. Install a GPU driver, or software Vulkan "
+            "(Debian and Ubuntu: apt-get install mesa-vulkan-drivers), or use device='reference'"
+        )
+    if problems:
+        raise DeviceError("; ".join(problems))
+    every = enumerate(owner.describe(adapter) for owner, adapter in engines.listed())
+    listed = ", ".join(f"{i}: {text}" for i, text in every)
+    raise DeviceError(f"no adapter is called {shown(name)}; there are {listed}")
+
+
+def _number(engine: Engine, adapter: Any) -> int:
+    """Which of the adapters of one name this is: equal cards are told apart by their order, where wgpu lets us."""
+    equal = [a for a in engine.adapters() if engine.describe(a) == engine.describe(adapter)]
+    return next((i for i, a in enumerate(equal) if a is adapter), 0 if len(equal) == 1 else -id(adapter))
+
+
+def _from_adapter(engine: Engine, adapter: Any, number: int) -> Device:
+    key = engine.describe(adapter), number
+    known = _open.get(key)
+    if known is None or not known.alive:
+        known = _open[key] = Device(engine.request(adapter))
+    return known
