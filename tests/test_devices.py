@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.program import link
+from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl import files
 from q8ta_wgpu.runtime import adapters, engine, engines, rates
 from q8ta_wgpu.runtime.adapters import open_device
@@ -237,11 +237,11 @@ def test_a_device_that_breaks_the_contract(
     good: str, bad: str, rule: str, vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The probe sees each kind of wrong arithmetic, and int8 is refused, with the numbers; float models still run."""
-    complete = link.complete
+    complete = resolve.complete
     assert any(good in text for text in files().values())
     other = Device(vulkan.wgpu)
     with monkeypatch.context() as patch:
-        patch.setattr(link, "complete", lambda text: complete(text).replace(good, bad))
+        patch.setattr(resolve, "complete", lambda text: complete(text).replace(good, bad))
         assert rule in other.contract  # probed once, when first asked for
     with pytest.raises(DeviceError, match=r"cannot run int8 models: .*the contract .*results differ"):
         Session(MODEL, other)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from q8ta_wgpu.program import link
+from q8ta_wgpu.program import resolve
 from q8ta_wgpu.runtime import kept, probe, rates
 from q8ta_wgpu.runtime.device import Device
 
@@ -47,9 +47,9 @@ def test_probes_run_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_another_probe_is_run(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is of one text: arithmetic that changes is looked at again, and what is wrong is never kept."""
     assert probe.contract(vulkan) == ""
-    complete = link.complete
+    complete = resolve.complete
     good, bad = "f32(acc) * multiplier", "f32(acc & -2) * multiplier"
-    monkeypatch.setattr(link, "complete", lambda text: complete(text).replace(good, bad))
+    monkeypatch.setattr(resolve, "complete", lambda text: complete(text).replace(good, bad))
     ran = counted(monkeypatch)
     for _ in range(2):
         assert "accumulator" in probe.contract(vulkan)

@@ -26,7 +26,7 @@ from q8ta_wgpu.ir.layout import (
     word_count,
     word_grid,
 )
-from q8ta_wgpu.program import link
+from q8ta_wgpu.program import resolve
 from tests.layout_graphs import byte_address
 
 AWKWARD = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13)  # primes, 1, multiples of 4 and their neighbours
@@ -201,7 +201,7 @@ def gpu() -> Iterator[Gpu]:
     device = wgpu.gpu.request_adapter_sync().request_device_sync()  # no adapter: an error, not a skip
     pipelines = {}
     for layout in GPU_LAYOUTS:
-        module = device.create_shader_module(code=link.complete(SHADER.replace("{name}", layout.short)))
+        module = device.create_shader_module(code=resolve.complete(SHADER.replace("{name}", layout.short)))
         pipelines[layout] = device.create_compute_pipeline(
             layout="auto", compute={"module": module, "entry_point": "evaluate"}
         )

@@ -1,8 +1,4 @@
-"""Links a kernel's WGSL: what its `main` reaches among the definitions of all files, and what only a call can tell.
-
-A kernel names the file its `main` is in and, where several files define a name, the files whose definitions it takes,
-or `name=meaning` for one name; every other name is found by itself (q8ta_wgpu/program/wgsl.py holds the index). Only
-what is reached is written, a comment above each definition saying where it stands.
+"""Links a kernel's WGSL: what only a call can tell, and what its `main` reaches (q8ta_wgpu/program/resolve.py).
 
 For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, of
 integers only), `x_at(p)` (the element as i32 or f32) and, where result and operand are integers, `x_word_of(word)` (its
@@ -19,10 +15,9 @@ everything is bound as vectors of four words.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,9 +27,8 @@ from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, packed_axis
 from q8ta_wgpu.ir.op import Op, dims
 from q8ta_wgpu.ir.target import BASELINE, Target
-from q8ta_wgpu.program.layout_functions import layout_functions
-from q8ta_wgpu.program.unroll import constants, unroll
-from q8ta_wgpu.program.wgsl import DIRECTIVES, Definition, definitions, files, scan
+from q8ta_wgpu.program import resolve
+from q8ta_wgpu.program.wgsl import files
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
 _BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
@@ -241,99 +235,9 @@ def link(
     kind = "packed" if call.output.dtype in RANGES else call.output.dtype
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
     try:
-        return _module(chosen, tuple(given), kernel.unrolled(target))
+        return resolve.module(chosen, tuple(given), kernel.unrolled(target))
     except LinkError as error:
         raise LinkError(f"kernel {kernel.name}: {error}") from None
-
-
-def complete(text: str) -> str:
-    """A module of one's own with the definitions it refers to."""
-    given = {definition.name: definition for definition in scan(text)}
-    reached = _reached(given.values(), given, ())
-    return "\n".join((text, *_sources(d for d in reached if d.name not in given)))
-
-
-@functools.lru_cache(maxsize=4096)
-def _module(chosen: tuple[str, ...], given: tuple[str, ...], written_out: bool) -> str:
-    """The module of the `main` in a file chosen, with the given definitions; a call's many repetitions find it made.
-
-    With `written_out`, loops of a known number of turns are unrolled.
-    """
-    own = {definition.name: definition for line in given for definition in _scanned(line)}
-    (main,) = (_bound(d, chosen) for d in definitions()["main"] if d.file in chosen)
-    bound = [d for d in own.values() if d.kind == "var" or d.name == "Params"]
-    reached = _reached((*bound, main), own, chosen)
-    members = set(re.findall(r"(\w+):", own["Params"].text))
-    for definition in reached:
-        if missing := [name for name in definition.fields if name not in members]:
-            raise LinkError(f"{definition.place} reads params.{missing[0]}, which its `params` does not give")
-    if written_out:
-        known = constants("\n".join(d.text for d in reached))
-        reached = [replace(d, text=unroll(d.text, known)) for d in reached]
-    used = dict.fromkeys(d.file for d in reached if d.line and d.file)
-    directives = [line for file in used for line in files()[file].splitlines() if line.startswith(DIRECTIVES)]
-    return "\n".join((f"// {' '.join(used)}", *directives, *_sources(reached)))
-
-
-def _sources(reached: Iterable[Definition]) -> Iterator[str]:
-    for definition in reached:
-        yield f"// {definition.place}\n{definition.text}" if definition.file else definition.text
-
-
-@functools.lru_cache(maxsize=4096)
-def _scanned(text: str) -> tuple[Definition, ...]:
-    return tuple(scan(text))
-
-
-@functools.cache
-def _index() -> Mapping[str, tuple[Definition, ...]]:
-    """What the files define, and the functions of the table of layouts, by name."""
-    layouts = (d for text in layout_functions() for d in scan(text))
-    return {**definitions(), **{d.name: (replace(d, file="table of layouts", line=0),) for d in layouts}}
-
-
-def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: tuple[str, ...]) -> list[Definition]:
-    """The roots and all they refer to, those of a file together and in its order, the first root's file first."""
-    found: dict[str, Definition] = {}
-    waiting = list(roots)
-    ranks: dict[str, int] = {}
-    for definition in waiting:  # grows while it is walked
-        if (other := found.setdefault(definition.name, definition)) is not definition:
-            raise LinkError(f"{definition.name} would be defined twice, by {other.place} and by {definition.place}")
-        ranks.setdefault(definition.file, len(ranks))
-        for name in definition.names:
-            wanted = own[name] if name in own else _bound(_resolved(name, definition, chosen), chosen)
-            if found.get(name) is not wanted:
-                waiting.append(wanted)
-    return sorted(found.values(), key=lambda d: (ranks[d.file], d.line))
-
-
-@functools.lru_cache(maxsize=4096)
-def _bound(definition: Definition, chosen: tuple[str, ...]) -> Definition:
-    """A definition with what the choices `name=meaning` say for names it leaves open."""
-    meanings = dict(choice.split("=", 1) for choice in chosen if "=" in choice)
-    used = [name for name in definition.names if name in meanings]
-    if not used:
-        return definition
-    text = re.sub(rf"(?<![.@\w])({'|'.join(used)})\b", lambda match: meanings[match[1]], definition.text)
-    (found,) = scan(text, definition.file)
-    return replace(found, line=definition.line)
-
-
-def _resolved(name: str, user: Definition, chosen: Sequence[str]) -> Definition:
-    """What a name means where it is used: the file's own definition, the only one, or that of a file chosen."""
-    candidates = _index().get(name, ())
-    for choice in (
-        [d for d in candidates if d.file == user.file],
-        candidates,
-        [d for d in candidates if d.file in chosen],
-    ):
-        if len(choice) == 1:
-            return choice[0]
-    places = ", ".join(d.place for d in candidates) or "no file"
-    raise LinkError(
-        f"{user.place or user.name} uses {name}, which {places} defines, and of {', '.join(chosen)} not one"
-    )
 
 
 def _literal(value: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from q8ta_wgpu.ir.graph import INT8X4
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, Shape, canonical, word_count
-from q8ta_wgpu.program import link
+from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.program import Port
 
 CHANNELS = (1, 3, 4)
@@ -86,7 +86,7 @@ def _packed_image(port: Port) -> str:
   }}
   y[i] = word;"""
     binding = "@group(0) @binding(1) var<storage, read_write> y: array<u32>;"
-    return link.complete(f"// texture to uint8\n{_HEAD}\n{binding}{_main(port, body)}")
+    return resolve.complete(f"// texture to uint8\n{_HEAD}\n{binding}{_main(port, body)}")
 
 
 def write_texture(port: Port, format: str) -> str:

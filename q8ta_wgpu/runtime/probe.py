@@ -19,7 +19,7 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import LOOP_TURNS, MatrixUnit, Target
-from q8ta_wgpu.program import link, trial
+from q8ta_wgpu.program import resolve, trial
 from q8ta_wgpu.runtime import kept
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
 from q8ta_wgpu.runtime.timestamps import timestamps
@@ -72,7 +72,7 @@ def contract(device: Device) -> str:
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
-    text = link.complete(f"// probe of the arithmetic contract\n{BINDINGS}{_CONTRACT}")
+    text = resolve.complete(f"// probe of the arithmetic contract\n{BINDINGS}{_CONTRACT}")
     key = kept.digest("contract", text, a.tobytes(), b.tobytes(), words, expected.tobytes())
     if kept.recall(device.info, key) is True:
         return ""

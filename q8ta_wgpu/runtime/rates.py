@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from q8ta_wgpu.ir.target import MatrixUnit
-from q8ta_wgpu.program import link
+from q8ta_wgpu.program import resolve
 from q8ta_wgpu.runtime import kept, probe
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     texts = {}
     for name in ("packed", "emulated"):
         dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
-        texts[name] = link.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
+        texts[name] = resolve.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
     key = kept.digest("dot rates", *texts.values(), words)
     before = kept.recall(device.info, key)
     if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from q8ta_wgpu.ir.graph import INT16X4, TensorType
 from q8ta_wgpu.ir.layout import Layout, canonical, packed_axis
-from q8ta_wgpu.program import link
+from q8ta_wgpu.program import resolve
 
 _READ = """
 @group(0) @binding(0) var pixels: texture_2d<f32>;
@@ -73,7 +73,7 @@ def reading(t: TensorType, layout: Layout) -> str:
         layout=layout.short,
         value=f"pack4xI8(vec4<i32>({lanes}))" if t.q else "at(p)",
     )
-    return link.complete(_dims(t) + _STEPS + text)
+    return resolve.complete(_dims(t) + _STEPS + text)
 
 
 def drawing(t: TensorType, layout: Layout) -> str:
@@ -82,7 +82,7 @@ def drawing(t: TensorType, layout: Layout) -> str:
     if t.q:
         value = f"f32(lane({value}, p.{'xyzw'[packed_axis(layout)]} % 4u) - ({t.q.zero})) * f32({t.q.scale!r})"
     channels = ", ".join(f"at({channel}u, place)" for channel in range(t.shape[1]))
-    return link.complete(_dims(t) + _DRAW.format(stored="u32" if t.q else "f32", value=value, channels=channels))
+    return resolve.complete(_dims(t) + _DRAW.format(stored="u32" if t.q else "f32", value=value, channels=channels))
 
 
 def _dims(t: TensorType) -> str:
