@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
     Int8Form,
-    Joined,
     Moves,
     Normalization,
     Product,
@@ -30,98 +29,7 @@ from q8ta_wgpu.ir.int8 import (
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What follows an operator: the value that is quantized, clamps and a factor on the way, and what joins before
-    rounding: a batch norm, an addend, an activation, or of elementwise operators further ones."""
-
-    value: str
-    clamps: tuple[tuple[float, float], ...] = ()
-    norm: Node | None = None
-    residual: str | None = None
-    activation: Node | None = None
-    functions: tuple[Node, ...] = ()
-    factor: float = 1.0
-
-
-def _tail(rewriter: Rewriter, node: Node) -> Tail:
-    """Follows single readers: for sums what their kinds say joins them, for products of activations a positive factor,
-    for elementwise operators others, then clamps."""
-    kind = OPS[node.op].int8
-    if isinstance(kind, Product):
-        scaled = rewriter.only_reader(node.output)
-        if scaled is not None and _is_factor(scaled):
-            return replace(_clamped(rewriter, Tail(scaled.output)), factor=scaled.attrs["factor"])
-    tail = Tail(node.output)
-    if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
-        for what in kind.joined:
-            reader = rewriter.only_reader(tail.value)
-            tail = (reader and _joined(rewriter, node, tail, reader, what)) or tail
-    elif isinstance(kind, Elementwise):
-        tail = replace(tail, functions=tuple(_functions(rewriter, node)))
-        tail = replace(tail, value=tail.functions[-1].output if tail.functions else node.output)
-    joined = _clamped(rewriter, tail)
-    if any(reader.op == "quantize" for reader in rewriter.readers(joined.value)):
-        return joined
-    return _clamped(rewriter, Tail(node.output))
-
-
-def _joined(rewriter: Rewriter, node: Node, tail: Tail, reader: Node, what: Joined) -> Tail | None:
-    """The tail with its reader, where that is what joins `node` next."""
-    graph, kind, value = rewriter.graph, OPS[reader.op].int8, tail.value
-    longer = replace(tail, value=reader.output)
-    match what:
-        case "norm" if isinstance(kind, Normalization) and all(name in graph.constants for name in reader.inputs[1:]):
-            return replace(longer, norm=reader)
-        case "addend" if reader.op == "add" and reader.attrs["alpha"] == 1:
-            other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
-            addend = _int8_behind(rewriter, other)
-            same = graph.types[value].shape == graph.types[reader.output].shape == graph.types[other].shape
-            return replace(longer, residual=addend) if addend is not None and same else None
-        case "activation" if isinstance(kind, Elementwise) and not kind.clamp:
-            return replace(longer, activation=reader)
-        case "activation" if isinstance(kind, Sloped) and reader.inputs[1] in graph.constants:
-            by_channel = node.op != "linear" or len(graph.types[value].shape) == 2
-            return replace(longer, activation=reader) if by_channel else None
-    return None
-
-
-def _functions(rewriter: Rewriter, node: Node) -> list[Node]:
-    """The elementwise operators behind one, each the only reader, without clamps at the end."""
-    found: list[Node] = []
-    while (reader := rewriter.only_reader((found or [node])[-1].output)) is not None:
-        if not isinstance(OPS[reader.op].int8, Elementwise):
-            break
-        found.append(reader)
-    while found and _is_clamp(found[-1]):
-        found.pop()
-    return found
-
-
-def _is_clamp(node: Node) -> bool:
-    kind = OPS[node.op].int8
-    return isinstance(kind, Elementwise) and kind.clamp is not None
-
-
-def _clamped(rewriter: Rewriter, tail: Tail) -> Tail:
-    """The tail with the clamps behind it that are each the only reader."""
-    clamps: list[tuple[float, float]] = []
-    value = tail.value
-    while (reader := rewriter.only_reader(value)) is not None:
-        kind = OPS[reader.op].int8
-        if not isinstance(kind, Elementwise) or not kind.clamp:
-            break
-        clamps.append(kind.clamp(reader.attrs))
-        value = reader.output
-    return replace(tail, value=value, clamps=tuple(clamps))
-
-
-def _int8_behind(rewriter: Rewriter, name: str) -> str | None:
-    """The int8 value whose dequantize is `name`."""
-    node = rewriter.producer(name)
-    return node.inputs[0] if node is not None and node.op == "dequantize" else None
+from q8ta_wgpu.passes.tail import Tail, int8_behind, is_factor, tail_of
 
 
 def fuse_int8(graph: Graph) -> None:
@@ -131,7 +39,7 @@ def fuse_int8(graph: Graph) -> None:
         kind = OPS[node.op].int8
         if not isinstance(kind, WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise):
             continue
-        tail = _tail(rewriter, node)
+        tail = tail_of(rewriter, node)
         readers = rewriter.readers(tail.value)
         for quantize in (reader for reader in readers if reader.op == "quantize"):
             if reason := _fuse(rewriter, node, tail, quantize):
@@ -184,7 +92,7 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, tail: Tail, operand:
     it replaces, or a new constant."""
     if isinstance(operand, np.ndarray):
         return operand
-    int8 = tail.residual if operand == RESIDUAL else _int8_behind(rewriter, node.inputs[operand])
+    int8 = tail.residual if operand == RESIDUAL else int8_behind(rewriter, node.inputs[operand])
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
     return _turned(rewriter, old, int8) if second else int8
@@ -201,17 +109,12 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
-def _is_factor(node: Node) -> bool:
-    """Whether a node multiplies by a positive number."""
-    return node.op == "affine" and bool(node.attrs["factor"] > 0 and not node.attrs["term"])
-
-
 def _unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
     """A product of activations reading what positive factors were multiplied with, and these factors' product."""
     inputs, factor = list(node.inputs), 1.0
     for position, name in enumerate(node.inputs if isinstance(OPS[node.op].int8, Product) else ()):
         scaled = rewriter.producer(name)
-        if scaled is not None and _is_factor(scaled) and _int8_behind(rewriter, scaled.inputs[0]):
+        if scaled is not None and is_factor(scaled) and int8_behind(rewriter, scaled.inputs[0]):
             inputs[position] = scaled.inputs[0]
             factor *= scaled.attrs["factor"]
     return replace(node, inputs=tuple(inputs)), factor
@@ -234,7 +137,7 @@ def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
     if add is None or add.op != "add" or add.attrs["alpha"] != 1:
         return node, None
     mask, scores = sorted(add.inputs, key=lambda name: name not in graph.constants)
-    int8 = _int8_behind(rewriter, scores)
+    int8 = int8_behind(rewriter, scores)
     values, q = graph.constants.get(mask), graph.types[int8].q if int8 else None
     if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
         return node, None
@@ -260,13 +163,13 @@ def _unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
         return node, None
     shape = graph.types[add.output].shape
     for scores, mask in (add.inputs, add.inputs[::-1]):
-        int8, choice, moves = _int8_behind(rewriter, scores), rewriter.producer(mask), list[Node]()
+        int8, choice, moves = int8_behind(rewriter, scores), rewriter.producer(mask), list[Node]()
         while choice is not None and isinstance(OPS[choice.op].int8, Moves) and len(choice.inputs) == 1:
             moves.append(choice)
             choice = rewriter.producer(choice.inputs[0])
         if int8 is None or choice is None or choice.op != "where" or graph.types[scores].shape != shape:
             continue
-        bools, q = _int8_behind(rewriter, choice.inputs[0]), graph.types[int8].q
+        bools, q = int8_behind(rewriter, choice.inputs[0]), graph.types[int8].q
         ends = [float(graph.constants[n].max()) if n in graph.constants else np.nan for n in choice.inputs[1:]]
         if bools is None or q is None or graph.types[bools].q != BOOL or 0.0 not in ends or not _is_far(min(ends), q):
             continue
@@ -326,7 +229,7 @@ def _quantized_call(
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
     for position, name in enumerate(node.inputs):
-        int8 = _int8_behind(rewriter, name)
+        int8 = int8_behind(rewriter, name)
         if int8 is not None and not op.operand(position, node.attrs).constant:
             q.append(graph.types[int8].q)
             continue

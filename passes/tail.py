@@ -1,0 +1,107 @@
+"""What follows an operator up to the quantize behind it, and so becomes part of its int8 form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from q8ta_wgpu.ir.graph import Node
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Joined, Normalization, Product, Sloped, WeightedSum
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What follows an operator: the value that is quantized, clamps and a factor on the way, and what joins before
+    rounding: a batch norm, an addend, an activation, or of elementwise operators further ones."""
+
+    value: str
+    clamps: tuple[tuple[float, float], ...] = ()
+    norm: Node | None = None
+    residual: str | None = None
+    activation: Node | None = None
+    functions: tuple[Node, ...] = ()
+    factor: float = 1.0
+
+
+def tail_of(rewriter: Rewriter, node: Node) -> Tail:
+    """Follows single readers: for sums what their kinds say joins them, for products of activations a positive factor,
+    for elementwise operators others, then clamps."""
+    kind = OPS[node.op].int8
+    if isinstance(kind, Product):
+        scaled = rewriter.only_reader(node.output)
+        if scaled is not None and is_factor(scaled):
+            return replace(_clamped(rewriter, Tail(scaled.output)), factor=scaled.attrs["factor"])
+    tail = Tail(node.output)
+    if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
+        for what in kind.joined:
+            reader = rewriter.only_reader(tail.value)
+            tail = (reader and _joined(rewriter, node, tail, reader, what)) or tail
+    elif isinstance(kind, Elementwise):
+        tail = replace(tail, functions=tuple(_functions(rewriter, node)))
+        tail = replace(tail, value=tail.functions[-1].output if tail.functions else node.output)
+    joined = _clamped(rewriter, tail)
+    if any(reader.op == "quantize" for reader in rewriter.readers(joined.value)):
+        return joined
+    return _clamped(rewriter, Tail(node.output))
+
+
+def _joined(rewriter: Rewriter, node: Node, tail: Tail, reader: Node, what: Joined) -> Tail | None:
+    """The tail with its reader, where that is what joins `node` next."""
+    graph, kind, value = rewriter.graph, OPS[reader.op].int8, tail.value
+    longer = replace(tail, value=reader.output)
+    match what:
+        case "norm" if isinstance(kind, Normalization) and all(name in graph.constants for name in reader.inputs[1:]):
+            return replace(longer, norm=reader)
+        case "addend" if reader.op == "add" and reader.attrs["alpha"] == 1:
+            other = reader.inputs[1] if reader.inputs[0] == value else reader.inputs[0]
+            addend = int8_behind(rewriter, other)
+            same = graph.types[value].shape == graph.types[reader.output].shape == graph.types[other].shape
+            return replace(longer, residual=addend) if addend is not None and same else None
+        case "activation" if isinstance(kind, Elementwise) and not kind.clamp:
+            return replace(longer, activation=reader)
+        case "activation" if isinstance(kind, Sloped) and reader.inputs[1] in graph.constants:
+            by_channel = node.op != "linear" or len(graph.types[value].shape) == 2
+            return replace(longer, activation=reader) if by_channel else None
+    return None
+
+
+def _functions(rewriter: Rewriter, node: Node) -> list[Node]:
+    """The elementwise operators behind one, each the only reader, without clamps at the end."""
+    found: list[Node] = []
+    while (reader := rewriter.only_reader((found or [node])[-1].output)) is not None:
+        if not isinstance(OPS[reader.op].int8, Elementwise):
+            break
+        found.append(reader)
+    while found and _is_clamp(found[-1]):
+        found.pop()
+    return found
+
+
+def _is_clamp(node: Node) -> bool:
+    kind = OPS[node.op].int8
+    return isinstance(kind, Elementwise) and kind.clamp is not None
+
+
+def _clamped(rewriter: Rewriter, tail: Tail) -> Tail:
+    """The tail with the clamps behind it that are each the only reader."""
+    clamps: list[tuple[float, float]] = []
+    value = tail.value
+    while (reader := rewriter.only_reader(value)) is not None:
+        kind = OPS[reader.op].int8
+        if not isinstance(kind, Elementwise) or not kind.clamp:
+            break
+        clamps.append(kind.clamp(reader.attrs))
+        value = reader.output
+    return replace(tail, value=value, clamps=tuple(clamps))
+
+
+def int8_behind(rewriter: Rewriter, name: str) -> str | None:
+    """The int8 value whose dequantize is `name`."""
+    node = rewriter.producer(name)
+    return node.inputs[0] if node is not None and node.op == "dequantize" else None
+
+
+def is_factor(node: Node) -> bool:
+    """Whether a node multiplies by a positive number."""
+    return node.op == "affine" and bool(node.attrs["factor"] > 0 and not node.attrs["term"])
