@@ -9,15 +9,13 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import (
     MASK,
-    MASKED,
     RESIDUAL,
     Arithmetic,
     Elementwise,
     Int8Form,
-    Moves,
     Normalization,
     Product,
     QuantizedCall,
@@ -28,6 +26,7 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.masks import unchosen, unmasked
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.tail import Tail, int8_behind, is_factor, tail_of
 
@@ -63,8 +62,8 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
 
 def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
     """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
-    reader, mask = _unmasked(rewriter, node)
-    reader, bools = _unchosen(rewriter, reader)
+    reader, mask = unmasked(rewriter, node)
+    reader, bools = unchosen(rewriter, reader)
     reader, factor = _unscaled(rewriter, reader)
     call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize, mask)
     form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=bools is not None))
@@ -118,94 +117,6 @@ def _unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
             inputs[position] = scaled.inputs[0]
             factor *= scaled.attrs["factor"]
     return replace(node, inputs=tuple(inputs)), factor
-
-
-FAINT = 22.0
-"""What is smaller than e^-FAINT of the largest in softmax is 0 in every table."""
-
-
-def _unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
-    """The node reading what its mask was added to, and the mask: a constant whose numbers in a row are equal, or so
-    much lower that no int8 value makes up for them. Views may stand between. The node itself and None where there is
-    none."""
-    graph, kind = rewriter.graph, OPS[node.op].int8
-    views: list[Node] = []
-    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
-    while add is not None and add.op == "view":
-        views.append(add)
-        add = rewriter.producer(add.inputs[0])
-    if add is None or add.op != "add" or add.attrs["alpha"] != 1:
-        return node, None
-    mask, scores = sorted(add.inputs, key=lambda name: name not in graph.constants)
-    int8 = int8_behind(rewriter, scores)
-    values, q = graph.constants.get(mask), graph.types[int8].q if int8 else None
-    if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
-        return node, None
-    shape = graph.types[node.inputs[0]].shape
-    whole = np.broadcast_to(values, graph.types[add.output].shape).reshape(shape)
-    part = _part(whole, q, node.attrs["dim"])
-    if part is None:
-        return node, None
-    for view in reversed(views):
-        to = replace(graph.types[int8], shape=graph.types[view.output].shape)
-        int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
-    real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
-    return replace(node, inputs=(real, *node.inputs[1:])), part
-
-
-def _unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
-    """The node reading what a choice of 0 or a low number was added to, and the bools by which it is chosen, of as many
-    dimensions, in int8: where they are 0 an element takes no part. Moves may stand between choice and sum. The node
-    itself and None where there is none."""
-    graph, kind = rewriter.graph, OPS[node.op].int8
-    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
-    if add is None or add.op != "add" or add.attrs["alpha"] != 1:
-        return node, None
-    shape = graph.types[add.output].shape
-    for scores, mask in (add.inputs, add.inputs[::-1]):
-        int8, choice, moves = int8_behind(rewriter, scores), rewriter.producer(mask), list[Node]()
-        while choice is not None and isinstance(OPS[choice.op].int8, Moves) and len(choice.inputs) == 1:
-            moves.append(choice)
-            choice = rewriter.producer(choice.inputs[0])
-        if int8 is None or choice is None or choice.op != "where" or graph.types[scores].shape != shape:
-            continue
-        bools, q = int8_behind(rewriter, choice.inputs[0]), graph.types[int8].q
-        ends = [float(graph.constants[n].max()) if n in graph.constants else np.nan for n in choice.inputs[1:]]
-        if bools is None or q is None or graph.types[bools].q != BOOL or 0.0 not in ends or not _is_far(min(ends), q):
-            continue
-        if ends[0] < 0:
-            table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
-            bools = rewriter.insert(node, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
-        for move in reversed(moves):
-            to = replace(graph.types[bools], shape=graph.types[move.output].shape)
-            bools = rewriter.insert(node, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
-        found = graph.types[bools]
-        if len(found.shape) < len(shape):
-            to = replace(found, shape=(1,) * (len(shape) - len(found.shape)) + found.shape)
-            bools = rewriter.insert(node, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
-        return replace(node, inputs=(scores, *node.inputs[1:])), bools
-    return node, None
-
-
-def _is_far(low: float, q: QParams) -> bool:
-    """Whether a number is so low that no int8 value makes up for it in softmax."""
-    least, most = q.range
-    return low <= -((most - least) * q.scale + FAINT)
-
-
-def _part(mask: Array, q: QParams, dim: int) -> Array | None:
-    """Where elements take part in rows along `dim` to which a mask is added. A row with one finite number all over is
-    its own softmax, where float32 holds the sums; one of nothing but minus infinities has no part. None where a number
-    is neither the largest of its row nor far below, or so large that the sums would be lost in it."""
-    largest = mask.max(dim, keepdims=True)
-    excluded = np.isneginf(largest) | (largest == MASKED)
-    low, high = q.range
-    with np.errstate(invalid="ignore"):
-        below = mask - largest
-    part = (below == 0) & ~excluded
-    apart = part | excluded | (below <= -((high - low) * q.scale + FAINT))
-    held = excluded | (np.spacing(np.abs(np.where(excluded, 0, largest)).astype(np.float32)) <= q.scale)
-    return part if apart.all() and held.all() else None
 
 
 def _turned(rewriter: Rewriter, before: Node, name: str) -> str:
