@@ -36,7 +36,9 @@ def fuse_int8(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
-        if not isinstance(kind, WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise):
+        if node.output in graph.kept or not isinstance(
+            kind, WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise
+        ):
             continue
         tail = tail_of(rewriter, node)
         readers = rewriter.readers(tail.value)

@@ -29,13 +29,13 @@ def tail_of(rewriter: Rewriter, node: Node) -> Tail:
     for elementwise operators others, then clamps."""
     kind = OPS[node.op].int8
     if isinstance(kind, Product):
-        scaled = rewriter.only_reader(node.output)
+        scaled = _next(rewriter, node.output)
         if scaled is not None and is_factor(scaled):
             return replace(_clamped(rewriter, Tail(scaled.output)), factor=scaled.attrs["factor"])
     tail = Tail(node.output)
     if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
         for what in kind.joined:
-            reader = rewriter.only_reader(tail.value)
+            reader = _next(rewriter, tail.value)
             tail = (reader and _joined(rewriter, node, tail, reader, what)) or tail
     elif isinstance(kind, Elementwise):
         tail = replace(tail, functions=tuple(_functions(rewriter, node)))
@@ -44,6 +44,12 @@ def tail_of(rewriter: Rewriter, node: Node) -> Tail:
     if any(reader.op == "quantize" for reader in rewriter.readers(joined.value)):
         return joined
     return _clamped(rewriter, Tail(node.output))
+
+
+def _next(rewriter: Rewriter, value: str) -> Node | None:
+    """The node that alone reads a value and does not stay in float."""
+    reader = rewriter.only_reader(value)
+    return None if reader is None or reader.output in rewriter.graph.kept else reader
 
 
 def _joined(rewriter: Rewriter, node: Node, tail: Tail, reader: Node, what: Joined) -> Tail | None:
@@ -69,7 +75,7 @@ def _joined(rewriter: Rewriter, node: Node, tail: Tail, reader: Node, what: Join
 def _functions(rewriter: Rewriter, node: Node) -> list[Node]:
     """The elementwise operators behind one, each the only reader, without clamps at the end."""
     found: list[Node] = []
-    while (reader := rewriter.only_reader((found or [node])[-1].output)) is not None:
+    while (reader := _next(rewriter, (found or [node])[-1].output)) is not None:
         if not isinstance(OPS[reader.op].int8, Elementwise):
             break
         found.append(reader)
@@ -87,7 +93,7 @@ def _clamped(rewriter: Rewriter, tail: Tail) -> Tail:
     """The tail with the clamps behind it that are each the only reader."""
     clamps: list[tuple[float, float]] = []
     value = tail.value
-    while (reader := rewriter.only_reader(value)) is not None:
+    while (reader := _next(rewriter, value)) is not None:
         kind = OPS[reader.op].int8
         if not isinstance(kind, Elementwise) or not kind.clamp:
             break

@@ -26,6 +26,7 @@ class GraphBuilder:
         fixed: values that depend on constants alone.
         shifted: values quantized to uint8, held as int8 that is 128 less.
         source, hint: of the call being imported: where it is in the user's model, and a name for its value.
+        kept: whether the call being imported stays in float32 (`Graph.kept`).
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class GraphBuilder:
         self.shifted: set[str] = set()
         self.source = ""
         self.hint = ""
+        self.kept = False
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node whose type follows from its inputs."""
@@ -64,6 +66,8 @@ class GraphBuilder:
         """Adds a node whose output has a type already."""
         if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":
             self.fixed.add(node.output)
+        if self.kept:
+            self.graph.kept.add(node.output)
         self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError, counted
 from q8ta_wgpu.frontend import given, qdq
 from q8ta_wgpu.frontend.importer import import_program
 from q8ta_wgpu.frontend.nodes import module_paths, source_of
@@ -33,9 +33,13 @@ LOSS = 3.0
 """dB that a layer may lose before it is named: halving a scale is worth six."""
 
 
+_LISTED = 4
+"""Names in a sentence."""
+
+
 @dataclass(frozen=True)
 class Layer:
-    """One stored int8 value.
+    """One stored int8 value, or an output of the network.
 
     Attributes:
         name: the operator whose result it is, in the exported program.
@@ -44,8 +48,9 @@ class Layer:
         simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, all channels alike.
         snr: the same of our integer arithmetic.
         lost: dB by which `snr` is below the worst of the values the layer was computed from.
-        clipped: share of the float values that lie beyond the int8 range.
+        clipped: share of the float values that lie beyond the int8 range; of what is not stored in int8 0.
         place: its number in the network's order.
+        output: whether the network gives it out.
     """
 
     name: str
@@ -56,32 +61,43 @@ class Layer:
     lost: float
     clipped: float
     place: int
-
-    @property
-    def advice(self) -> str:
-        """What to do about it; empty where it loses little."""
-        if self.clipped > CLIPPED:
-            return "values are clipped: calibrate with inputs that reach them, or with another observer"
-        if self.lost < LOSS:
-            return ""
-        here = f": Quantizer(skip=[{self.module!r}, ...])" if self.module else ""
-        return f"keep it in float, and the modules that read it{here}"
+    output: bool = False
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every stored int8 value of a network, the largest loss first; `print` shows the table."""
+    """Every stored int8 value of a network and its outputs, the largest loss first; `print` shows the table, and below
+    it what to do."""
 
     layers: tuple[Layer, ...]
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do, a sentence for each cause of a loss; none where little is lost."""
+        clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
+        lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
+        found = []
+        if lossy:
+            modules = dict.fromkeys(x.module for x in lossy if x.module)
+            skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
+            found.append(
+                f"{_listed([x.name for x in lossy])}: 8 bits are too few. {skip} leaves modules in float; name those "
+                "that read the value, too"
+            )
+        if clipped:
+            found.append(
+                f"{_listed(clipped)}: clipped. Calibrate with inputs that reach so far, or by another observer"
+            )
+        return tuple(found)
 
     def __str__(self) -> str:
         head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  layer"
         rows = [
-            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.name} {x.source}"
-            + (f"\n{'':37}→ {x.advice}" if x.advice else "")
+            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.name} {x.source}".rstrip()
+            + (" (output)" if x.output else "")
             for x in self.layers
         ]
-        return "\n".join([head, *rows])
+        return "\n".join([head, *rows, *self.advice])
 
     def plot(self, path: str | Path) -> None:
         """Draws the ratio of every layer in the network's order, simulated and ours, to an image file (matplotlib).
@@ -112,14 +128,16 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
     Args:
         module: the float module, in eval mode.
         exported: what `quantize` made of it.
-        inputs: positional arguments, shaped as the example inputs were.
+        inputs: positional arguments, of the shapes and dtypes that the example inputs had; with a dynamic batch, of
+            any batch.
 
     Raises:
-        InputError: the module does not run on the inputs, or `exported` was made from another one.
+        InputError: the inputs are others, the module does not run on them, or `exported` was made from another module.
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     given.check_module(module)
     example = tuple(x.detach() for x in given.example(inputs))
+    _check_inputs(exported, example)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given.check_runs(module, example)
@@ -136,6 +154,13 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
     for node in exported.graph.nodes:
         if node.name in ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
             layers[node.name] = _layer(node, graph, in_float, simulated, ours[node.name], layers)
+    ends = [node for node in exported.graph.output_node().args[0] if isinstance(node, Node)]
+    for node, name in zip(ends, graph.outputs, strict=True):
+        stored = node.all_input_nodes[0].name if _is_qdq(node) else ""
+        if stored in layers:
+            layers[stored] = replace(layers[stored], output=True)
+        elif node.name in in_float:
+            layers[node.name] = _output(node, in_float, simulated, ours[name], layers)
     return Comparison(tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped))))
 
 
@@ -156,18 +181,50 @@ def _layer(
     )
     snr = _snr(exact, (stored.astype(np.float64) - q.zero) * q.scale)
     step, zero = float(node.args[1]), int(node.args[2])  # type: ignore[arg-type]
-    read = [done[name].snr for source in node.all_input_nodes for name in _read(source) if name in done]
-    paths = module_paths(made)
-    return Layer(
-        made.name,
-        paths[-1] if paths else "",
-        source_of(made),
-        _snr(exact, (simulated[node.name].astype(np.float64) - zero) * step),
-        snr,
-        max(0.0, min(read) - snr) if read else 0.0,
-        float(np.mean((exact < low) | (exact > high))),
-        len(done),
-    )
+    simulation = _snr(exact, (simulated[node.name].astype(np.float64) - zero) * step)
+    clipped = float(np.mean((exact < low) | (exact > high)))
+    read = [name for source in node.all_input_nodes for name in _read(source)]
+    return _row(made, simulation, snr, clipped, read, done)
+
+
+def _output(
+    node: Node, in_float: dict[str, Array], simulated: dict[str, Array], ours: Array, done: dict[str, Layer]
+) -> Layer:
+    """The row of a result in float."""
+    exact = in_float[node.name]
+    row = _row(node, _snr(exact, simulated[node.name]), _snr(exact, ours), 0.0, _read(node), done)
+    return replace(row, output=True)
+
+
+def _row(
+    made: Node, simulation: float, snr: float, clipped: float, read: Iterable[str], done: dict[str, Layer]
+) -> Layer:
+    paths, before = module_paths(made), [done[name].snr for name in read if name in done]
+    lost = max(0.0, min(before) - snr) if before else 0.0
+    return Layer(made.name, paths[-1] if paths else "", source_of(made), simulation, snr, lost, clipped, len(done))
+
+
+def _check_inputs(exported: ExportedProgram, example: given.Tensors) -> None:
+    """Raises InputError unless inputs are of the number, shapes and dtypes that a program was exported with."""
+    names = set(exported.graph_signature.user_inputs)
+    wanted = [node.meta["val"] for node in exported.graph.nodes if node.name in names]
+    if len(example) != len(wanted):
+        raise InputError(f"expected {counted(len(wanted), 'input')}, found {len(example)}")
+    for index, (x, one) in enumerate(zip(example, wanted, strict=True)):
+        same = x.dim() == one.dim() and all(
+            not isinstance(size, int) or size == found for size, found in zip(one.shape, x.shape, strict=True)
+        )
+        if not same or x.dtype != one.dtype:
+            sizes = ", ".join(str(size) if isinstance(size, int) else "any" for size in one.shape)
+            raise InputError(
+                f"input {index} is {given.described([x])}, the program was exported for {one.dtype} ({sizes}): give "
+                "inputs of that size, or quantize with dynamic_batch=True for any batch"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence, of many the first."""
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: given.Tensors) -> dict[str, Array]:

@@ -17,7 +17,7 @@ from q8ta_wgpu.frontend.bools import is_bool, operator_of
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.constants import computed, is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.nodes import INPUTS, integer, kind, named_arguments, source_of
+from q8ta_wgpu.frontend.nodes import INPUTS, integer, is_kept, kind, named_arguments, source_of
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -303,7 +303,7 @@ class _Importer(GraphBuilder):
             return parts[index] if isinstance(parts, list) else parts
         if isinstance(node.meta.get("val"), torch.SymInt):
             return integer(node.meta["val"])
-        self.source, self.hint = source_of(node), node.name
+        self.source, self.hint, self.kept = source_of(node), node.name, is_kept(node)
         try:
             args = _arguments(node, values)
             namespace, _, overload = name.partition(".")

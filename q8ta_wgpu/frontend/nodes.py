@@ -156,6 +156,20 @@ def is_constant(node: Node) -> bool:
     return node.op == "get_attr"
 
 
+_KEPT = "q8ta_kept"
+
+
+def keep(node: Node) -> None:
+    """Asks that a call stay in float32. What torch keeps as "custom" goes with the node into what is converted,
+    exported and saved."""
+    node.meta["custom"] = {**node.meta.get("custom", {}), _KEPT: True}
+
+
+def is_kept(node: Node) -> bool:
+    """Whether a call was asked to stay in float32; what quantizes and dequantizes beside it was not."""
+    return _KEPT in node.meta.get("custom", {}) and not str(node.target).startswith("quantized_decomposed.")
+
+
 def integer(dimension: Any) -> int:
     """A dimension as a number; a symbolic one by the size it was exported with.
 

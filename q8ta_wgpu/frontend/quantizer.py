@@ -21,10 +21,12 @@ from q8ta_wgpu.frontend.nodes import (
     is_depthwise,
     is_float,
     is_function,
+    is_kept,
     is_pair,
     is_transposed,
     is_weighted,
     joins,
+    keep,
     kind,
     module_paths,
     multiplies,
@@ -176,7 +178,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             without such norms have none.
         correct_biases: whether `quantize` takes out of biases what rounding the weights changes on average over the
             calibration (frontend/bias.py).
-        skip: paths of modules that stay in float, as `compare` names them, each with all within it.
+        skip: paths of modules that stay in float, as `compare` names them, each with all within it. What they read is
+            not rounded for them, what they give only where something in int8 reads it.
 
     Raises:
         InputError: `residual` is neither, or `skip` is no list of strings.
@@ -213,8 +216,16 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         for path in self._skip:
             skipped = [node for node in model.graph.nodes if any(_within(part, path) for part in module_paths(node))]
             if not skipped:
-                raise InputError(f"skip names {path!r}, but no operator comes from a module of that path")
+                raise InputError(
+                    f"skip names {path!r}, but no operator comes from a module of that path (a batch norm right behind "
+                    "a convolution or linear is part of that one: name it instead)"
+                )
             for node in skipped:
+                keep(node)
+        for node in reversed(model.graph.nodes):
+            if isinstance(kind(node), Moves | Monotonic) and _only_kept_read(node):
+                keep(node)
+            if is_kept(node):
                 node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
         for mask in filter(None, map(given_mask, model.graph.nodes)):
             for part in parts_of(mask):
@@ -374,10 +385,17 @@ def _is_last_term(node: Node, term: Node) -> bool:
 
 
 def _is_head(unit: list[Node]) -> bool:
-    """Whether a unit is a weighted sum, without more, whose result nothing stores in int8: it needs no rounding. A
-    pixel_shuffle before the program's end, which the sum takes in, does not ask for it."""
+    """Whether nothing asks for a unit's result in int8: what only operators that were asked to stay in float read, and
+    a weighted sum, without more, which is read by nothing that int8 knows. A pixel_shuffle before the program's end,
+    which the sum takes in, does not ask for it."""
+    if _only_kept_read(unit[-1]):
+        return True
     plain = _sums(unit[0]) and all(normalizes(part) or takes_result(part) for part in unit[1:])
     return plain and all(kind(user) is None or _ends_shuffled(user) for user in unit[-1].users)
+
+
+def _only_kept_read(node: Node) -> bool:
+    return bool(node.users) and all(map(is_kept, node.users))
 
 
 def _ends_shuffled(node: Node) -> bool:

@@ -181,6 +181,7 @@ class Graph:
         uint8: int8x4 inputs that are given as uint8, at scale 1: the int8 is 128 less, the zero point -128.
         bools: int8x4 inputs that are given as bools, 0 and 1 at scale 1.
         batched: inputs whose first dimension is the batch, of any size.
+        kept: values whose operators stay in float32 because the quantizer was asked to leave them there.
         notes: what passes had to say (a node left in float and why), for the report.
     """
 
@@ -193,6 +194,7 @@ class Graph:
     uint8: set[str] = field(default_factory=set)
     bools: set[str] = field(default_factory=set)
     batched: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
 
     def call(self, node: Node) -> Call:
         """The call a node makes, with the types of its inputs and its output."""
@@ -238,6 +240,7 @@ class Graph:
             set(self.uint8),
             set(self.bools),
             set(self.batched),
+            set(self.kept),
         )
 
     def given(self, name: str) -> np.dtype[Any]:
