@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, Array, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -62,7 +62,7 @@ def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
         if int8 is None or choice is None or choice.op != "where" or graph.types[scores].shape != shape:
             continue
         bools, q = int8_behind(rewriter, choice.inputs[0]), graph.types[int8].q
-        ends = [float(graph.constants[n].max()) if n in graph.constants else np.nan for n in choice.inputs[1:]]
+        ends = [_number(graph, name) for name in choice.inputs[1:]]
         if bools is None or q is None or graph.types[bools].q != BOOL or 0.0 not in ends or not min(ends) <= -_span(q):
             continue
         if ends[0] < 0:
@@ -77,6 +77,12 @@ def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
             bools = rewriter.insert(node, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
         return replace(node, inputs=(scores, *node.inputs[1:])), bools
     return node, None
+
+
+def _number(graph: Graph, name: str) -> float:
+    """The number that a constant holds everywhere; NaN of what is not constant, or not one number."""
+    values = graph.constants.get(name)
+    return float(values.flat[0]) if values is not None and (values == values.flat[0]).all() else np.nan
 
 
 def _span(q: QParams) -> float:

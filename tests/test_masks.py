@@ -42,6 +42,17 @@ class Masked(nn.Module):
         return y
 
 
+class Weighed(nn.Module):
+    """A softmax of scores to which a choice is added that is 0 for some of the elements it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.bias = nn.Linear(16, 11), nn.Parameter(torch.tensor([0.0, -3.0] * 5 + [0.0]))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return (self.linear(x) + torch.where(mask[:, None], self.bias, float("-inf"))).softmax(-1)
+
+
 def example() -> tuple[Tensor, Tensor]:
     mask = torch.ones(3, 11, dtype=torch.bool)
     mask[0, 7:] = mask[1, ::3] = False
@@ -68,6 +79,15 @@ def test_masked_attention_is_int8(form: str) -> None:
     other = x.clone()
     other[0, 7:] = 100.0
     np.testing.assert_array_equal(session(other, mask)[0, :, :7], found[0, :, :7])
+
+
+def test_a_choice_of_several_numbers_is_no_mask() -> None:
+    """What it adds to the elements it takes is added."""
+    x, mask = example()
+    module = Weighed().eval()
+    model = q8.compile(q8.quantize(module, (x, mask), [(x, mask)], progress=False))
+    found = torch.from_numpy(q8.Session(model, "reference")(x, mask))
+    assert (found - module(x, mask)).abs().max() < 0.04
 
 
 def test_bools_on_devices_and_in_files(device: Device, tmp_path: Path) -> None:
