@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -33,7 +34,9 @@ SECONDS, LEAST, MOST, PATIENCE = 6.0, 5, 200, 30.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A runtime: what writes its file into a folder, and what loads that for a number of threads."""
+    """A runtime: its package, what writes its file into a folder, and what loads that for a number of threads."""
+
+    package: str
 
     make: Callable[[nn.Module, Tensor, Path], None]
     load: Callable[[Path, int], Run]
@@ -307,32 +310,53 @@ def _load_tinygrad(folder: Path, threads: int) -> Run:
 
 
 PEERS = {
-    "q8ta_wgpu int8": Peer(_make_ours, _load_ours),
-    "torch float32, CPU": Peer(_make_torch, _load_torch),
-    "torch inductor int8, CPU": Peer(_make_inductor, _load_inductor),
-    "ONNX Runtime int8 QDQ, CPU": Peer(_make_onnx, _load_onnx("int8.onnx")),
-    "ONNX Runtime float32, CPU": Peer(_make_onnx, _load_onnx("float.onnx")),
-    "ONNX Runtime int8 QDQ, WebGPU": Peer(_make_onnx, _load_onnx_webgpu),
-    "ncnn int8, Vulkan": Peer(_make_ncnn, _load_ncnn(vulkan=True)),
-    "ncnn int8, CPU": Peer(_make_ncnn, _load_ncnn(vulkan=False)),
-    "ExecuTorch XNNPACK int8, CPU": Peer(_make_executorch, _load_executorch),
-    "IREE int8 QDQ, Vulkan": Peer(_make_iree, _load_iree),
-    "tinygrad float32, WebGPU": Peer(_make_onnx, _load_tinygrad),
+    "q8ta_wgpu int8": Peer("q8ta_wgpu", _make_ours, _load_ours),
+    "torch float32, CPU": Peer("torch", _make_torch, _load_torch),
+    "torch inductor int8, CPU": Peer("torch", _make_inductor, _load_inductor),
+    "ONNX Runtime int8 QDQ, CPU": Peer("onnxruntime", _make_onnx, _load_onnx("int8.onnx")),
+    "ONNX Runtime float32, CPU": Peer("onnxruntime", _make_onnx, _load_onnx("float.onnx")),
+    "ONNX Runtime int8 QDQ, WebGPU": Peer("onnxruntime-ep-webgpu", _make_onnx, _load_onnx_webgpu),
+    "ncnn int8, Vulkan": Peer("ncnn", _make_ncnn, _load_ncnn(vulkan=True)),
+    "ncnn int8, CPU": Peer("ncnn", _make_ncnn, _load_ncnn(vulkan=False)),
+    "ExecuTorch XNNPACK int8, CPU": Peer("executorch", _make_executorch, _load_executorch),
+    "IREE int8 QDQ, Vulkan": Peer("iree-base-runtime", _make_iree, _load_iree),
+    "tinygrad float32, WebGPU": Peer("tinygrad", _make_onnx, _load_tinygrad),
 }
 
 
 def timed(load: Callable[[], Run], image: Array) -> tuple[Array, dict[str, float]]:
-    """The result, and: seconds from the file to it, median milliseconds of a call, and MiB of the process at most."""
+    """The result, and: seconds from the file to it, median milliseconds of a call, MiB of the process at most, and, on
+    Linux, the share of the processors that others took while calls were timed."""
     started = time.perf_counter()
     run = load()
     found = np.array(run(image))
     loaded, taken = time.perf_counter() - started, list[float]()
+    began, others = time.perf_counter(), _seconds_of_others()
     while sum(taken) < (PATIENCE if len(taken) < LEAST else SECONDS) and len(taken) < MOST:
         started = time.perf_counter()
         run(image)
         taken.append(time.perf_counter() - started)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return found, {"load_s": loaded, "ms": 1e3 * float(np.median(taken)), "memory_mib": peak}
+    figures = {"load_s": loaded, "ms": 1e3 * float(np.median(taken)), "memory_mib": _peak()}
+    if others is not None and (since := _seconds_of_others()) is not None:
+        all_of_them = (time.perf_counter() - began) * (os.cpu_count() or 1)
+        figures["others"] = min(max((since - others) / all_of_them, 0.0), 1.0)
+    return found, figures
+
+
+def _seconds_of_others() -> float | None:
+    """Seconds that processors worked for anything but this process since the system started; Linux counts them."""
+    if not (counts := Path("/proc/stat")).exists():
+        return None
+    user, nice, system, _, _, irq, softirq, steal = map(int, counts.read_text().split()[1:9])
+    own = os.times()
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - own.user - own.system
+
+
+def _peak() -> float:
+    """MiB that this process held at most. getrusage counts what its parent held before it, so Linux is asked itself."""
+    if (status := Path("/proc/self/status")).exists():
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:

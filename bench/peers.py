@@ -1,4 +1,4 @@
-"""The same networks, input and threads in every int8 runtime that is installed: one table, JSON and a picture.
+"""The same networks, input and threads in every int8 runtime that is installed: docs/peers.md, its JSON and a picture.
 
 Each runtime makes its file and runs it in processes of its own (`bench/peer.py`), in turns over several rounds, so that
 none is timed only while the machine is busy. What a runtime lacks is said in its row. On a machine without a GPU,
@@ -12,37 +12,60 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import q8ta_wgpu
 from bench.options import Options
 from bench.peer import PEERS
 from q8ta_wgpu.progress import through
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
-REFERENCE = "torch float32, CPU"
+OURS, REFERENCE = "q8ta_wgpu int8", "torch float32, CPU"
 ROUNDS, MINUTES = 3, 10
-FIGURES, PICTURE = Path("out/peers.json"), Path("out/peers.svg")
+SLOW = 10_000
+"""Milliseconds of a call from which one round has to do."""
+
+DATA, PAGE, PICTURE = Path("docs/peers.json"), Path("docs/peers.md"), Path("docs/images/peers.svg")
+
+HEAD = """\
+# Beside other engines
+
+The same networks, input and number of threads in other runtimes, one image, as `python -m bench peers` found them
+(`pip install -r bench/requirements.txt` brings the runtimes). Each makes its own file from the torch module and runs it
+as its users would, in processes of its own, all in turns; times are medians, from numpy to numpy.
+
+* *times*: how long a call takes against ours **of the same run**. Milliseconds of different runs are not comparable.
+* *load*: seconds from the file to the first result, imports among them. *memory*: of the process, at most.
+* *dB*: signal to noise of the result against torch's float32. The networks have random weights: it tells how exactly
+  int8 was computed, not how accurate a trained network is.
+* *others*: the share of the processors that other programs took meanwhile. The more, the less a figure is worth.
+* On a machine without a GPU, Vulkan and WebGPU are software on the same cores, and runtimes with kernels written for
+  the CPU are ahead of all of those.
+"""
 
 
 def part_peers(options: Options) -> None:
-    """Times every peer on every network asked for; --names also takes peers by a part of their name."""
+    """Times every peer on every network asked for; --names also takes peers by a part of their name. Rows of other
+    networks and peers stay as the last run on this machine left them."""
     networks = [name for name in options.names if name.isidentifier() and name in _networks()] or list(NAMES)
     parts = [name for name in options.names if name not in networks]
-    peers = [peer for peer in PEERS if peer == REFERENCE or not parts or any(part in peer for part in parts)]
-    rows: list[dict[str, Any]] = []
+    peers = [p for p in PEERS if p in (OURS, REFERENCE) or not parts or any(part in p for part in parts)]
+    threads = os.cpu_count() or 1
+    data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
+    if data.get("machine") != (here := machine(options.device.name, threads)):
+        data = {"machine": here, "networks": {}}
     for network in networks:
         with tempfile.TemporaryDirectory() as scratch:
-            found = measured(network, peers, Path(scratch), os.cpu_count() or 1)
-        print(table(network, found), flush=True)
-        rows += [{"network": network, "peer": peer, **row} for peer, row in found.items()]
-    FIGURES.parent.mkdir(parents=True, exist_ok=True)
-    finite = [{key: None if value == float("inf") else value for key, value in row.items()} for row in rows]
-    FIGURES.write_text(json.dumps({"threads": os.cpu_count(), "rows": finite}, indent=1), encoding="utf-8")
-    draw(rows, PICTURE)
-    print(f"{FIGURES}, {PICTURE}")
+            found = measured(network, peers, Path(scratch), threads)
+        rows = data["networks"][network] = {**data["networks"].get(network, {}), **found}
+        print(f"{network}\n\n{table(rows)}\n", flush=True)
+        DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(data), encoding="utf-8")
+        draw(data, PICTURE)
 
 
 def _networks() -> set[str]:
@@ -51,35 +74,55 @@ def _networks() -> set[str]:
     return set(NETWORKS)
 
 
+def machine(adapter: str, threads: int) -> str:
+    """The processor, threads and adapter."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'unknown processor'}, {threads} threads; {adapter}"
+
+
 def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dict[str, dict[str, Any]]:
-    """What each peer reached: medians over rounds of seconds, milliseconds and MiB, and the signal to noise of its
-    result against torch's float32 in decibels, None without that; or `missing`, why it could not."""
+    """What each peer reached: medians over rounds of seconds, milliseconds, MiB and the share of the processors that
+    others took, times ours of this run, and the signal to noise of its result against torch's float32 in decibels, None
+    without that or without an error; or `missing`, why it could not."""
     rows: dict[str, dict[str, Any]] = {}
-    results: dict[str, np.ndarray] = {}
+    folders: dict[str, Path] = {}
     for peer in through(peers, f"{network}: making files"):
-        folder = scratch / str(len(rows))
-        folder.mkdir()
-        rows[peer] = {"folder": folder, "rounds": []}
-        _, rows[peer]["missing"] = _child("make", peer, network, folder, threads)
+        folders[peer] = scratch / str(len(rows))
+        folders[peer].mkdir()
+        _, missing = _child("make", peer, network, folders[peer], threads)
+        rows[peer] = {"version": _version(PEERS[peer].package), "missing": missing, "rounds": []}
     for peer in through([*rows] * ROUNDS, f"{network}: timing"):
         row = rows[peer]
-        if not row["missing"]:
-            line, row["missing"] = _child("run", peer, network, row["folder"], threads)
+        if not row["missing"] and not any(one["ms"] > SLOW for one in row["rounds"]):
+            line, row["missing"] = _child("run", peer, network, folders[peer], threads)
             row["rounds"] += [json.loads(line)] if line else []
-    for peer, row in rows.items():
-        folder, rounds = row.pop("folder"), row.pop("rounds")
+    for row in rows.values():
+        rounds = row.pop("rounds")
         if not row["missing"]:
-            results[peer] = np.load(folder / "y.npy").ravel()
             row |= {key: float(np.median([one[key] for one in rounds])) for key in rounds[0]}
-    for peer, found in results.items():
-        rows[peer]["decibels"] = decibels(results[REFERENCE], found) if REFERENCE in results else None
+    able = {peer: np.load(folders[peer] / "y.npy").ravel() for peer, row in rows.items() if not row["missing"]}
+    for peer, result in able.items():
+        rows[peer]["decibels"] = decibels(able[REFERENCE], result) if REFERENCE in able else None
+        rows[peer]["times"] = rows[peer]["ms"] / rows[OURS]["ms"] if OURS in able else None
     return rows
 
 
-def decibels(expected: np.ndarray, found: np.ndarray) -> float:
-    """Power of what was expected over that of the error; infinite where there is no error."""
+def _version(package: str) -> str:
+    """The release of a package that is installed; of ours, which need not be."""
+    if package == "q8ta_wgpu":
+        return q8ta_wgpu.__version__
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def decibels(expected: np.ndarray, found: np.ndarray) -> float | None:
+    """Power of what was expected over that of the error; None where there is no error."""
     error = float(((expected - found) ** 2).sum())
-    return 10 * float(np.log10(float((expected**2).sum()) / error)) if error else float("inf")
+    return 10 * float(np.log10(float((expected**2).sum()) / error)) if error else None
 
 
 def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> tuple[str, str]:
@@ -99,33 +142,51 @@ def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> t
     return "", f"{doing}: {reasons[-1].strip()[:160]}"
 
 
-def table(network: str, rows: dict[str, dict[str, Any]]) -> str:
+def table(rows: dict[str, dict[str, Any]]) -> str:
     """A network's rows, fastest first; who could not take part last, and why."""
-    lines = [f"{network:<32} {'ms':>9} {'load s':>8} {'MiB':>7} {'dB':>6}"]
-    able = sorted((row["ms"], peer) for peer, row in rows.items() if not row["missing"])
-    for ms, peer in able:
-        row = rows[peer]
-        error = f"{row['decibels']:>6.1f}" if row["decibels"] is not None else "-"
-        lines.append(f"  {peer:<30} {ms:>9.2f} {row['load_s']:>8.2f} {row['memory_mib']:>7.0f} {error:>6}")
-    lines += [f"  {peer:<30} not measured: {row['missing']}" for peer, row in rows.items() if row["missing"]]
+    lines = ["| runtime | ms | times | load s | memory MiB | dB | others |", "|---" * 7 + "|"]
+    for peer, row in sorted(rows.items(), key=lambda item: float(item[1].get("times") or np.inf)):
+        name = f"{peer} ({row['version']})" if row["version"] else peer
+        if row["missing"]:
+            lines.append(f"| {name} | not measured: {row['missing'].replace('|', '/')} | | | | | |")
+            continue
+        times, error, others = row["times"], row["decibels"], row.get("others")
+        cells = [
+            f"{row['ms']:.3g}" if row["ms"] < 1000 else f"{row['ms']:,.0f}",
+            f"{times:.2f}" if times is not None else "",
+            f"{row['load_s']:.1f}",
+            f"{row['memory_mib']:.0f}",
+            f"{error:.1f}" if error is not None else "",
+            f"{others:.0%}" if others is not None else "",
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def draw(rows: list[dict[str, Any]], target: Path) -> None:
-    """Bars of milliseconds, a panel for each network."""
+def page(data: dict[str, Any]) -> str:
+    """docs/peers.md: a table for each network, and the picture."""
+    parts = [HEAD, f"{data['machine']}.\n", f"![Milliseconds of a call, by network](images/{PICTURE.name})\n"]
+    return "\n".join([*parts, *(f"## {network}\n\n{table(rows)}\n" for network, rows in data["networks"].items())])
+
+
+def draw(data: dict[str, Any], target: Path) -> None:
+    """Bars of how long a call takes against ours, a panel for each network."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    figure = Figure(figsize=(5.5 * len(networks), 3.6), layout="constrained")
-    for axes, network in zip(figure.subplots(1, len(networks), squeeze=False)[0], networks, strict=True):
-        shown = [row for row in rows if row["network"] == network and not row["missing"]]
-        shown.sort(key=lambda row: -float(row["ms"]))
-        colours = ["#0072b2" if row["peer"].startswith("q8ta") else "#bbbbbb" for row in shown]
-        bars = axes.barh([row["peer"] for row in shown], [row["ms"] for row in shown], color=colours)
-        axes.bar_label(bars, [f"{row['ms']:.3g} ms" for row in shown], padding=2, fontsize=7)
-        axes.set_title(network, fontsize=9)
-        axes.margins(x=0.2)
+    networks = data["networks"]
+    figure = Figure(figsize=(8, 2.9 * len(networks)), layout="constrained")
+    for axes, (network, rows) in zip(
+        figure.subplots(len(networks), squeeze=False)[:, 0], networks.items(), strict=True
+    ):
+        shown = sorted(((row["times"], peer) for peer, row in rows.items() if row.get("times")), reverse=True)
+        colours = ["#1f77b4" if peer == OURS else "#bbbbbb" for _, peer in shown]
+        bars = axes.barh([peer for _, peer in shown], [times for times, _ in shown], color=colours, log=True)
+        axes.bar_label(bars, [f"{times:.3g}" for times, _ in shown], padding=2, fontsize=7)
+        axes.set_title(f"{network}: time of a call, ours being 1 (logarithmic: less is better)", fontsize=9)
+        axes.margins(x=0.1)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "peers"}):
+        figure.savefig(target, metadata={"Date": None})
