@@ -103,8 +103,12 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
         if not row["missing"]:
             row |= {key: float(np.median([one[key] for one in rounds])) for key in rounds[0]}
     able = {peer: np.load(folders[peer] / "y.npy").ravel() for peer, row in rows.items() if not row["missing"]}
+    expected = able.get(REFERENCE)
     for peer, result in able.items():
-        rows[peer]["decibels"] = decibels(able[REFERENCE], result) if REFERENCE in able else None
+        if expected is not None and result.size != expected.size:
+            rows[peer] = {"version": rows[peer]["version"], "missing": f"gave {result.size} values of {expected.size}"}
+            continue
+        rows[peer]["decibels"] = decibels(expected, result) if expected is not None else None
         rows[peer]["times"] = rows[peer]["ms"] / rows[OURS]["ms"] if OURS in able else None
     return rows
 
