@@ -50,7 +50,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     ),
     "residual": ("residual", "part_residual", "residual streams in int8 and int16 (needs torch and scikit-learn)"),
     "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),
-    "peers": ("peers", "part_peers", "the same networks in other int8 runtimes, as far as they are installed"),
+    "peers": ("peers", "part_peers", "the same networks in other runtimes, as far as installed, into docs/peers.md"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
     "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),

@@ -64,7 +64,8 @@ def test_beside_ncnn(
     benchmark: BenchmarkFixture, name: str, vulkan: Device, ncnn_version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ncnn's results, its own quantization included, point where torch's do: all engines do the same work."""
-    from bench.ncnn_net import NcnnNet, convert
+    from bench.ncnn_net import convert
+    from bench.ncnn_run import NcnnNet
 
     module, x = NETWORKS[name].factory(), example_input(NETWORKS[name].shape)
     program = q8.quantize(module, (x,), calibration=[x], progress=False)

@@ -196,7 +196,7 @@ def _make_ncnn(module: nn.Module, x: Tensor, folder: Path) -> None:
 
 def _load_ncnn(vulkan: bool) -> Callable[[Path, int], Run]:
     def load(folder: Path, threads: int) -> Run:
-        from bench.ncnn_net import NcnnNet
+        from bench.ncnn_run import NcnnNet
 
         text, data = (folder / "ncnn.param").read_text(), (folder / "ncnn.bin").read_bytes()
         return NcnnNet(text, data, half=True, vulkan=vulkan, threads=threads)

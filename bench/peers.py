@@ -41,7 +41,8 @@ as its users would, in processes of its own, all in turns; times are medians, fr
 * *times*: how long a call takes against ours **of the same run**. Milliseconds of different runs are not comparable.
 * *load*: seconds from the file to the first result, imports among them. *memory*: of the process, at most.
 * *dB*: signal to noise of the result against torch's float32. The networks have random weights: it tells how exactly
-  int8 was computed, not how accurate a trained network is.
+  int8 was computed, not how accurate a trained network is. Around 30 is what int8 keeps; near 0 or below, the result is
+  wrong.
 * *others*: the share of the processors that other programs took meanwhile. The more, the less a figure is worth.
 * On a machine without a GPU, Vulkan and WebGPU are software on the same cores, and runtimes with kernels written for
   the CPU are ahead of all of those.

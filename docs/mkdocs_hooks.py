@@ -40,6 +40,7 @@ SECTIONS = {
     },
     "What was measured": {
         "performance.md": "Performance",
+        "peers.md": "Beside other engines",
         "accuracy.md": "Accuracy",
         "portability.md": "Portability",
         "kernels.md": "Kernels on every engine",

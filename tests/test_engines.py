@@ -81,6 +81,15 @@ def test_an_adapter_the_engine_does_not_have(swiftshader: Device) -> None:
         Session(MODEL, "dawn:nothing")
 
 
+def test_an_engine_without_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dawn(), "adapters", list)
+    with pytest.raises(DeviceError, match=r"dawn is installed and takes no adapter.*there are 0: .*wgpu-native\)$"):
+        Session(MODEL, "dawn")
+    monkeypatch.setattr(engines.native(), "adapters", list)
+    with pytest.raises(DeviceError, match="no wgpu adapter"):
+        Session(MODEL, "dawn")
+
+
 @pytest.mark.parametrize("package", [wgpu, wgpudawn], ids=lambda package: package.__name__)
 @pytest.mark.parametrize("synchronized", [True, False])
 def test_a_device_or_adapter_of_the_callers_own(package: Any, synchronized: bool, swiftshader: Device) -> None:

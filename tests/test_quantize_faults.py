@@ -119,6 +119,7 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     "no result": (UnsupportedError, "returns no tensor", {"module": module(lambda s, x: None)}),
     "sparse tensor": (InputError, "example input 0 is torch.sparse_coo", {"example": (X.to_sparse(),)}),
     "no calibration": (InputError, "iterable of inputs, found NoneType", {"calibration": None}),
+    "images with labels": (InputError, r"2 arguments.*image for image, _ in", {"calibration": [(X, X[0])]}),
     "an item None": (InputError, "item 0 is NoneType", {"calibration": [None]}),
     "an item (None,)": (InputError, "item 0 is NoneType", {"calibration": [(None,)]}),
     "dataclass": (UnsupportedError, "tuples, lists or dicts", {"module": module(lambda s, x: Result(s.conv(x)))}),

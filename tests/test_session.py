@@ -18,6 +18,7 @@ from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.session import inputs
 from tests import harness
 from tests.small import SHAPE, one_node, same_bytes, small_input, small_model
 
@@ -58,6 +59,7 @@ def test_position_name_and_structure(session: Session) -> None:
         ((None,), {}, r"must be float32, found object"),
         (([[1.0], [1.0, 2.0]],), {}, r"'x' cannot become a numpy array, found list"),
         ((np.zeros(SHAPE[1:], np.float32),), {}, r"must have shape \(2, 5, 6, 7\), found shape \(5, 6, 7\).*reshape"),
+        ((np.zeros((2, 6, 7, 5), np.float32),), {}, r"channels come first, write np.moveaxis\(x, -1, -3\)$"),
         ((np.zeros((0, *SHAPE[1:]), np.float32),), {}, r"'x' is empty, it must have shape \(2, 5, 6, 7\), found"),
         ((torch.zeros(SHAPE, dtype=torch.int32),), {}, r"must be float32, found int32"),
         ((torch.zeros(SHAPE, device="meta"),), {}, r"'x' cannot become a numpy array, found Tensor"),
@@ -69,6 +71,16 @@ def test_inputs_that_are_refused(
     chosen = session if where is None else Session(MODEL, where)
     with pytest.raises(InputError, match=message):
         chosen(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("found", "way"),
+    [((3, 4, 6), "x[None]"), ((4, 6, 3), "np.moveaxis(x, -1, -3)[None]"), ((1, 4, 6, 3), "np.moveaxis(x, -1, -3)")],
+)
+def test_the_way_to_the_wanted_shape(found: tuple[int, ...], way: str) -> None:
+    x = np.zeros(found)
+    assert inputs._way_to((1, 3, 4, 6), found).endswith(f"write {way}")
+    assert eval(way, {"np": np, "x": x}).shape == (1, 3, 4, 6)
 
 
 def test_bfloat16_is_widened(session: Session) -> None:

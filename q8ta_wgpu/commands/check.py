@@ -57,14 +57,14 @@ def _installed(name: str) -> bool:
 def _adapters(wanted: str | None) -> list[tuple[int, str]]:
     """Positions and names of all adapters, or of the one asked for."""
     from q8ta_wgpu.runtime.adapters import open_device
-    from q8ta_wgpu.runtime.engines import listed
+    from q8ta_wgpu.runtime.engines import NO_ADAPTER, listed
 
     found = [(number, engine.describe(adapter)) for number, (engine, adapter) in enumerate(listed())]
     if wanted is not None:
         name = open_device(given.device(wanted)).name
         found = [(number, other) for number, other in found if other == name][:1]
     if not found:
-        raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
+        raise DeviceError(NO_ADAPTER)
     return found
 
 

@@ -21,7 +21,7 @@ a workgroup. binding: largest storage binding. int8: computes the bytes that the
 
 def devices(options: argparse.Namespace) -> None:
     """`devices`: every adapter, with what matters here as it was measured."""
-    from q8ta_wgpu.runtime.engines import listed
+    from q8ta_wgpu.runtime.engines import NO_ADAPTER, listed
 
     rows: list[tuple[str, ...]] = [_HEADER]
     problems: list[str] = []
@@ -33,7 +33,7 @@ def devices(options: argparse.Namespace) -> None:
             rows.append((str(number), *_names(engine, adapter), *["-"] * 10, "no"))
             problems.append(f"{number}: {error}")
     if len(rows) == 1:
-        raise DeviceError("no wgpu adapter on this machine: install a GPU driver or software Vulkan")
+        raise DeviceError(NO_ADAPTER)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

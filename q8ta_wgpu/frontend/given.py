@@ -113,7 +113,8 @@ def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
     if len(arguments) != len(wanted):
         raise InputError(
-            f"calibration item {index} has {counted(len(arguments), 'argument')}, the module takes {len(wanted)}"
+            f"calibration item {index} has {counted(len(arguments), 'argument')}, the module takes {len(wanted)}: give "
+            "each item as a tuple of what the module takes (of images with labels: [image for image, _ in loader])"
         )
     for argument, one in zip(arguments, wanted, strict=True):
         if isinstance(argument, torch.Tensor) and (kind := _without_values(argument)):
@@ -185,7 +186,10 @@ def untraceable(error: Exception) -> UnsupportedError:
     text = str(error)
     way = "write that part in torch's own operators on tensors"
     if "data-dependent" in text or "DataDependent" in type(error).__name__:
-        way = "its control flow must not depend on the data: compute both results and choose with torch.where"
+        way = (
+            "its control flow must not depend on the data: compute both results and choose with torch.where, or "
+            "quantize the part of the module that has none (of a detector, what comes before boxes are chosen)"
+        )
     elif "register a pytree" in text:
         way = "return tensors in tuples, lists or dicts"
     return UnsupportedError(f"torch.export cannot trace the module: {_short(error)}. To get on, {way}")

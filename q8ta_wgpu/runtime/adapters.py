@@ -96,16 +96,20 @@ def _by_name(name: str | int | None) -> Device:
                 return _from_adapter(owner, adapter, names[:i].count(names[i]))
             except DeviceError as error:
                 problems.append(str(error))
-    if not names and not engine:
-        raise DeviceError(
-            "no wgpu adapter on this machine. Install a GPU driver, or software Vulkan "
-            "(Debian and Ubuntu: apt-get install mesa-vulkan-drivers), or use device='reference'"
-        )
     if problems:
         raise DeviceError("; ".join(problems))
-    every = enumerate(owner.describe(adapter) for owner, adapter in engines.listed())
-    listed = ", ".join(f"{i}: {text}" for i, text in every)
-    raise DeviceError(f"no adapter is called {shown(name)}; there are {listed}")
+    every = [owner.describe(adapter) for owner, adapter in engines.listed()]
+    if not every:
+        raise DeviceError(engines.NO_ADAPTER)
+    listed = ", ".join(f"{i}: {text}" for i, text in enumerate(every))
+    if engine and not names:
+        raise DeviceError(
+            f"the engine {engine} is installed and takes no adapter of this machine (what it says about them is on "
+            f"stderr); there are {listed}"
+        )
+    raise DeviceError(
+        f"no adapter is called {shown(name)}; there are {listed}, and 'reference', which computes in numpy"
+    )
 
 
 def _number(engine: Engine, adapter: Any) -> int:

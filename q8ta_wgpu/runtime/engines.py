@@ -14,6 +14,11 @@ from q8ta_wgpu.runtime.native import WgpuNative
 
 NAMES = (WgpuNative.name, Dawn.name)
 
+NO_ADAPTER = (
+    "no wgpu adapter on this machine. Install a GPU driver, or software Vulkan (Debian and Ubuntu: apt-get install "
+    "mesa-vulkan-drivers), or compute in numpy: device='reference'"
+)
+
 native = functools.cache(WgpuNative)
 
 

@@ -98,12 +98,19 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
     if (array.shape[1:] != t.shape[1:]) if any_batch else (array.shape != t.shape):
         shape = f"({graph.sizes(name)})" if name in graph.batched else t.shape
         what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
-        raise InputError(
-            f"input {name!r} {what}, found shape {array.shape}; "
-            "model.reshape(...) gives a model for another input or batch size"
-        )
+        raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape)}")
     with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
         return np.asarray(array, wanted, order="C")
+
+
+def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
+    """What makes an array of the wanted shape: channels first, a batch of one, or a model for another size."""
+    one = "[None]" if len(found) + 1 == len(wanted) and wanted[0] == 1 else ""
+    if len(wanted) == 4 and found[-3:] == (*wanted[2:], wanted[1]) and (one or found[0] == wanted[0]):
+        return f": channels come first, write np.moveaxis(x, -1, -3){one}"
+    if one and found == wanted[1:]:
+        return ": the first dimension is the batch, write x[None]"
+    return "; model.reshape(...) gives a model for another input or batch size"
 
 
 def as_array(name: str, value: Any) -> Array:
