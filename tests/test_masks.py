@@ -50,7 +50,8 @@ class Weighed(nn.Module):
         self.linear, self.bias = nn.Linear(16, 11), nn.Parameter(torch.tensor([0.0, -3.0] * 5 + [0.0]))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return (self.linear(x) + torch.where(mask[:, None], self.bias, float("-inf"))).softmax(-1)
+        y: Tensor = (self.linear(x) + torch.where(mask[:, None], self.bias, float("-inf"))).softmax(-1)
+        return y
 
 
 def example() -> tuple[Tensor, Tensor]:
