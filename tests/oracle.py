@@ -20,7 +20,10 @@ TIE = 2.0**-10
 rounded to float32 or to integers, its sums are exact)."""
 
 JOINED = 2.0**-7
-"""The same for what joins a sum before rounding: an addend's multiplier has 14 fraction bits, a curve has chords."""
+"""The same for an addend that joins a sum before rounding, whose multiplier has 14 fraction bits."""
+
+BENT = 2.0**-9
+"""The same for an activation that joins: a curve has chords."""
 
 WIDE = 2.0**-6
 """The same for sums with int16: a float32 product of 2^16 steps has 8 fraction bits."""

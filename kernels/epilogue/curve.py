@@ -2,13 +2,16 @@
 
 Some quantizers (X86Inductor's) annotate convolution + hardswish, silu ... as one, so no scale exists for the
 convolution's own result. Its accumulator goes through the activation in integers instead: the interval on which the
-quantized result still changes is cut into equal segments, with the activation's value at every knot in 2^-14 output
-steps. The same bytes on every device, and within rounding of the float activation.
+quantized result still changes is cut into segments as long as a power of two, with the activation's value at every knot
+in 2^-14 output steps. The same bytes on every device, and within rounding of the float activation.
+
+Segments are the longest whose chords stay within 2^-10 of an output step of the activation. Their ends are multiples
+of their length, so that the corners of hardswish, leaky_relu and elu are knots: no chord cuts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +22,20 @@ from q8ta_wgpu.ir.graph import Array, QParams
 
 Function = Callable[[Array], Array]
 
-SEGMENTS = (1024, 4096, 16384)
+MOST_SEGMENTS = 1 << 14
 STEEPEST = 2**17
 """Bound of the difference of two neighbouring knots: times 2^14 it must stay below 2^31."""
 
-_FLAT = 2.0**-9
-"""In output steps: how far a chord may be from the activation before segments are made shorter."""
+_NEAR = 2.0**-10
+"""In output steps: how far a chord may be from the activation before segments are made shorter, and how near to its end
+value the activation counts as having reached it."""
+
+_BEYOND = STEEPEST / 2.0**arithmetic.FRACTION
+"""In output steps: how far past the range knots still lie on the activation, so that a chord from there is right
+within the range."""
 
 _GRID = 1 << 14
 _FARTHEST = 1e6
-_NEGLIGIBLE = 2.0**-9
-"""In output steps: how near to its end value the activation counts as having reached it."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +56,11 @@ def fit(
     everything that the sum can reach, which `farthest` bounds: where a network's values are tiny, hardswish turns far
     beyond them. No segment is shorter than `shortest`, so that what is added in fractions of one fits.
     """
+    bottom, top = lo - out.zero, hi - out.zero
 
-    def steps(x: Array) -> NDArray[np.float64]:
+    def steps(x: Array, beyond: float = 1.0) -> NDArray[np.float64]:
         value = np.nan_to_num(np.asarray(function(x), np.float64) / out.scale, nan=0.0)
-        return np.clip(value, lo - out.zero - 1.0, hi - out.zero + 1.0)
+        return np.clip(value, bottom - beyond, top + beyond)
 
     farthest = max(farthest, out.scale)
     reach = min(256 * out.scale + 16.0, farthest)
@@ -63,30 +70,39 @@ def fit(
             return None
     x = np.linspace(-reach, reach, 2 * _GRID + 1)
     y = steps(x)
-    moving = np.flatnonzero((np.abs(y - y[0]) > _NEGLIGIBLE) & (np.abs(y - y[-1]) > _NEGLIGIBLE))
+    moving = np.flatnonzero((np.abs(y - y[0]) > _NEAR) & (np.abs(y - y[-1]) > _NEAR))
     first, last = (max(moving[0] - 1, 0), min(moving[-1] + 1, 2 * _GRID)) if moving.size else (_GRID - 1, _GRID + 1)
-    low, high = float(x[first]), float(x[last])
+    x = np.linspace(x[first], x[last], _GRID + 1)
+    exact = steps(x, 0.5)
     best: Curve | None = None
-    for segments in SEGMENTS:
-        if high - low < shortest * segments:
+    for places in _places(x[0], x[-1]):
+        step = (places[-1] - places[0]) / (len(places) - 1)
+        if step < shortest:
             break
-        values = steps(np.linspace(low, high, 2 * segments + 1))
-        knots = np.rint(values[::2] * 2.0**arithmetic.FRACTION).astype(np.int64)
+        knots = np.rint(steps(places, _BEYOND) * 2.0**arithmetic.FRACTION)
         if np.abs(np.diff(knots)).max() >= STEEPEST:
             continue
-        best = Curve(low, (high - low) / segments, knots.astype(np.int32))
-        kept = (values[1::2] > lo - out.zero - 0.75) & (values[1::2] < hi - out.zero + 0.75)
-        between = np.abs((values[:-1:2] + values[2::2]) / 2 - values[1::2])[kept]
-        if between.max(initial=0.0) <= _FLAT:
+        best = Curve(float(places[0]), float(step), knots.astype(np.int32))
+        chords = np.interp(x, places, knots / 2.0**arithmetic.FRACTION)
+        if np.abs(np.clip(chords, bottom - 0.5, top + 0.5) - exact).max() <= _NEAR:
             break
     return best
+
+
+def _places(low: float, high: float) -> Iterator[NDArray[np.float64]]:
+    """Places of knots to try over [low, high], ever closer: multiples of powers of two, then the most there may be."""
+    step = 2.0 ** np.floor(np.log2(high - low))
+    while (last := np.ceil(high / step)) - (first := np.floor(low / step)) <= MOST_SEGMENTS:
+        yield np.arange(first, last + 1) * step
+        step /= 2
+    yield np.linspace(low, high, MOST_SEGMENTS + 1)
 
 
 def _settled(steps: Function, reach: float) -> bool:
     """Whether the quantized function no longer changes beyond -reach and reach."""
     sides = (np.outer((-1.0, 1.0), (1.0, 1.5, 2.0, 4.0, 64.0)) * reach).astype(np.float64)
     values = steps(sides)
-    return bool(np.abs(values - values[:, :1]).max() <= _NEGLIGIBLE)
+    return bool(np.abs(values - values[:, :1]).max() <= _NEAR)
 
 
 def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
@@ -100,8 +116,8 @@ def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
 
 def valid(knots: Array) -> str:
     """What is wrong with the knots of a file's curve, or an empty string."""
-    if knots.ndim != 1 or len(knots) - 1 not in SEGMENTS:
-        return f"must have {' or '.join(str(s + 1) for s in SEGMENTS)} knots, found shape {knots.shape}"
+    if knots.ndim != 1 or not 1 <= len(knots) - 1 <= MOST_SEGMENTS:
+        return f"must have 2 to {MOST_SEGMENTS + 1} knots, found shape {knots.shape}"
     if np.abs(np.diff(knots.astype(np.int64))).max() >= STEEPEST or np.abs(knots.astype(np.int64)).max() >= 2**24:
         return f"must rise less than {STEEPEST} between knots and stay below 2^24"
     return ""
