@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from q8ta_wgpu.errors import InputError, UnsupportedError, shown
 from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.constants import fold
-from q8ta_wgpu.frontend.importer import plain
 from q8ta_wgpu.frontend.partition import Parted, part
+from q8ta_wgpu.frontend.plain import plain
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.report import Report

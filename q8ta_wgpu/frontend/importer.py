@@ -15,9 +15,10 @@ from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.bools import is_bool, operator_of
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.constants import computed, is_pure
-from q8ta_wgpu.frontend.decompose import decomposed
+from q8ta_wgpu.frontend.constants import computed
 from q8ta_wgpu.frontend.nodes import INPUTS, integer, is_kept, kind, named_arguments, source_of
+from q8ta_wgpu.frontend.plain import plain
+from q8ta_wgpu.frontend.problems import Problems
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -39,20 +40,6 @@ def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Gra
     return import_decomposed(plain(program))
 
 
-def plain(program: Any) -> ExportedProgram:
-    """An exported program, or a converted module exported, without in-place operators and what torch would decompose.
-
-    Raises UnsupportedError where it is neither.
-    """
-    exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
-    if not isinstance(exported, ExportedProgram):
-        raise UnsupportedError(
-            f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
-            "pass torch.export.export(converted_module, example_inputs)"
-        )
-    return exported if is_plain(exported) else decomposed(exported)
-
-
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     """`import_program` for what has no in-place operators and nothing that torch would decompose further."""
     signature = program.graph_signature
@@ -63,7 +50,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         )
     importer = _Importer(program.graph, _parameters(program), _tokens(program))
     outputs = importer.run(signature.user_outputs)
-    importer.check()
+    importer.problems.check()
     if given := [name for name in importer.graph.inputs if name in importer.shifted]:
         raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
     unsigned = {n.name for n in program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8}
@@ -103,7 +90,7 @@ def check_module(module: torch.fx.GraphModule) -> None:
     """Raises UnsupportedError, as `import_program`, where calls of a module could not be imported."""
     importer = _of_module(module)
     importer.run([])
-    importer.check()
+    importer.problems.check()
 
 
 def _of_module(module: torch.fx.GraphModule) -> _Importer:
@@ -130,82 +117,8 @@ def _tokens(program: ExportedProgram) -> set[str]:
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
 
-def is_plain(program: ExportedProgram) -> bool:
-    """Whether a program is imported as it is: decomposing it traces it anew, as long as exporting it takes.
-
-    What depends on no input is computed, whatever made it. What nothing reads, such as torch's assertions about dtypes,
-    is not imported.
-    """
-    varying = set(program.graph_signature.user_inputs)
-    for node in program.graph.nodes:
-        fixed = is_pure(node) or node.op == "placeholder"
-        if fixed and not any(source.name in varying for source in node.all_input_nodes):
-            continue
-        varying.add(node.name)
-        if not _is_known(node):
-            return False
-    return True
-
-
-def _is_known(node: torch.fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return node.op in ("placeholder", "output") or target is operator.getitem
-    known = str(target) in ATEN or target.namespace == qdq.NAMESPACE or not node.users
-    return known and not target._schema.is_mutable
-
-
-def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
-    """Exports what convert_pt2e returned, with zeros of the shapes its placeholders were traced with.
-
-    Exporting again also drops the `_guards_fn` call that torch.export puts into every module it makes.
-    """
-    values = [node.meta.get("val") for node in converted.graph.nodes if node.op == "placeholder"]
-    if not all(isinstance(value, torch.Tensor) for value in values):
-        raise UnsupportedError(
-            "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
-        )
-    example = tuple(torch.zeros([integer(d) for d in v.shape], dtype=v.dtype) for v in values)
-    return torch.export.export(converted, example)
-
-
 _VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 _CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
-_WAY_OUT = (
-    "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
-    'leave them to PyTorch (unsupported="torch", given to quantize and compile), or add them (CONTRIBUTING.md).'
-)
-
-
-class Problems:
-    """Why a program cannot be imported: equal causes on one line, in the order they were met.
-
-    Attributes:
-        nodes: the reason at each node that has one.
-    """
-
-    def __init__(self) -> None:
-        self.places: dict[tuple[str, str], list[str]] = {}
-        self.nodes: dict[str, str] = {}
-
-    def add(self, reason: str, node: torch.fx.Node) -> None:
-        """Notes a problem of a call or an input."""
-        called = node.op == "call_function"
-        operator_name, place = (str(node.target), source_of(node) or node.name) if called else ("", "")
-        self.places.setdefault((operator_name, reason), []).append(place)
-        self.nodes.setdefault(node.name, reason)
-
-    def __bool__(self) -> bool:
-        return bool(self.places)
-
-    def __str__(self) -> str:
-        return "\n".join(f"  {self._line(*cause, places)}" for cause, places in self.places.items())
-
-    def _line(self, name: str, reason: str, places: list[str]) -> str:
-        if not name:
-            return reason
-        calls = f" and {len(places) - 1} more calls" if len(places) > 1 else ""
-        return f"{name} at {places[0]}{calls}: {reason}"
 
 
 class _Importer(GraphBuilder):
@@ -240,11 +153,6 @@ class _Importer(GraphBuilder):
             elif node.op == "call_function" and (node.users or node.name in outputs):
                 values[node.name] = self._call(node, values)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
-
-    def check(self) -> None:
-        """Raises UnsupportedError where there are problems."""
-        if self.problems:
-            raise UnsupportedError(f"cannot import this program:\n{self.problems}\n{_WAY_OUT}")
 
     def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:
         """A value that depends on no input: of a tensor the name of its array, if something else reads it."""

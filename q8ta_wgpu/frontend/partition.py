@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from q8ta_wgpu.frontend import qdq
-from q8ta_wgpu.frontend.importer import Problems, import_piece
+from q8ta_wgpu.frontend.importer import import_piece
 from q8ta_wgpu.frontend.nodes import integer
+from q8ta_wgpu.frontend.problems import Problems
 from q8ta_wgpu.ir.graph import Graph
 
 SMALL = "there are no multiply-adds beside it that pay for the way to the GPU and back"

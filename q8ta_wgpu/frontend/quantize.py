@@ -17,9 +17,10 @@ from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.bias import correct_biases, watch_means
 from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.importer import check_module, import_decomposed, is_plain
+from q8ta_wgpu.frontend.importer import check_module, import_decomposed
 from q8ta_wgpu.frontend.lifted import lifted
 from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms, show_norms
+from q8ta_wgpu.frontend.plain import is_plain
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
