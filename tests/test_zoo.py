@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from bench import zoo
+from bench import architectures, zoo
 from tests.quantizing import conv
 
 
@@ -22,7 +22,7 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     made = {"net": nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5)), "sorted": Sorted()}
     monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: made[name]})
-    monkeypatch.setattr(zoo, "SIZES", (8,))
+    monkeypatch.setattr(architectures, "SIZES", (8,))
     rows = [{**zoo.measured(f"small:{name}", "llvmpipe"), "seconds": 1.0} for name in ("net", "sorted", "missing")]
     net, refused, missing = rows
     assert (net["mismatches"], net["macs_int8"], net["input"]) == (0, net["macs"], [1, 3, 8, 8])
@@ -45,6 +45,6 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_every_name_has_a_builder() -> None:
-    names = zoo.names()
+    names = architectures.names()
     assert len(names) == len(set(names))
-    assert {name.partition(":")[0] for name in names} == set(zoo.BUILDERS)
+    assert {name.partition(":")[0] for name in names} == set(architectures.BUILDERS)
