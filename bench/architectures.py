@@ -1,4 +1,4 @@
-"""Architectures that people bring, with random weights: those of torchvision, timm and transformers, and their inputs."""
+"""Architectures that people bring, with random weights: of torchvision, timm and transformers. And their inputs."""
 
 from __future__ import annotations
 
