@@ -61,6 +61,36 @@ def test_faults() -> None:
     assert table(read()) in PAGES["docs/faults.md"].read_text(encoding="utf-8")
 
 
+def test_workflows() -> None:
+    """What they call is there."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml"))
+    called = re.findall(r"(?:tests|bench)/\w+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
+    assert len(called) > 5 and [name for name in called if not (ROOT / name).exists()] == []
+
+
+def rows(page: str, columns: int) -> list[list[str]]:
+    """Rows of a page's tables of so many columns, empty first cells filled from above."""
+    found: list[list[str]] = []
+    for line in PAGES[page].read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == columns:
+            found.append([cells[0] or found[-1][0], *cells[1:]])
+    return found
+
+
+def test_figures_of_readme() -> None:
+    """README's table is a part of that in docs/performance.md, and its picture shows the same milliseconds."""
+    full = {(name, batch): cells for name, batch, *cells in rows("docs/performance.md", 11)[2:]}
+    short = rows("README.md", 5)[2:]
+    picture = (ROOT / "docs/images/networks.svg").read_text(encoding="utf-8")
+    assert len(short) == 10
+    for name, batch, *times in short:
+        cells = full[name, batch]
+        expected = [cells[0].split()[0], *(cell.partition("/")[2] for cell in cells[-2:])]
+        assert list(map(float, times)) == list(map(float, expected)), name
+        assert [time for time in times if f"<!-- {float(time):.3g} ms -->" not in picture] == [], name
+
+
 @each_page
 def test_files(page: str) -> None:
     """Names with an ending of ours, folders with a slash at the end, and stems of WGSL files below a folder."""
