@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, masks_as_sums, parts_of
+from q8ta_wgpu.frontend.cats import norms_before_cats
 from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.nodes import (
     adds,
@@ -204,7 +205,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._columns = _weight(qat, channels=1)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Attention as the products and the softmax it is made of; nothing that changes nothing."""
+        """Attention as the products and the softmax it is made of; norms before cats; nothing that changes nothing."""
+        norms_before_cats(model, lambda node: any(_comes_from(node, path) for path in self._skip))
         expand_attention(model)
         remove_identities(model)
         masks_as_sums(model)
@@ -214,7 +216,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes the annotation of every node the table knows. Raises InputError where `skip` names no module."""
         for path in self._skip:
-            skipped = [node for node in model.graph.nodes if any(_within(part, path) for part in module_paths(node))]
+            skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
             if not skipped:
                 raise InputError(
                     f"skip names {path!r}, but no operator comes from a module of that path (a batch norm right behind "
@@ -369,8 +371,9 @@ def _place(node: Node, end: Node, user: Node) -> Joined | None:
     return "activation" if joins(user) or slopes_of(user, node) else None
 
 
-def _within(path: str, outer: str) -> bool:
-    return path == outer or path.startswith(f"{outer}.")
+def _comes_from(node: Node, path: str) -> bool:
+    """Whether a node was called in a module, or within it."""
+    return any(part == path or part.startswith(f"{path}.") for part in module_paths(node))
 
 
 def _sums(node: Node) -> bool:
