@@ -54,5 +54,11 @@ class InputError(Q8taError):
     """An argument of a call (calibration data, session inputs, options) is not what the model needs."""
 
 
+def check_switch(name: str, value: object) -> None:
+    """Raises InputError unless an option that is on or off is a bool: the text 'no' would count as on."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, found {shown(value)}")
+
+
 class LinkError(Q8taError):
     """The WGSL files do not give a kernel what it needs: a name without a definition, or with several."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import errors
@@ -17,7 +19,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
 from tests.small import SHAPE, small_input, small_model
 
-MODEL, X = small_model(), small_input()
+MODEL, X, ONES = small_model(), small_input(), torch.ones(2, 3)
 BIG = 10**5000
 """More digits than Python writes."""
 
@@ -70,6 +72,17 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "skip None": (lambda: q8.Quantizer(skip=None), "list of module paths.*found None"),  # type: ignore[arg-type]
     "skip bytes": (lambda: q8.Quantizer(skip=b"x"), "list of module paths.*found b'x'"),  # type: ignore[arg-type]
     "without a shape": (lambda: ANY_BATCH(Shapeless()), "'x' cannot become a numpy array, found Shapeless"),
+    "compare a model": (lambda: q8.compare(nn.ReLU().eval(), MODEL, (ONES,)), "quantize returned, found Model"),  # type: ignore[arg-type]
+    "export to None": (lambda: MODEL.export_web(None), "export_web takes the path of a folder, found NoneType"),  # type: ignore[arg-type]
+    "export for text": (lambda: MODEL.export_web("x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]
+    "model of nothing": (lambda: q8.Model(None, None), "a Graph and a Structure.*found NoneType and NoneType"),  # type: ignore[arg-type]
+    "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
+    "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True or False, found 'no'"),  # type: ignore[arg-type]
+    "qat text": (lambda: q8.Quantizer(qat="no"), "qat must be True or False, found 'no'"),  # type: ignore[arg-type]
+    "biases array": (lambda: q8.Quantizer(correct_biases=X), "correct_biases must be True or False, found array"),  # type: ignore[arg-type]
+    "int8_outputs": (lambda: q8.compile(None, int8_outputs=2), "int8_outputs must be True or False, found 2"),  # type: ignore[call-overload]
+    "progress": (lambda: quantized(progress="no"), "progress must be True or False, found 'no'"),
+    "dynamic_batch": (lambda: quantized(dynamic_batch=X), "dynamic_batch must be True or False, found array"),
     "no model": (lambda: q8.Session(None), "takes a Model, found NoneType"),  # type: ignore[arg-type]
     "reshape None": (lambda: MODEL.reshape(None), "tuple of integers, found None"),  # type: ignore[arg-type]
     "reshape big": (lambda: MODEL.reshape((BIG, *SHAPE[1:])), "each from 1 to 2147483648"),
@@ -82,6 +95,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 
 def reference() -> q8.Session:
     return q8.Session(MODEL, "reference")
+
+
+def quantized(**options: Any) -> Any:
+    return q8.quantize(nn.ReLU().eval(), (ONES,), [ONES], **options)
 
 
 def tiled(shape: Any, **options: Any) -> q8.TiledSession:

@@ -132,11 +132,14 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
             any batch.
 
     Raises:
-        InputError: the inputs are others, the module does not run on them, or `exported` was made from another module.
+        InputError: the inputs are others, the module does not run on them, or `exported` is no exported program or
+            was made from another module.
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     given.check_module(module)
     example = tuple(x.detach() for x in given.example(inputs))
+    if not isinstance(exported, ExportedProgram):
+        raise InputError(f"exported must be the program that quantize returned, found {type(exported).__name__}")
     _check_inputs(exported, example)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
@@ -39,9 +39,11 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     Raises:
         UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named);
             with unsupported='torch' where nothing would run on the GPU.
-        InputError: `unsupported` is neither, or an option is given that the other choice has.
+        InputError: `unsupported` is neither, `int8_outputs` is no bool, or an option is given that the other choice
+            has.
         DeviceError: with unsupported='torch', as `Session`.
     """
+    check_switch("int8_outputs", int8_outputs)
     try:
         from q8ta_wgpu.frontend import given
         from q8ta_wgpu.frontend.importer import import_program

@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.bias import correct_biases, watch_means
 from q8ta_wgpu.frontend.constants import fold, fold_batches
@@ -64,6 +64,8 @@ def quantize(
     """
     given.check_module(module)
     given.check_quantizer(quantizer, TorchaoQuantizer)
+    check_switch("progress", progress)
+    check_switch("dynamic_batch", dynamic_batch)
     whole = given.is_whole(unsupported)
     example, items = given.example(example_inputs, whole), given.calibration_items(calibration)
     count = operator.length_hint(items, 0)

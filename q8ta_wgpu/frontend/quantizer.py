@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.errors import InputError, shown
+from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, masks_as_sums, parts_of
 from q8ta_wgpu.frontend.cats import norms_before_cats
 from q8ta_wgpu.frontend.identities import remove_identities
@@ -183,7 +183,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             not rounded for them, what they give only where something in int8 reads it.
 
     Raises:
-        InputError: `residual` is neither, or `skip` is no list of strings.
+        InputError: `residual` is neither, `skip` is no list of strings, or `qat` or `correct_biases` is no bool.
     """
 
     def __init__(
@@ -192,6 +192,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         super().__init__()
         if not isinstance(residual, str) or residual not in ("int8", "int16"):
             raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
+        check_switch("qat", qat)
+        check_switch("correct_biases", correct_biases)
         if isinstance(skip, str):
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):

@@ -24,6 +24,11 @@ class Model:
     graph: Graph
     structure: Structure
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.graph, Graph) and isinstance(self.structure, Structure)):
+            found = f"{type(self.graph).__name__} and {type(self.structure).__name__}"
+            raise InputError(f"a Model is made of a Graph and a Structure, by compile or load; found {found}")
+
     def __repr__(self) -> str:
         def listed(names: list[str]) -> str:
             return ", ".join(map(self.graph.described, names))
@@ -55,11 +60,19 @@ class Model:
         """Writes the model for web pages: `q8ta_wgpu.web.export.export_web`, whose arguments and errors these are."""
         from q8ta_wgpu.web.export import export_web
 
-        return export_web(self, folder, target)
+        return export_web(self, _path(folder, "export_web", "a folder"), target)
 
     def rebatch(self, size: int) -> Model:
-        """The same model for another batch: the first dimension of every batched input."""
+        """The same model for another batch: the first dimension of every batched input.
+
+        Raises InputError where the batch was fixed by the export, or as `reshape` does.
+        """
         batched = self.graph.batched
+        if not batched:
+            raise InputError(
+                "the batch of this model is fixed: quantize(..., dynamic_batch=True) makes one for any, reshape takes "
+                "the sizes of every input"
+            )
         return self.reshape(*((size, *t.shape[1:]) if name in batched else t.shape for name, t in self.inputs.items()))
 
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
@@ -118,7 +131,7 @@ def load(path: str | Path) -> Model:
     return Model(*file.load(_path(path, "load")))
 
 
-def _path(path: object, verb: str) -> Path:
+def _path(path: object, verb: str, what: str = "a .q8ta file") -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"{verb} takes the path of a .q8ta file, found {type(path).__name__}")
+        raise InputError(f"{verb} takes the path of {what}, found {type(path).__name__}")
     return Path(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, InputError, counted, shown
+from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, shown
 from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, MATRIX_WORK, Target
@@ -67,7 +67,7 @@ class Session:
         tuning: what tuning found; None for a session that is not tuned.
 
     Raises:
-        InputError: `layouts` is neither, or the reference is to be tuned.
+        InputError: `layouts` is neither, `tune` is no bool, or the reference is to be tuned.
         DeviceError: no adapter fits, the model needs more than it offers, the model is int8 and the device computes
             other bytes than the reference, the device ends loops before kernels do, or it is to be tuned and has no
             timestamp queries.
@@ -93,6 +93,7 @@ class Session:
             )
         if not isinstance(layouts, str) or layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
+        check_switch("tune", tune)
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model

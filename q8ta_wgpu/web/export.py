@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError
+from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError, shown
 from q8ta_wgpu.ir.graph import Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
@@ -36,7 +36,7 @@ SCRIPTS = ("q8ta.js", "q8ta.d.ts")
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
 
-def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> Path:
+def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
     """Writes `model` for web pages and returns the folder, which any static server can serve.
 
     net.json names two programs, of which a page loads one: "gpu" for `target`, and "cpu" for browsers that run WebGPU
@@ -50,10 +50,12 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
         target: what the program for GPUs is scheduled for. WebGPU's baseline runs wherever WebGPU does; what another
             one needs beyond that is asked of the browser when the network is loaded.
 
-    Raises InputError where the folder cannot be written, DeviceError where a tensor is too large for the target or
-    Dawn's compiler, if wgpudawn is installed, refuses a shader, UnsupportedError for matrix units, which no browser
-    offers.
+    Raises InputError where the folder cannot be written or `target` is no Target, DeviceError where a tensor is too
+    large for the target or Dawn's compiler, if wgpudawn is installed, refuses a shader, UnsupportedError for matrix
+    units, which no browser offers.
     """
+    if not isinstance(target, Target):
+        raise InputError(f"target must be a q8ta_wgpu.ir.target.Target, found {shown(target)}")
     if target.matrix_units:
         raise UnsupportedError(f"no browser offers the matrix units of {target.name}: export for another target")
     programs: dict[str, tuple[Program, Target]] = {}
@@ -61,7 +63,7 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
         graph = lower(model.graph, chosen)
         programs[name] = build(graph, chosen, sync_layouts(graph, chosen)), chosen
         _compiled(programs[name][0].shaders)
-    return write(model, programs, Path(folder))
+    return write(model, programs, folder)
 
 
 def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) -> Path:
