@@ -195,8 +195,8 @@ function eachPlace(port, visit) {
 
 function packed(port, array) {
   const stored = new ARRAYS[port.dtype](new ArrayBuffer(port.bytes));
-  const value = port.dtype === "bool" ? (element) => Number(array[element] !== 0) : (element) => array[element];
-  eachPlace(port, (element, place, flip) => (stored[place] = value(element) ^ flip));
+  const bool = port.dtype === "bool"; // any byte but 0 is true
+  eachPlace(port, (element, place, flip) => (stored[place] = (bool ? array[element] !== 0 : array[element]) ^ flip));
   return stored;
 }
 
@@ -287,7 +287,6 @@ export class Network {
     this.#options = options;
   }
 
-  /** Loads the network again: after its device was lost. */
   async reopen(device) {
     this.destroy();
     const { gpu, fetch: get = (url) => fetch(url), onprogress, verify, packed: wanted = true, kind } = this.#options;
@@ -373,7 +372,6 @@ export class Network {
     }
   }
 
-  /** Whether the device computes what the reference does from the sample; null where float operators may differ. */
   async verify() {
     if (!this.#program?.sample) return null;
     const inputs = Object.fromEntries(this.#program.inputs.map((port) => [port.name, sample(port)]));
@@ -544,7 +542,6 @@ export class Network {
     if (failure) throw new Q8taError("device", failure.message, failure);
   }
 
-  /** Frees the GPU's memory. The device stays: other networks may use it. */
   destroy() {
     for (const buffer of [...this.#buffers, ...this.#staging]) buffer.destroy();
     this.#uniforms?.destroy();
