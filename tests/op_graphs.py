@@ -68,8 +68,10 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
         arrays[0].reshape(-1)[: special.size] = special[: arrays[0].size]
     if case.values == "ties":
         arrays[0] = (np.rint(arrays[0] * 4) / 8).astype(np.float32)
-    if op.name in ("batch_norm", "sqrt", "rsqrt", "log", "pow", "pow_tensors"):
+    if op.name in ("batch_norm", "sqrt", "rsqrt", "log", "log1p", "pow", "pow_tensors"):
         arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
+    if op.name in ("asin", "acos"):
+        arrays = [np.tanh(a) for a in arrays]
     return arrays
 
 

@@ -205,8 +205,14 @@ TORCH: Mapping[str, Function] = {
     "affine": lambda a, x: x * a["factor"] + a["term"],
     **{
         name: lambda _, x, name=name: getattr(torch, name)(x)
-        for name in ("sin", "cos", "erf", "floor", "round", "sign")
+        for name in ("sin", "cos", "erf", "floor", "round", "sign", "ceil", "trunc", "log1p", "expm1", "tan", "atan")
     },
+    **{name: lambda _, x, name=name: getattr(torch, name)(x) for name in ("asin", "acos", "sinh", "cosh")},
+    **{name: lambda _, x, name=name: getattr(torch, name)(x).double() for name in ("isnan", "isinf")},
+    **{name: lambda a, x, name=name: getattr(torch, name)(x, a["divisor"]) for name in ("remainder", "fmod")},
+    "floor_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="floor"),
+    "trunc_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="trunc"),
+    "floor_divide_tensors": lambda _, x, y: torch.div(x, y, rounding_mode="floor"),
     **{
         f"{name}_scalar": lambda a, x, name=name: getattr(torch, name)(x, a["number"]).double()
         for name in ("gt", "ge", "lt", "le", "eq", "ne")

@@ -21,6 +21,19 @@ fn div(p: vec4<u32>) -> f32 {
   return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing));
 }
 
+fn floor_divide_tensors(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  let infinite = (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
+  let nothing = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
+  if ((bitcast<u32>(b) & 0x7fffffffu) == 0u) {
+    let sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
+    return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing && !infinite));
+  }
+  if (is_nan(a) || is_nan(b) || infinite) { return bitcast<f32>(params.not_a_number); }
+  return whole_quotient(a, b);
+}
+
 fn maximum(p: vec4<u32>) -> f32 {
   let a = a_at(min(p, params.a_dims - 1u));
   let b = b_at(min(p, params.b_dims - 1u));

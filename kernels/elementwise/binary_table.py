@@ -70,8 +70,39 @@ def _import_power(b: Builder, args: Mapping[str, Any]) -> str:
     return b.aten("aten.pow.Tensor_Scalar", {"self": args["self"], "exponent": number})
 
 
+def _import_divide(b: Builder, args: Mapping[str, Any]) -> str:
+    """A division whose result is rounded down, towards zero or not at all."""
+    number = number_of(b, args["other"], args["self"])
+    if number is not None:
+        return b.aten("aten.div.Scalar_mode", {**args, "other": number})
+    match args["rounding_mode"]:
+        case "floor":
+            return b.emit("floor_divide_tensors", spread(b, args["self"], args["other"]))
+        case "trunc":
+            return b.emit("trunc", (b.emit("div", spread(b, args["self"], args["other"])),))
+    return _import_div(b, args)
+
+
+def _import_remainder(b: Builder, args: Mapping[str, Any]) -> str:
+    number = number_of(b, args["other"], args["self"])
+    if number is not None:
+        return b.aten("aten.remainder.Scalar", {**args, "other": number})
+    first, second = spread(b, args["self"], args["other"])
+    whole = b.emit("mul", (b.emit("floor_divide_tensors", (first, second)), second))
+    return b.emit("add", (first, whole), {"alpha": -1.0})
+
+
 def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    return lambda b, args: b.emit(op, spread(b, args["self"], args["other"]))
+    """With a number it is a clamp."""
+    bound = "min" if op == "maximum" else "max"
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        for x, other in ((args["self"], args["other"]), (args["other"], args["self"])):
+            if not b.is_constant(x) and (number := number_of(b, other, x)) is not None:
+                return b.aten("aten.clamp.default", {"self": x, "min": None, "max": None, bound: number})
+        return b.emit(op, spread(b, args["self"], args["other"]))
+
+    return rule
 
 
 _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
@@ -141,6 +172,12 @@ OPS = (
         "div",
         np.divide,
         {f"aten.{name}.Tensor": _import_div for name in ("div", "div_")},
+        1e-6,
+    ),
+    _op(
+        "floor_divide_tensors",
+        np.floor_divide,
+        {"aten.div.Tensor_mode": _import_divide, "aten.remainder.Tensor": _import_remainder},
         1e-6,
     ),
     _op("pow_tensors", np.power, {"aten.pow.Tensor_Tensor": _import_power}, 1e-5),

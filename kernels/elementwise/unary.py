@@ -76,6 +76,23 @@ def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, At
     return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
 
 
+def _floor_divide(x: Float64, attrs: Attrs) -> Float64:
+    return np.asarray(np.floor_divide(x, attrs["divisor"]))
+
+
+def _trunc_divide(x: Float64, attrs: Attrs) -> Float64:
+    divisor = attrs["divisor"]
+    return np.asarray(np.copysign(np.floor_divide(np.abs(x), abs(divisor)), x * divisor))
+
+
+def _remainder(x: Float64, attrs: Attrs) -> Float64:
+    return np.asarray(np.remainder(x, attrs["divisor"]))
+
+
+def _fmod(x: Float64, attrs: Attrs) -> Float64:
+    return np.asarray(np.fmod(x, attrs["divisor"]))
+
+
 def _erf(x: Float64) -> Float64:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
@@ -122,6 +139,60 @@ def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
     if exponent in named:
         return b.emit(named[exponent], (args["self"],))
     return b.emit("pow", (args["self"],), {"exponent": exponent})
+
+
+def _import_divide(b: Builder, args: Mapping[str, Any]) -> str:
+    """A division by a number, rounded down, towards zero or not at all."""
+    number = float(args["other"])
+    if number == 0:
+        raise b.refuse("it divides by zero")
+    rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args["rounding_mode"] or "")
+    if rounded:
+        return b.emit(rounded, (args["self"],), {"divisor": number})
+    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+
+
+def _import_remainder(op: str) -> Import:
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        if args["other"] == 0:
+            raise b.refuse("it divides by zero")
+        return b.emit(op, (args["self"],), {"divisor": float(args["other"])})
+
+    return rule
+
+
+def _import_power_of(b: Builder, args: Mapping[str, Any]) -> str:
+    """A number to the power of a tensor."""
+    base = float(args["self"])
+    if base <= 0:
+        raise b.refuse(f"it takes {base:g} to a power: a positive number is supported")
+    powers = b.emit("affine", (args["exponent"],), {"factor": math.log(base), "term": 0.0})
+    return b.emit("exp", (powers,))
+
+
+def _import_logarithm(base: float) -> Import:
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        natural = b.emit("log", (args["self"],))
+        return b.emit("affine", (natural,), {"factor": 1.0 / math.log(base), "term": 0.0})
+
+    return rule
+
+
+def _import_compare(name: str) -> Import:
+    """With an infinity as with the largest number: what is above it, or not above, is that infinity, or not."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        number = float(args["other"])
+        if not math.isinf(number):
+            return b.emit(f"{name}_scalar", (args["self"],), {"number": number})
+        if name not in ("eq", "ne"):
+            raise b.refuse(f"it compares with {number}: torch.isinf tells infinities")
+        found = b.emit(
+            "gt_scalar" if number > 0 else "lt_scalar", (args["self"],), {"number": math.copysign(FLOAT_MAX, number)}
+        )
+        return found if name == "eq" else b.emit("eq_scalar", (b.truth(found),), {"number": 0.0})
+
+    return rule
 
 
 def _import_logical_not(b: Builder, args: Mapping[str, Any]) -> str:
@@ -214,10 +285,36 @@ ROWS = (
         rules={"pow.Tensor_Scalar": _import_pow, "square.default": _import_pow},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
     ),
-    # In float32 to 2^16; larger numbers are taken for it.
     _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}),
     _Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}),
     _Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}),
+    _Row("log1p", lambda x, _: np.log1p(x), aten={"log1p.default": _none}),
+    _Row("expm1", lambda x, _: np.expm1(x), aten={"expm1.default": _none}),
+    _Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}),
+    _Row("atan", lambda x, _: np.arctan(x), aten={"atan.default": _none}),
+    _Row("asin", lambda x, _: np.arcsin(x), aten={"asin.default": _none}),
+    _Row("acos", lambda x, _: np.arccos(x), aten={"acos.default": _none}),
+    _Row("sinh", lambda x, _: np.sinh(x), aten={"sinh.default": _none}),
+    _Row("cosh", lambda x, _: np.cosh(x), aten={"cosh.default": _none}),
+    _Row("ceil", lambda x, _: np.ceil(x), aten={"ceil.default": _none}, tolerance=0),
+    _Row("trunc", lambda x, _: np.trunc(x), aten={"trunc.default": _none, "fix.default": _none}, tolerance=0),
+    *(
+        _Row(
+            name,
+            function,
+            schema={"divisor": NUMBER},
+            rules=rules,
+            attrs=({"divisor": 0.75}, {"divisor": -3.0}),
+        )
+        for name, function, rules in (
+            ("floor_divide", _floor_divide, {}),
+            ("trunc_divide", _trunc_divide, {}),
+            ("remainder", _remainder, {"remainder.Scalar": _import_remainder("remainder")}),
+            ("fmod", _fmod, {"fmod.Scalar": _import_remainder("fmod")}),
+        )
+    ),
+    _Row("isnan", lambda x, _: np.isnan(x).astype(np.float64), aten={"isnan.default": _none}, tolerance=0),
+    _Row("isinf", lambda x, _: np.isinf(x).astype(np.float64), aten={"isinf.default": _none}, tolerance=0),
     _Row("floor", lambda x, _: np.floor(x), aten={"floor.default": _none}, tolerance=0),
     _Row("round", lambda x, _: np.rint(x), aten={"round.default": _none}, tolerance=0),
     _Row("sign", lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)), aten={"sign.default": _none}, tolerance=0),
@@ -226,8 +323,7 @@ ROWS = (
             f"{name}_scalar",
             _compared(compare),
             schema={"number": NUMBER},
-            aten={f"{name}.Scalar": lambda a: {"number": float(a["other"])}},
-            rules=rules,
+            rules={f"{name}.Scalar": _import_compare(name), **rules},
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
@@ -247,6 +343,11 @@ ROWS = (
         aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
         rules={
             "div.Scalar": _import_div,
+            "div.Scalar_mode": _import_divide,
+            "pow.Scalar": _import_power_of,
+            "exp2.default": lambda b, a: _import_power_of(b, {"self": 2.0, "exponent": a["self"]}),
+            "log2.default": _import_logarithm(2.0),
+            "log10.default": _import_logarithm(10.0),
             "rsub.Scalar": _import_rsub,
             "rsub.Tensor": _import_rsub,
         },

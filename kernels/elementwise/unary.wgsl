@@ -69,18 +69,114 @@ fn erf_of(x: f32) -> f32 {
   return sign(x) * select(1.0 - erfc(m), series, m < 0.3);
 }
 
-// sin(x + quarters * pi / 2) by the polynomials of Cephes. pi / 2 is taken off in three parts; up to 2^16 the product
-// with the first is exact, and 2e-6 is all that the second loses. Larger numbers are taken for 2^16.
+// 2 / pi behind the point, 32 bits a word, with a word of zeros in front.
+const TWO_OVER_PI = array<u32, 8>(
+  0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu);
+
+// An angle as whole quarters of a turn, modulo 4, and what is left of it.
+struct Angle { quarters: i32, rest: f32 }
+
+// Payne and Hanek 1983, for |x| >= 2^16: x is m * 2^e, and of 2 / pi only the bits that are less than a turn of it and
+// more than what float32 can tell take part.
+fn large_angle(x: f32) -> Angle {
+  let bits = bitcast<u32>(abs(x));
+  let m = (bits & 0x7fffffu) | 0x800000u;
+  let at = (bits >> 23u) - 120u;  // e - 2, counted from the word of zeros
+  var words = TWO_OVER_PI;
+  let i = at / 32u;
+  let first = wide_left(Wide(words[i + 1u], words[i]), at % 32u).y;
+  let second = wide_left(Wide(words[i + 2u], words[i + 1u]), at % 32u).y;
+  let third = wide_left(Wide(words[i + 3u], words[i + 2u]), at % 32u).y;
+  let low = wide_product(m, third).y;
+  let part = wide_sum(wide_product(m, second), Wide(low, 0u));
+  let turn = Wide(part.x, part.y + m * first);  // in 2^-64 turns
+  let quarters = (turn.y + 0x20000000u) >> 30u;
+  var rest = Wide(turn.x, turn.y - (quarters << 30u));
+  let negative = bitcast<i32>(rest.y) < 0;
+  if (negative) { rest = wide_difference(Wide(0u, 0u), rest); }
+  let angle = (f32(rest.y) * 4294967296.0 + f32(rest.x)) * 3.4061215e-19;  // 2 pi / 2^64
+  let signed = select(angle, -angle, negative);
+  return Angle(select(i32(quarters), -i32(quarters), x < 0.0), select(signed, -signed, x < 0.0));
+}
+
+// pi / 2 is taken off in three parts; up to 2^16 the product with the first is exact, and 2e-6 is all that the second
+// loses.
+fn angle_of(x: f32) -> Angle {
+  if (abs(x) >= 65536.0) { return large_angle(x); }
+  let turns = round(x * 0.63661977);
+  return Angle(i32(turns), ((x - turns * 1.5703125) - turns * 0.00048375129) - turns * 0.000000075497899);
+}
+
+// sin(x + quarters * pi / 2) by the polynomials of Cephes.
 fn sin_of(x: f32, quarters: i32) -> f32 {
-  let within = clamp(x, -65536.0, 65536.0);
-  let turns = round(within * 0.63661977);
-  let r = ((within - turns * 1.5703125) - turns * 0.00048375129) - turns * 0.000000075497899;
+  let angle = angle_of(x);
+  let r = angle.rest;
   let s = r * r;
   let sine = r + r * s * (-0.16666655 + s * (0.0083321609 - s * 0.00019515296));
   let cosine = 1.0 - 0.5 * s + s * s * (0.041666646 + s * (-0.0013887316 + s * 0.000024433157));
-  let quadrant = i32(turns) + quarters;
+  let quadrant = angle.quarters + quarters;
   let value = select(sine, cosine, (quadrant & 1) == 1);
   return select(value, -value, (quadrant & 2) == 2);
+}
+
+// The power series where 1 + x would lose what x has.
+fn log1p_of(x: f32) -> f32 {
+  let series = x * (1.0 - x * (0.5 - x * (0.33333333 - x * (0.25 - x * 0.2))));
+  return select(log(1.0 + x), series, abs(x) < 0.06);
+}
+
+fn expm1_of(x: f32) -> f32 {
+  let series = x * (1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666667 + x * (0.0083333333 + x * 0.0013888889)))));
+  return select(exp(x) - 1.0, series, abs(x) < 0.3);
+}
+
+fn sinh_of(x: f32) -> f32 {
+  let half = 0.5 * exp(abs(x) - 1.0) * 2.7182818;
+  let s = x * x;
+  let series = x * (1.0 + s * (0.16666667 + s * (0.0083333333 + s * 0.0001984127)));
+  return select(sign(x) * (half - 0.25 / half), series, abs(x) < 0.5);
+}
+
+fn cosh_of(x: f32) -> f32 {
+  let half = 0.5 * exp(abs(x) - 1.0) * 2.7182818;
+  return half + 0.25 / half;
+}
+
+// Cephes: the angle is brought to within an eighth of a turn.
+fn atan_of(x: f32) -> f32 {
+  let m = abs(x);
+  var base = 0.0;
+  var r = m;
+  if (m > 2.4142135) {
+    base = 1.5707964;
+    r = -1.0 / m;
+  } else if (m > 0.41421357) {
+    base = 0.78539819;
+    r = (m - 1.0) / (m + 1.0);
+  }
+  let s = r * r;
+  let series = ((0.080537445 * s - 0.13877685) * s + 0.19977711) * s - 0.3333295;
+  return sign(x) * (base + (series * s * r + r));
+}
+
+// asin, and with it acos, of 0 to 0.5 by a polynomial of Cephes; beyond, by the half angle.
+fn asin_within(x: f32) -> f32 {
+  let s = x * x;
+  let series = ((((0.04216320 * s + 0.024181312) * s + 0.045470026) * s + 0.074953) * s + 0.16666752) * s;
+  return series * x + x;
+}
+
+fn asin_of(x: f32) -> f32 {
+  let m = abs(x);
+  if (m > 1.0) { return params.at_nan; }
+  let half = asin_within(sqrt(0.5 * (1.0 - max(m, 0.5))));
+  return sign(x) * select(asin_within(min(m, 0.5)), 1.5707964 - 2.0 * half, m > 0.5);
+}
+
+fn acos_of(x: f32) -> f32 {
+  if (abs(x) > 1.0) { return params.at_nan; }
+  let half = 2.0 * asin_within(sqrt(0.5 * (1.0 - max(abs(x), 0.5))));
+  return select(1.5707964 - asin_of(x), select(half, 3.1415927 - half, x < 0.0), abs(x) > 0.5);
 }
 
 fn truth(holds: bool) -> f32 { return select(0.0, 1.0, holds); }
@@ -120,6 +216,21 @@ fn at_number(x: f32) -> f32 {
     case SIN: { return sin_of(x, 0); }
     case COS: { return sin_of(x, 1); }
     case ERF: { return erf_of(x); }
+    case LOG1P: { return select(log1p_of(x), params.at_nan, x < -1.0); }
+    case EXPM1: { return expm1_of(x); }
+    case TAN: { return sin_of(x, 0) / sin_of(x, 1); }
+    case ATAN: { return atan_of(x); }
+    case ASIN: { return asin_of(x); }
+    case ACOS: { return acos_of(x); }
+    case SINH: { return sinh_of(x); }
+    case COSH: { return cosh_of(x); }
+    case CEIL: { return ceil(x); }
+    case TRUNC: { return trunc(x); }
+    case FLOOR_DIVIDE: { return whole_quotient(x, params.a); }
+    case TRUNC_DIVIDE: { return sign(x) * sign(params.a) * whole_quotient(abs(x), abs(params.a)); }
+    case REMAINDER: { return x - whole_quotient(x, params.a) * params.a; }
+    case FMOD: { return sign(x) * (abs(x) - whole_quotient(abs(x), abs(params.a)) * abs(params.a)); }
+    case ISNAN, ISINF: { return 0.0; }
     case FLOOR: { return floor(x); }
     case ROUND: { return round(x); }
     case SIGN: { return sign(x); }

@@ -58,3 +58,11 @@ fn lane_int16(word: vec2<u32>, index: u32) -> i32 {
 fn quads(extent: u32) -> u32 {
   return (extent + 3u) / 4u;
 }
+
+// The largest whole number of divisors that x holds: quotients may be an ulp or two off, which what is left tells.
+fn whole_quotient(x: f32, divisor: f32) -> f32 {
+  let quotient = floor(x / divisor);
+  let left = x - quotient * divisor;
+  let below = (left < 0.0) == (divisor > 0.0) && left != 0.0;
+  return quotient - select(0.0, 1.0, below) + select(0.0, 1.0, !below && abs(left) >= abs(divisor));
+}

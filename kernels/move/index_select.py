@@ -125,8 +125,8 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
     """numpy's rules: the indexed dimensions become the indices' own, in front unless they were side by side."""
     x, indices = args["self"], args["indices"]
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    if len(given) == 1 and b.array(given[0][1]) is None:
-        return gather.along(b, x, *given[0])
+    if any(b.array(index) is None for _, index in given):
+        return _import_computed(b, x, given)
     places = [None if i is None else _places(b, i) for i in indices]
     dims = [d for d, found in enumerate(places) if found is not None]
     chosen = np.broadcast_arrays(*(found for found in places if found is not None))
@@ -145,6 +145,37 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
     if chosen[0].ndim == 1:
         return y
     return b.emit("view", (y,), {"shape": (*[0] * first, *chosen[0].shape, *[-2] * tail)})
+
+
+def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> str:
+    """Indices of which some are computed: the indexed dimensions as one, in front unless they are side by side."""
+    dims, shape = [dim for dim, _ in given], b.type(x).shape
+    first, count = dims[0], len(dims)
+    if dims != list(range(first, first + count)):
+        x = b.emit("permute", (x,), {"dims": (*dims, *(d for d in range(len(shape)) if d not in dims))})
+        first = 0
+    extents = [shape[dim] for dim in dims]
+    if math.prod(extents) > gather.LARGEST_PLACE:
+        raise b.refuse(f"places among {extents} elements are no float32 numbers, at most {gather.LARGEST_PLACE} are")
+    place = ""
+    for (_, index), size in zip(given, extents, strict=True):
+        found = _counted(b, index, size)
+        if place:
+            whole = b.emit("affine", (place,), {"factor": float(size), "term": 0.0})
+            found = b.aten("aten.add.Tensor", {"self": whole, "other": found})
+        place = found
+    if count > 1:
+        x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * (len(shape) - first - count))})
+    return gather.along(b, x, first, place)
+
+
+def _counted(b: Builder, index: Any, size: int) -> str:
+    """An index whose negative places count from the end, as float32 numbers from the beginning."""
+    array = b.array(index)
+    if array is not None:
+        return b.constant(np.where(array < 0, array + size, array).astype(np.float32), "index")
+    negative = b.emit("lt_scalar", (index,), {"number": 0.0})
+    return b.emit("add", (index, negative), {"alpha": float(size)})
 
 
 def _import_put(b: Builder, args: Mapping[str, Any]) -> str:

@@ -117,6 +117,16 @@ def _import(op: str) -> Import:
     return rule
 
 
+def _import_truth(op: str) -> Import:
+    """Whether any or all elements are other than 0, as the largest or the smallest of bools."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        bools = b.truth(b.emit("ne_scalar", (args["self"],), {"number": 0.0}))
+        return str(_import(op)(b, {**args, "self": bools}))
+
+    return rule
+
+
 def _case(shape: Shape, dims: Shape, keepdim: bool = False, values: str = "random") -> Case:
     return Case((shape,), {"dims": dims, "keepdim": keepdim}, values)
 
@@ -197,7 +207,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
     )
 
 
-def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
+def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int) -> Op:
     return Op(
         name=name,
         operands=(Operand("x", dtypes=EITHER),),
@@ -224,6 +234,7 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
                 str(_import(name)(b, args)),
                 b.aten(f"aten.arg{name[1:]}.default", args),
             ],
+            **{f"aten.{truth}.{overload}": _import_truth(name) for overload in ("default", "dim", "dims")},
         },
         int8=Monotonic(),
         cases=CASES,
@@ -234,6 +245,6 @@ def _extreme(name: str, function: Callable[..., Array], largest: int) -> Op:
 OPS = (
     *_sum_like("mean", "dim"),
     *_sum_like("sum", "dim_IntList"),
-    _extreme("amax", np.max, 1),
-    _extreme("amin", np.min, 0),
+    _extreme("amax", "any", np.max, 1),
+    _extreme("amin", "all", np.min, 0),
 )

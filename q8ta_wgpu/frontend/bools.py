@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.builder import RefusedError
+from q8ta_wgpu.frontend.nodes import named_arguments
 
 
-def operator_of(node: Node) -> str:
-    """The operator that a call is imported as. Raises RefusedError where floats do not do what integers do."""
+def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The operator that a call is imported as, and its arguments. Raises RefusedError where floats do not do what
+    integers do."""
     name = str(node.target)
+    if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
+        return "aten.where.self", _chosen(node, args)
     if name.startswith("aten.bitwise_") and not is_bool(node):
         raise RefusedError("it computes with the bits of integers: only bools are supported")
     if name.startswith("aten.add.") and is_bool(node):
-        return "aten.bitwise_or.Tensor"
-    return name
+        return "aten.bitwise_or.Tensor", args
+    return name, args
+
+
+def _chosen(node: Node, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice that writing a number where bools of the tensor's own shape hold is."""
+    given = named_arguments(node)
+    whole = len(given["indices"]) == 1 and given["indices"][0].meta["val"].shape == given["self"].meta["val"].shape
+    if not whole or given["values"].meta["val"].numel() != 1 or given.get("accumulate"):
+        raise RefusedError("it writes where bools hold: one number, by bools of the tensor's own shape, is supported")
+    return {"condition": args["indices"][0], "self": args["values"], "other": args["self"]}
 
 
 def is_bool(node: object) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend import qdq
+from q8ta_wgpu.frontend.nodes import is_float
 
 
 def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool = False) -> dict[Node, Any]:
@@ -58,6 +59,29 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
         node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
+    module.recompile()
+
+
+_ARITHMETIC = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
+
+
+def float_constants(module: GraphModule) -> None:
+    """Constants of integers and bools that floats are computed with as float32, so that they are quantized as others
+    are."""
+    for node in list(module.graph.nodes):
+        if node.op != "get_attr" or is_float(node):
+            continue
+        users = [user for user in node.users if str(user.target) in _ARITHMETIC and is_float(user)]
+        value = _attribute(module, str(node.target))
+        if not users or not isinstance(value, torch.Tensor) or not torch.equal(value.float().to(value.dtype), value):
+            continue
+        name = f"_float_{node.name}"
+        module.register_buffer(name, value.float())
+        with module.graph.inserting_after(node):
+            made = module.graph.get_attr(name)
+        made.meta = {**node.meta, "val": node.meta["val"].float()}
+        for user in users:
+            user.replace_input_with(node, made)
     module.recompile()
 
 

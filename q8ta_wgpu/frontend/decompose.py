@@ -44,9 +44,13 @@ def _vector_norm(
 def _slice_scatter(
     x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
-    if step != 1:
-        return NotImplemented
     first, last, _ = slice(start, end).indices(x.shape[dim])
+    if step != 1:  # what stays and what is written lie side by side, and each place takes one of them
+        places = torch.arange(x.shape[dim])
+        written = torch.arange(first, last, step)
+        return torch.cat([x, src], dim).index_select(
+            dim, places.index_put([written], places.numel() + torch.arange(written.numel()))
+        )
     last = max(first, last)
     parts = [(x, 0, first), (src, 0, src.shape[dim]), (x, last, x.shape[dim])]
     return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in parts if stop > start], dim)
@@ -130,7 +134,98 @@ def _full_like(x: Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, 
     return torch.full(x.shape, fill_value, dtype=dtype or x.dtype)
 
 
+def _clamp(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    x = x if min is None else torch.maximum(x, min)
+    return x if max is None else torch.minimum(x, max)
+
+
+def _round_to(x: Tensor, *, decimals: int) -> Tensor:
+    factor = 10.0**decimals
+    return (x * factor).round() * (1 / factor)
+
+
+def _atan2(y: Tensor, x: Tensor) -> Tensor:
+    """The angle of a quotient, half a turn further where x is negative; an axis by itself where x is 0."""
+    turned = torch.where(x < 0, torch.where(y < 0, -math.pi, math.pi), 0.0)
+    axis = y.sign() * (math.pi / 2)
+    return torch.where(x == 0, axis, (y / torch.where(x == 0, 1.0, x)).atan() + turned)
+
+
+def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    dims = dim or list(range(x.dim()))
+    count = math.prod(x.shape[d] for d in dims)
+    distance = x - x.mean(dims, True)
+    free = max(count - (1 if correction is None else correction), 0)
+    return (distance * distance).sum(dims, keepdim) / free if free else NotImplemented
+
+
+def _variance_and_mean(
+    x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    dims = dim or list(range(x.dim()))
+    return _variance(x, dims, correction=correction, keepdim=keepdim), x.mean(dims, keepdim)
+
+
+def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    x = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = x.shape[-2:]
+    first = offset if offset >= 0 else -offset * columns
+    count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+    return x.flatten(-2).index_select(-1, first + torch.arange(count) * (columns + 1))
+
+
+def _kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    values, places = (y.narrow(dim, k - 1, 1) for y in x.sort(dim))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _kth_value(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+
+
+def _one_hot(places: Tensor, num_classes: int = -1) -> Any:
+    if num_classes < 1:
+        return NotImplemented
+    return (places.unsqueeze(-1) == torch.arange(num_classes)).long()
+
+
+MOST_WRITTEN = 16
+"""Elements along a dimension that a scatter may write, each of which is a choice of its own."""
+
+
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
+    """What is written last stays."""
+    count, others = index.shape[dim], [d for d in range(x.dim()) if d != dim % x.dim()]
+    if count > MOST_WRITTEN or any(index.shape[d] != x.shape[d] for d in others):
+        return NotImplemented
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    here = torch.arange(x.shape[dim]).reshape(shape)
+    for i in range(count):
+        value = src.narrow(dim, i, 1) if isinstance(src, Tensor) else src
+        x = torch.where(here == index.narrow(dim, i, 1), value, x)
+    return x
+
+
+def _bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """How many boundaries are below."""
+    apart = x.unsqueeze(-1)
+    counted = (apart >= boundaries if right else apart > boundaries).sum(-1)
+    return counted.int() if out_int32 else counted
+
+
 _OURS = {
+    torch.ops.aten.clamp.Tensor: _clamp,
+    torch.ops.aten.round.decimals: _round_to,
+    torch.ops.aten.atan2.default: _atan2,
+    torch.ops.aten.var.correction: _variance,
+    torch.ops.aten.var_mean.correction: _variance_and_mean,
+    torch.ops.aten.diagonal.default: _diagonal,
+    torch.ops.aten.median.dim: _median,
+    torch.ops.aten.kthvalue.default: _kth_value,
+    torch.ops.aten.one_hot.default: _one_hot,
+    torch.ops.aten.scatter.value: _scatter,
+    torch.ops.aten.scatter.src: _scatter,
+    torch.ops.aten.bucketize.Tensor: _bucketize,
     torch.ops.aten.full_like.default: _full_like,
     torch.ops.aten.linalg_vector_norm.default: _vector_norm,
     torch.ops.aten.slice_scatter.default: _slice_scatter,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.hybrid import hybrid
 
@@ -24,9 +24,12 @@ def backend(
         options: "device", where the pieces run, as `Session` takes it.
 
     Raises:
+        InputError: there is another option.
         UnsupportedError: the graph is not quantized, nothing of it could run on the GPU, or gradients are asked for.
         DeviceError: as `Session`.
     """
+    if unknown := set(options or {}) - {"device"}:
+        raise InputError(f"the backend's one option is 'device', found {', '.join(map(repr, sorted(unknown)))}")
     placeholders = module.graph.find_nodes(op="placeholder")
     given = [i for i, node in enumerate(placeholders) if _is_given(node)]
     if not any(str(node.target).startswith(f"{qdq.NAMESPACE}.") for node in module.graph.nodes):

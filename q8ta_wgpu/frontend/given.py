@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -273,6 +273,26 @@ def _not_finite(observer: torch.fx.Node, where: str) -> InputError:
         f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
         "be found for it. Clean the calibration data, or bound the value (torch.clamp)"
     )
+
+
+def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Raises InputError unless arguments have the dtypes and sizes of those a program was exported with, a dynamic
+    batch the same in all of them; numbers the same value."""
+    batches: dict[str, Any] = {}
+    for position, (value, like) in enumerate(zip(values, wanted, strict=True)):
+        if not isinstance(like, torch.Tensor):
+            if value != like:
+                raise InputError(f"argument {position} must be {shown(like)}, found {shown(value)}")
+            continue
+        sizes: list[Any] = [d if isinstance(d, int) else batches.get(str(d), "any") for d in like.shape]
+        found = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        fits = len(found) == len(sizes) and all(
+            n == size or size == "any" for n, size in zip(found, sizes, strict=True)
+        )
+        if not isinstance(value, torch.Tensor) or value.dtype != like.dtype or not fits:
+            other = described([value]) if isinstance(value, torch.Tensor) else shown(value)
+            raise InputError(f"argument {position} must be {like.dtype} ({', '.join(map(str, sizes))}), found {other}")
+        batches.update({str(d): n for d, n in zip(like.shape, found, strict=True) if not isinstance(d, int)})
 
 
 def described(tensors: Iterable[torch.Tensor]) -> str:

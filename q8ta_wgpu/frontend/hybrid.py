@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.fx import GraphModule
@@ -82,7 +82,7 @@ class Hybrid(torch.nn.Module):
     Called like the module it was made of, with tensors; results are tensors, without gradients, in the module's own
     structure. What lies between two pieces crosses as it is stored: int8 where the program has quantized it. Weights of
     the pieces are on the device alone, so `state_dict` holds those of the rest. Not offered: saving it (save the
-    exported program and compile it again), training, `TiledSession`, pages.
+    exported program and compile it again; `save` and `export_web` say so), training, `TiledSession`.
 
     Attributes:
         program: the graph that calls the pieces.
@@ -108,11 +108,23 @@ class Hybrid(torch.nn.Module):
         leaves, structure = pytree.tree_flatten((args, kwargs))
         if structure != self._structure:
             raise InputError(f"the module was exported for arguments {self._structure}, found {structure}")
-        for position, (value, wanted) in enumerate(zip(leaves, self._leaves, strict=True)):
-            if not _fits(value, wanted):
-                raise InputError(f"argument {position} must be {_described(wanted)}, found {_described(value)}")
+        given.check_arguments(leaves, self._leaves)
         with torch.no_grad():
             return self.program(*args, **kwargs)
+
+    def save(self, path: Any) -> NoReturn:
+        """Raises UnsupportedError: PyTorch's part has no file here."""
+        raise UnsupportedError(
+            f"cannot save {shown(path)}: a part of this module runs in PyTorch. Save the program, torch.export.save("
+            "program, path), and compile it again; or save what runs on the GPU, module.pieces[0].model.save(path)"
+        )
+
+    def export_web(self, folder: Any, target: Any = None) -> NoReturn:
+        """Raises UnsupportedError: a page has no PyTorch."""
+        raise UnsupportedError(
+            f"cannot export to {shown(folder)}: a part of this module runs in PyTorch, which a page has not. "
+            "print(module.report()) names the operators; without them, compile(program) makes a Model to export"
+        )
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
@@ -159,19 +171,3 @@ def _piece(subgraph: GraphModule, graph: Graph) -> Piece:
 
 def _work(model: Model) -> int:
     return sum(array.nbytes for array in model.graph.constants.values())
-
-
-def _described(value: Any) -> str:
-    return given.described([value]) if isinstance(value, torch.Tensor) else shown(value)
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    """Whether an argument has the dtype and the sizes of the example, but for those of a dynamic batch; a number, its
-    value."""
-    if not isinstance(wanted, torch.Tensor):
-        return bool(value == wanted)
-    if not isinstance(value, torch.Tensor) or value.dtype != wanted.dtype or value.dim() != wanted.dim():
-        return False
-    return all(
-        isinstance(size, torch.SymInt) or found == size for found, size in zip(value.shape, wanted.shape, strict=True)
-    )

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend import qdq
-from q8ta_wgpu.frontend.bools import is_bool, operator_of
+from q8ta_wgpu.frontend.bools import is_bool, meant
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.constants import computed
+from q8ta_wgpu.frontend.integers import INTEGERS, Ranges
 from q8ta_wgpu.frontend.nodes import INPUTS, integer, is_kept, kind, named_arguments, source_of
 from q8ta_wgpu.frontend.plain import plain
 from q8ta_wgpu.frontend.problems import Problems
@@ -64,7 +66,10 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     importer.graph.outputs = [importer.operand(name) for name in outputs if isinstance(name, str)]
     spec = program.call_spec.out_spec
     assert spec is not None
-    return importer.graph, Structure.of(torch.utils._pytree.tree_unflatten(_numbered(outputs), spec))
+    dtypes_of = {node.name: getattr(node.meta.get("val"), "dtype", torch.float32) for node in program.graph.nodes}
+    pairs = zip(signature.user_outputs, outputs, strict=True)
+    dtypes = [_RESULTS.get(dtypes_of[str(name)]) for name, value in pairs if isinstance(value, str)]
+    return importer.graph, Structure.of(tree_unflatten(_numbered(outputs), spec), dtypes)
 
 
 def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
@@ -117,6 +122,9 @@ def _tokens(program: ExportedProgram) -> set[str]:
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
 
+_RESULTS = {torch.bool: "bool", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
+"""The dtypes of results that are numbers in a graph, as the user gets them."""
+
 _VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 _CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 
@@ -139,11 +147,13 @@ class _Importer(GraphBuilder):
         self.tokens = tokens
         self.problems = Problems()
         self.unknown: set[str] = set()
+        self.ranges = Ranges({})
 
     def run(self, outputs: Sequence[Any]) -> list[Any]:
         """Imports every node; what the named ones became. `problems` says what could not be imported."""
         values: dict[str, Any] = {}
         fixed = computed(self.nodes, self.constants)
+        self.ranges = Ranges(fixed)
         for node in self.nodes.nodes:
             if node in fixed:
                 values[node.name] = self._constant(node, fixed)
@@ -213,7 +223,8 @@ class _Importer(GraphBuilder):
             return integer(node.meta["val"])
         self.source, self.hint, self.kept = source_of(node), node.name, is_kept(node)
         try:
-            args = _arguments(node, values)
+            self.ranges.check(node)
+            args: Mapping[str, Any] = _arguments(node, values)
             namespace, _, overload = name.partition(".")
             if namespace == qdq.NAMESPACE:
                 return qdq.import_call(self, overload, args)
@@ -226,7 +237,8 @@ class _Importer(GraphBuilder):
             if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
                 numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
                 args = {**args, "attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
-            found = ATEN[operator_of(node)][1](self, args)
+            name, args = meant(node, args)
+            found = ATEN[name][1](self, args)
             return self.truth(found) if _decides(node) and isinstance(found, str) else found
         except (RefusedError, GraphError) as problem:
             if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
@@ -258,17 +270,22 @@ class _Importer(GraphBuilder):
         return names if isinstance(value, (list, tuple)) else names[0]
 
     def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
-        """A conversion to float32: of float32 and bools nothing, of an input given as uint8, moved, a dequantize."""
+        """A conversion between float32, integers and bools, all of which are float32 numbers; of an input given as
+        uint8, moved, to float32 a dequantize."""
         x, given = self.operand(args["self"]), node.args[0]
         source = given.meta["val"].dtype if isinstance(given, torch.fx.Node) else None
-        if args["dtype"] in (None, torch.float32) and source in (torch.float32, torch.bool):
-            return x
-        if args["dtype"] != torch.float32 or source != torch.uint8 or self.graph.types[x].q != UINT8:
+        wanted = source if args["dtype"] is None else args["dtype"]
+        if source == torch.uint8 and wanted == torch.float32 and self.graph.types[x].q == UINT8:
+            return self.emit("dequantize", (x,))
+        numbers = (torch.float32, torch.bool, *INTEGERS)
+        if source not in numbers or wanted not in numbers:
             raise RefusedError(
-                f"it converts {source} to {args['dtype']}: uint8 inputs become float32, and all else is float32 "
+                f"it converts {source} to {wanted}: numbers are float32, integers and bools here, and inputs uint8 "
                 "(leave out torch.autocast, .half() and .to)"
             )
-        return self.emit("dequantize", (x,))
+        if wanted == torch.bool and source != torch.bool:
+            return self.truth(self.emit("ne_scalar", (x,), {"number": 0.0}))
+        return self.emit("trunc", (x,)) if source == torch.float32 and wanted in INTEGERS else x
 
 
 def _arguments(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, Any]:

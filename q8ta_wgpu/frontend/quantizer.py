@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, masks_as_sums, parts_of
 from q8ta_wgpu.frontend.cats import norms_before_cats
+from q8ta_wgpu.frontend.constants import float_constants
 from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.nodes import (
     adds,
@@ -211,6 +212,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         norms_before_cats(model, lambda node: any(_comes_from(node, path) for path in self._skip))
         expand_attention(model)
         remove_identities(model)
+        float_constants(model)
         masks_as_sums(model)
         join_masks(model)
         return model

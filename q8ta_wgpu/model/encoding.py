@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 4
+VERSION = 5
 """Format version, raised with every change of what a file holds: a reader refuses files of any other."""
 
 MAX_PARTS = 1 << 18
@@ -53,6 +53,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "outputs": graph.outputs,
         "batched": sorted(graph.batched),
         "structure": structure.tree,
+        "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
         "values": {name: encode_type(name, t) for name, t in graph.types.items()},
         "nodes": [
@@ -89,7 +90,9 @@ def _parse(text: str) -> Any:
 
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    _known(data, ("version", "inputs", "outputs", "batched", "structure", "notes", "values", "nodes"), "the file")
+    _known(
+        data, ("version", "inputs", "outputs", "batched", "structure", "dtypes", "notes", "values", "nodes"), "the file"
+    )
     values, nodes = _get(data, "values", dict, "the file"), _get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=_names(data, "inputs", "the file"),
@@ -103,7 +106,10 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     )
     graph.nodes = [_node(item) for item in nodes]
     verify(graph, RUNNABLE)
-    structure = Structure(_get(data, "structure", object, "the file"))
+    dtypes = _get(data, "dtypes", dict, "the file")
+    if other := [key for key in dtypes if not (key.isascii() and key.isdecimal() and len(key) < 10)]:
+        raise GraphError(f"dtypes belong to positions of outputs, found {ascii(other[0])[:MAX_NAME]}")
+    structure = Structure(_get(data, "structure", object, "the file"), {int(key): v for key, v in dtypes.items()})
     structure.check(len(graph.outputs))
     return graph, structure
 

@@ -1,29 +1,36 @@
-"""The structure of a module's outputs (tuple, list, dict, nested), as JSON."""
+"""The structure of a module's outputs (tuple, list, dict, nested), as JSON, and what a graph's numbers stand for."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from q8ta_wgpu.errors import GraphError
 
+DTYPES = ("bool", "int16", "int32", "int64")
+
 
 @dataclass(frozen=True)
 class Structure:
-    """A tree of output positions: an int, None, {'tuple': [...]}, {'list': [...]} or {'dict': {...}}."""
+    """A tree of output positions: an int, None, {'tuple': [...]}, {'list': [...]} or {'dict': {...}}.
+
+    `dtypes` names, by position, what a module gives where a graph holds it as other numbers: bools and integers.
+    """
 
     tree: Any
+    dtypes: Mapping[int, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(nested: Any) -> Structure:
-        """From tuples, lists and dicts of positions."""
-        return Structure(_encode(nested))
+    def of(nested: Any, dtypes: Sequence[str | None] = ()) -> Structure:
+        """From tuples, lists and dicts of positions, and a dtype for each position that has one."""
+        return Structure(_encode(nested), {i: dtype for i, dtype in enumerate(dtypes) if dtype})
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """Outputs in this structure."""
-        return _decode(self.tree, outputs)
+        """Outputs in this structure, of the module's own dtypes."""
+        typed = [y.astype(self.dtypes[i]) if i in self.dtypes else y for i, y in enumerate(outputs)]
+        return _decode(self.tree, typed)
 
     def flatten(self, nested: Any) -> list[Any]:
         """The outputs in order of their positions: the inverse of `unflatten`."""
@@ -31,6 +38,8 @@ class Structure:
 
     def check(self, count: int) -> None:
         """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
+        if other := [i for i, dtype in self.dtypes.items() if i not in range(count) or dtype not in DTYPES]:
+            raise GraphError(f"output {other[0]} is given as {reprlib.repr(self.dtypes[other[0]])}")
         positions = sorted(_positions(self.tree, 0))
         if positions != list(range(count)):
             raise GraphError(
