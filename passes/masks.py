@@ -65,6 +65,8 @@ def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
         ends = [_number(graph, name) for name in choice.inputs[1:]]
         if bools is None or q is None or graph.types[bools].q != BOOL or 0.0 not in ends or not min(ends) <= -_span(q):
             continue
+        if moves and graph.types[bools].shape != graph.types[choice.output].shape:  # what is moved is larger
+            continue
         if ends[0] < 0:
             table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
             bools = rewriter.insert(node, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")

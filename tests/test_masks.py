@@ -42,15 +42,19 @@ class Masked(nn.Module):
         return y
 
 
-class Weighed(nn.Module):
-    """A softmax of scores to which a choice is added that is 0 for some of the elements it takes."""
+class Added(nn.Module):
+    """A softmax of scores to which a choice is added: one that is 0 for some of the elements it takes, or one that is
+    larger than the bools by which it is made, and moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, moved: bool) -> None:
         super().__init__()
-        self.linear, self.bias = nn.Linear(16, 11), nn.Parameter(torch.tensor([0.0, -3.0] * 5 + [0.0]))
+        self.linear, self.moved = nn.Linear(16, 11), moved
+        self.bias = nn.Parameter(torch.zeros(11, 11) if moved else torch.tensor([0.0, -3.0] * 5 + [0.0]))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        y: Tensor = (self.linear(x) + torch.where(mask[:, None], self.bias, float("-inf"))).softmax(-1)
+        choice = torch.where(mask[:, None], self.bias, float("-inf"))
+        scores = self.linear(x)[:, None]
+        y: Tensor = (scores + (choice.view(3, 1, 11, 11) if self.moved else choice[:, None])).softmax(-1)
         return y
 
 
@@ -82,10 +86,10 @@ def test_masked_attention_is_int8(form: str) -> None:
     np.testing.assert_array_equal(session(other, mask)[0, :, :7], found[0, :, :7])
 
 
-def test_a_choice_of_several_numbers_is_no_mask() -> None:
-    """What it adds to the elements it takes is added."""
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_choice_that_is_no_mask_is_added(moved: bool) -> None:
     x, mask = example()
-    module = Weighed().eval()
+    module = Added(moved).eval()
     model = q8.compile(q8.quantize(module, (x, mask), [(x, mask)], progress=False))
     found = torch.from_numpy(q8.Session(model, "reference")(x, mask))
     assert (found - module(x, mask)).abs().max() < 0.04
