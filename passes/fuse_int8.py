@@ -16,9 +16,12 @@ from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
     Int8Form,
+    Monotonic,
+    Moves,
     Normalization,
     Product,
     QuantizedCall,
+    Recurrent,
     Rowwise,
     Sloped,
     Weight,
@@ -36,21 +39,24 @@ def fuse_int8(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
-        if node.output in graph.kept or not isinstance(
-            kind, WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise
-        ):
+        if node.output in graph.kept or kind is None or isinstance(kind, Moves | Monotonic):
             continue
         tail = tail_of(rewriter, node)
         readers = rewriter.readers(tail.value)
-        for quantize in (reader for reader in readers if reader.op == "quantize"):
+        for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
             if reason := _fuse(rewriter, node, tail, quantize):
                 _note(graph, node, reason)
         real = tail.value in graph.outputs or any(reader.op != "quantize" for reader in readers)
-        if isinstance(kind, WeightedSum) and real:
+        if (isinstance(kind, WeightedSum) and real) or _is_state(node):
             reason = _fuse(rewriter, node, Tail(node.output), None)
             if reason and reason is not NOT_QUANTIZED:
                 _note(graph, node, reason)
     rewriter.commit()
+
+
+def _is_state(node: Node) -> bool:
+    """Whether a node gives the state that a recurrent layer keeps, which is float32 in its int8 form as well."""
+    return isinstance(OPS[node.op].int8, Recurrent) and bool(node.attrs["result"] == "state")
 
 
 NOT_QUANTIZED = "an input is not quantized"
@@ -93,6 +99,8 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, tail: Tail, operand:
     it replaces, or a new constant."""
     if isinstance(operand, np.ndarray):
         return operand
+    if operand != RESIDUAL and OPS[node.op].operand(operand, node.attrs).real:
+        return node.inputs[operand]
     int8 = tail.residual if operand == RESIDUAL else int8_behind(rewriter, node.inputs[operand])
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
@@ -142,6 +150,9 @@ def _quantized_call(
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
     for position, name in enumerate(node.inputs):
+        if op.operand(position, node.attrs).real:
+            q.append(None)
+            continue
         int8 = int8_behind(rewriter, name)
         if int8 is not None and not op.operand(position, node.attrs).constant:
             q.append(graph.types[int8].q)
@@ -221,6 +232,6 @@ def _int8_form(op: Op, call: QuantizedCall) -> Int8Form | str:
             if call.activation:
                 values = call.activation(values)
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
-        case WeightedSum() | Normalization() | Sloped() | Rowwise() | Arithmetic() | Product():
+        case WeightedSum() | Normalization() | Sloped() | Rowwise() | Arithmetic() | Product() | Recurrent():
             return op.int8.lower(call)
     return NOT_QUANTIZED

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.ir.int8 import Product, Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.recurrent.q8ta_recurrent import PROJECTED
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 
@@ -127,6 +128,8 @@ def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, A
 def unfused_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
     """`int8_graph` as it is before the passes."""
     graph, inputs, out = _unfused(op, case, setting)
+    if case.attrs.get("result") == "state":  # of a recurrent layer, which is float32
+        return graph, inputs
     low, high = out.range
     graph.types["y"] = TensorType(graph.types["real"].shape, out.dtype, out)
     graph.nodes.append(Node("quantize", ("real",), "y", {"lo": low, "hi": high}))
@@ -234,17 +237,23 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
             names.append(graph.add_constant(f"c{position}", places(op, case)))
             continue
         if op.operand(position, case.attrs).constant:
-            weight = position == 1 and isinstance(op.int8, WeightedSum)
+            weight = position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
             names.append(_constant(graph, generator, position, shape, setting, weight))
+            if isinstance(op.int8, Recurrent) and weight:
+                graph.constants["w.scale"] /= np.float32(16)  # layers that do not stretch what is rounded step by step
             if op.operand(position, case.attrs).name == "variance":
                 graph.constants[names[-1]] = np.abs(graph.constants[names[-1]]) + np.float32(0.125)
             continue
         name, real = f"x{position}", f"r{position}"
+        if op.operand(position, case.attrs).real:
+            names.append(_state(graph, generator, name, shape, inputs))
+            continue
         scale = 2.0**-4 if setting.mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
         first = min(position, 1)
         q = setting.q(first, scale if setting.dtypes[first] == INT8X4 else scale / 256)
         if op.keeps_int8 and position:
             q = graph.types["x0"].q or q
+        q = PROJECTED if isinstance(op.int8, Recurrent) else q
         turned = isinstance(op.int8, Product) and position == 1
         stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
         graph.inputs.append(name)
@@ -252,6 +261,8 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
         graph.types[real] = TensorType(stored)
         graph.nodes.append(Node("dequantize", (name,), real))
         inputs[name] = extremes(generator, stored, q.dtype)
+        if q is PROJECTED:
+            inputs[name] = np.rint(generator.normal(0, 2 / q.scale, stored)).astype(np.int16)
         names.append(_turned(graph, real, shape) if turned else real)
     shape, _ = op.check(tuple(graph.types[n] for n in names), case.attrs)
     graph.types["real"] = TensorType(shape)
@@ -259,6 +270,16 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
     graph.outputs = ["real"]
     shared = graph.types["x0"].q if op.keeps_int8 else None
     return graph, inputs, shared or _output(graph, inputs, setting)
+
+
+def _state(
+    graph: Graph, generator: np.random.Generator, name: str, shape: tuple[int, ...], inputs: dict[str, Array]
+) -> str:
+    """An operand in float32: a state that a recurrent layer begins with."""
+    graph.inputs.append(name)
+    graph.types[name] = TensorType(shape)
+    inputs[name] = generator.normal(0, 0.5, shape).astype(np.float32)
+    return name
 
 
 def _turned(graph: Graph, name: str, shape: tuple[int, ...]) -> str:

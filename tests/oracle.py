@@ -25,6 +25,9 @@ JOINED = 2.0**-7
 BENT = 2.0**-9
 """The same for an activation that joins: a curve has chords."""
 
+CARRIED = 2.0**-4
+"""The same for recurrent layers, whose fixed-point numbers go from step to step."""
+
 WIDE = 2.0**-6
 """The same for sums with int16: a float32 product of 2^16 steps has 8 fraction bits."""
 
@@ -141,6 +144,24 @@ def _gather(a: Attrs, x: Tensor, places: Tensor) -> Tensor:
     return x.gather(dim, inside)
 
 
+def _recurrent(name: str) -> Callable[..., Tensor]:
+    """torch's layer, its input projected by ones on the diagonal; backwards it reads and gives a turned sequence."""
+
+    def run(a: Attrs, pre: Tensor, weight: Tensor, bias: Tensor, *first: Tensor) -> Tensor:
+        time = 1 if a["batch_first"] else 0
+        pre = pre.flip(time) if a["reverse"] else pre
+        states = [h.expand(1, pre.shape[1 - time], h.shape[-1]).contiguous() for h in first]
+        parameters = [torch.eye(pre.shape[2], dtype=pre.dtype), weight, torch.zeros_like(bias), bias]
+        hx = states if name == "lstm" else states[0]
+        options = (True, 1, 0.0, False, False, a["batch_first"])
+        sequence, *last = getattr(torch, name)(pre, hx, parameters, *options)
+        if a["result"] == "state":
+            return last[-1][0]  # type: ignore[no-any-return]
+        return sequence.flip(time) if a["reverse"] else sequence  # type: ignore[no-any-return]
+
+    return run
+
+
 def _elu(a: Attrs, x: Tensor) -> Tensor:
     return torch.ops.aten.elu(x, a["alpha"], a["scale"], a["input_scale"])  # type: ignore[no-any-return]
 
@@ -173,6 +194,7 @@ TORCH: Mapping[str, Function] = {
     "rms_norm": lambda a, x, gamma: F.rms_norm(x, gamma.shape, gamma, a["eps"]),
     "group_norm": lambda a, x, gamma, beta: F.group_norm(x, a["groups"], gamma, beta, a["eps"]),
     "batch_norm": lambda a, x, gamma, beta, mean, var: F.batch_norm(x, mean, var, gamma, beta, eps=a["eps"]),
+    **{name: _recurrent(name) for name in ("lstm", "gru")},
     # elementwise
     "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
     "mul": lambda _, x, y: x * y,

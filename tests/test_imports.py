@@ -31,6 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels.elementwise": IR | {"kernels.lib", "kernels.epilogue"},
     "kernels.pool": IR | {"kernels.lib"},
     "kernels.norm": IR | {"kernels.lib", "kernels.epilogue", "kernels.elementwise"},
+    "kernels.recurrent": IR,
     "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
     **dict.fromkeys(
         ("kernels.conv2d", "kernels.linear", "kernels.transposed"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, Array, Attrs, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
@@ -88,9 +88,14 @@ class GraphBuilder:
 
     def truth(self, name: str) -> str:
         """0s and 1s in int8 at scale 1, which holds them exactly, dequantized."""
-        stored = self.graph.fresh(f"{name}.bool")
-        self.graph.types[stored] = TensorType(self.type(name).shape, INT8X4, BOOL)
-        self.append(Node("quantize", (self.operand(name),), stored, {"lo": -128, "hi": 127}, self.source))
+        return self.rounded(name, BOOL)
+
+    def rounded(self, name: str, q: QParams) -> str:
+        """A value stored with a scale and zero point, in their dtype, and dequantized."""
+        stored = self.graph.fresh(f"{name}.{q.dtype[:-2]}")
+        self.graph.types[stored] = TensorType(self.type(name).shape, q.dtype, q)
+        low, high = q.range
+        self.append(Node("quantize", (self.operand(name),), stored, {"lo": low, "hi": high}, self.source))
         return self.emit("dequantize", (stored,))
 
     def aten(self, name: str, args: Mapping[str, Any]) -> Any:

@@ -97,14 +97,15 @@ def fold_batches(module: GraphModule) -> None:
         if node in known or node in sizes or all(user in small for user in node.users):
             continue
         attends = all(str(user.target) == "aten.scaled_dot_product_attention.default" for user in node.users)
-        if isinstance(value, torch.Tensor) and _repeats(value, large[node]):
+        axis = _repeats(value, large[node]) if isinstance(value, torch.Tensor) else None
+        if axis is not None:
             name = f"_folded_{node.name}"
-            module.register_buffer(name, value[:1].detach().clone())
+            module.register_buffer(name, value.narrow(axis, 0, 1).detach().clone())
             with module.graph.inserting_before(node):
                 folded = module.graph.get_attr(name)
-                folded.meta = {**node.meta, "val": node.meta["val"][:1]}
+                folded.meta = {**node.meta, "val": node.meta["val"].narrow(axis, 0, 1)}
                 if not attends:
-                    shape = [sizes[0], *value.shape[1:]]
+                    shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
                     folded = module.graph.call_function(torch.ops.aten.expand.default, (folded, shape))
                     folded.meta = dict(node.meta)
             node.replace_all_uses_with(folded)
@@ -118,11 +119,15 @@ def _is_batch(node: Node) -> bool:
     return isinstance(source, Node) and source.op == "placeholder" and bool(dim == 0)
 
 
-def _repeats(small: torch.Tensor, large: torch.Tensor) -> bool:
-    """Whether values for batches of 2 and 3 are one value, repeated."""
-    if not small.dim() or small.shape[0] != 2 or large.shape != (3, *small.shape[1:]):
-        return False
-    return bool((small == small[:1]).all() and (large == small[:1]).all())
+def _repeats(small: torch.Tensor, large: torch.Tensor) -> int | None:
+    """The dimension along which values for batches of 2 and 3 are one value, repeated; None if there is none."""
+    axes = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=False)) if sizes == (2, 3)]
+    for axis in axes[:1]:
+        one = small.narrow(axis, 0, 1)
+        same = large.shape == (*small.shape[:axis], 3, *small.shape[axis + 1 :])
+        if same and bool((small == one).all() and (large == one).all()):
+            return axis
+    return None
 
 
 def _attribute(module: GraphModule, path: str) -> Any:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram, default_decompositions
 
+from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.kernels import ATEN
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place operators and without composites, but for those the table knows (linear, ...)."""
-    with warnings.catch_warnings():
+    with steps_untraced(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
         result: ExportedProgram = program.run_decompositions(_table())
     return result

@@ -173,7 +173,7 @@ def check_random(graph: torch.fx.Graph) -> None:
     attention too.)"""
     for node in graph.nodes:
         tags = getattr(node.target, "tags", ())
-        told = any(name in str(node.target) for name in ("dropout", "attention"))
+        told = any(name in str(node.target) for name in ("dropout", "attention", "lstm", "gru"))
         if torch.Tag.nondeterministic_seeded in tags and not told:
             raise UnsupportedError(
                 f"{node.target} at {source_of(node) or node.name} draws random numbers, which int8 inference does not: "

@@ -21,6 +21,7 @@ from q8ta_wgpu.frontend.integers import INTEGERS, Ranges
 from q8ta_wgpu.frontend.nodes import INPUTS, integer, is_kept, kind, named_arguments, source_of
 from q8ta_wgpu.frontend.plain import plain
 from q8ta_wgpu.frontend.problems import Problems
+from q8ta_wgpu.frontend.recurrent import feeds_states
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -246,7 +247,10 @@ class _Importer(GraphBuilder):
             return self._placeholder_for(node)
 
     def _for_the_batch(self, node: torch.fx.Node, x: str) -> str:
-        """An expand of what has no batch to the size of the batch, whatever that is."""
+        """An expand of what has no batch to the size of the batch, whatever that is. Recurrent layers repeat what they
+        begin with themselves."""
+        if feeds_states(node):
+            return x
         size, *others = node.meta["val"].shape
         whole = [
             n.meta["val"].shape[0] for n in self.nodes.nodes if n.op == "placeholder" and n.name in self.graph.batched

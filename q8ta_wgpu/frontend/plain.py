@@ -13,6 +13,7 @@ from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.nodes import integer
+from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.kernels import ATEN
 
 
@@ -66,4 +67,5 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
             "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
         )
     example = tuple(torch.zeros([integer(d) for d in v.shape], dtype=v.dtype) for v in values)
-    return torch.export.export(converted, example)
+    with steps_untraced():
+        return torch.export.export(converted, example)

@@ -24,6 +24,7 @@ from q8ta_wgpu.frontend.plain import is_plain
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
+from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -136,7 +137,8 @@ def float_program(
     """The module exported, without in-place operators. `whole` refuses what `compile` would."""
     shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
-        program = torch.export.export(module, example, dynamic_shapes=shapes)
+        with steps_untraced():
+            program = torch.export.export(module, example, dynamic_shapes=shapes)
         if not is_plain(program):
             program = decomposed(program)
     except Exception as error:

@@ -52,6 +52,7 @@ from q8ta_wgpu.frontend.pt2e import (
     SharedQuantizationSpec,
 )
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.recurrent import expand_recurrent, feeds_states, weights_of
 from q8ta_wgpu.frontend.residual import widen
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import (
@@ -62,6 +63,7 @@ from q8ta_wgpu.ir.int8 import (
     Moves,
     Normalization,
     Product,
+    Recurrent,
     Rowwise,
     Sloped,
     WeightedSum,
@@ -208,9 +210,11 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._columns = _weight(qat, channels=1)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Attention as the products and the softmax it is made of; norms before cats; nothing that changes nothing."""
+        """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats;
+        nothing that changes nothing."""
         norms_before_cats(model, lambda node: any(_comes_from(node, path) for path in self._skip))
         expand_attention(model)
+        expand_recurrent(model)
         remove_identities(model)
         float_constants(model)
         masks_as_sums(model)
@@ -256,10 +260,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     self._passing(node)
                 case Arithmetic() | Product() | Elementwise():
                     self._put(node, self._operands(node.all_input_nodes))
-                case Moves() if _is_masked(node):
+                case Moves() if _is_masked(node) or feeds_states(node):
                     node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
                 case Moves() | Monotonic():
                     self._shared(node)
+                case Recurrent():
+                    self._recurrent(node)
                 case Normalization() if folds_into(node, node.args[0]):
                     pass  # part of the sum before it, which stays in float
                 case Normalization() | Sloped():
@@ -287,6 +293,16 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             self._put(node, {x: self._activation, matrix: self._columns})
         elif isinstance(matrix, Node):
             self._put(node, self._operands((x, matrix)))
+
+    def _recurrent(self, node: Node) -> None:
+        """Input, weights and the hidden states of all steps; other states stay in float32."""
+        x = node.args[0]
+        assert isinstance(x, Node)
+        specs = {x: self._read(x), **dict.fromkeys(filter(is_constant, weights_of(node)), self._weight)}
+        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+        for result in node.users:
+            spec = self._activation if result.args[1] == 0 else None
+            result.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
 
     def _read(self, node: Node) -> Any:
         """How an operand is quantized: as it was where its operator says how, whatever the data."""

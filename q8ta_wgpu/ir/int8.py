@@ -8,6 +8,7 @@
 | `Rowwise`       | an operator of its own                               | the activation and the result     |
 | `Arithmetic`    | an operator of its own, what follows it joins it     | every operand and the result      |
 | `Product`       | an operator of its own, what follows it joins it     | both operands and the result      |
+| `Recurrent`     | an operator of its own                               | the activation, weights and result|
 | `Elementwise`   | a 256-entry table; a clamp is a range before it      | the operand and the result        |
 | `Moves`         | itself: scale and zero point stay                    | operands and result as one        |
 | `Monotonic`     | itself: scale and zero point stay                    | operands and result as one        |
@@ -154,6 +155,14 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Recurrent:
+    """The steps of a recurrent layer behind its projected input, which comes in int16; states come in and go out in
+    float32, and what goes from step to step is not rounded to int8."""
+
+    lower: ToInt8
+
+
+@dataclass(frozen=True)
 class Arithmetic:
     """Integer arithmetic on operands that are all activations (add, mul, averages); clamps behind it join it.
 
@@ -197,4 +206,6 @@ class Monotonic:
     """q(op(x)) == op(q(x)) at one scale and zero point, since results are the largest or smallest of inputs."""
 
 
-Int8 = WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Elementwise | Moves | Monotonic
+Int8 = (
+    WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Recurrent | Elementwise | Moves | Monotonic
+)

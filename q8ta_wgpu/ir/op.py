@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, Monotonic, Moves
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
@@ -112,7 +112,8 @@ class Operand:
     `valid` tells what is wrong with the values of a constant operand, or gives an empty string. It reads the call and
     all operands' arrays by position, None where an operand is no constant. What a kernel relies on beyond shapes goes
     here: a model file may hold anything. `at_result` says that it is read where the result is written, element by
-    element, unlike the operands that `Op.reads` speaks of.
+    element, unlike the operands that `Op.reads` speaks of. `real` says that the int8 form of the operator reads it in
+    float32, too.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Operand:
     dtypes: tuple[str, ...] = (FLOAT32,)
     valid: Callable[[Call, Sequence[Array | None]], str] | None = None
     at_result: bool = False
+    real: bool = False
 
 
 class Builder(Protocol):
@@ -139,6 +141,9 @@ class Builder(Protocol):
 
     def is_constant(self, name: str) -> bool:
         """Whether a value depends on constants alone: a parameter, dequantized or permuted or not."""
+
+    def rounded(self, name: str, q: QParams) -> str:
+        """A value stored in a quantized dtype, dequantized."""
 
     def truth(self, name: str) -> str:
         """A value of 0s and 1s, as bools are held: in int8 at scale 1, dequantized."""

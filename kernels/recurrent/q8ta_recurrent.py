@@ -1,0 +1,172 @@
+"""q8ta_lstm and q8ta_gru: layers with int8 weights, whose states are fixed-point numbers of more bits than int8.
+
+The projected input comes in int16. Sums and states have 16 fraction bits, gates 15, and the product takes hidden states
+of 13 as two int8, so that what goes from step to step is not rounded to int8: only the stored result is. Bytes and
+states follow from integers alone and are the same on every device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import RANGE, Op, Operand
+from q8ta_wgpu.kernels.recurrent import cells, layer
+from q8ta_wgpu.kernels.recurrent.cells import CELLS, FRACTION, KNOTS, Int64
+
+PROJECTED = QParams(2.0**-10, 0, INT16X4)
+"""The projected input: up to 32, far beyond where sigmoid and tanh end."""
+
+CARRIED = 13
+"""Fraction bits of the hidden states that the product takes."""
+
+HIDDEN_LIMIT = ((1 << 15) - 129) << (FRACTION - CARRIED)
+"""Bound of a first hidden state, almost 4; all others lie between it and tanh."""
+
+SUM_LIMIT = 2.0**27
+"""Bound of each part of a sum: four of them stay in int32."""
+
+
+def lower(call: QuantizedCall, cell: str) -> Int8Form | str:
+    """The int8 form: multipliers from sums of steps to 2^-FRACTION, and the bias in such."""
+    weight, bias = call.constants.get(1), call.constants.get(2)
+    if call.q[0] != PROJECTED or not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
+        return "it needs a projected input in int16 and a quantized weight"
+    if weight.axis != 0 or weight.zero.any():
+        return "its weight has another zero point than 0, or scales along another axis than its outputs"
+    multiplier = (weight.scale * 2.0 ** (FRACTION - CARRIED)).astype(np.float32)
+    offset = np.rint(np.clip(bias.astype(np.float64) * 2.0**FRACTION, -SUM_LIMIT, SUM_LIMIT)).astype(np.int32)
+    if not (np.isfinite(multiplier).all() and multiplier.max() < 2.0**100):
+        return f"a scale of its weight, {weight.scale.max():.3g}, is too large"
+    scale = 2.0**-FRACTION / call.out.scale if call.out else 1.0
+    if not np.isfinite(np.float32(scale)):
+        return "the scale of its result is too small"
+    states = range(3, len(call.inputs))
+    operands = (0, weight.values, multiplier, offset, cells.tanh_knots(), *states)
+    attrs = {**call.attrs, "lo": call.lo, "hi": call.hi}
+    return Int8Form(f"q8ta_{cell}", operands, attrs)
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs, cell: str) -> tuple[Shape, str]:
+    pre, weight, multiplier, bias, knots, *first = types
+    if pre.q != PROJECTED:
+        raise GraphError(f"q8ta_{cell} reads a projected input of {PROJECTED}, found {pre.q}")
+    if multiplier.shape != bias.shape or knots.shape != (KNOTS + 1,):
+        raise GraphError(f"q8ta_{cell} with multipliers {multiplier.shape}, bias {bias.shape} and knots {knots.shape}")
+    shape = layer.infer(cell, pre.shape, weight.shape, bias.shape, [t.shape for t in first], attrs)
+    return shape, INT8X4 if attrs["result"] == "sequence" else FLOAT32
+
+
+def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[2] is not None
+    return "" if (np.abs(arrays[2]) < 2.0**100).all() else "must be finite, and below 2^100"
+
+
+def _valid_bias(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[3] is not None
+    return "" if np.abs(arrays[3].astype(np.int64)).max() <= SUM_LIMIT else "must be within 2^27"
+
+
+def _valid_knots(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[4] is not None
+    inside = arrays[4].min() >= 0 and arrays[4].max() <= 1 << cells.GATE
+    return "" if inside else f"must be from 0 to 2^{cells.GATE}"
+
+
+def _fixed(x: Array, rows: int, limit: int) -> Int64:
+    """A state that comes in, of 2^-FRACTION; NaN is 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.clip(np.rint(x.astype(np.float32) * np.float32(2.0**FRACTION)), -limit, limit)
+    return np.broadcast_to(np.nan_to_num(steps).astype(np.int64), (rows, x.shape[1]))
+
+
+def _scaled(sums: Int64, multiplier: Array) -> Int64:
+    with np.errstate(over="ignore"):
+        product = np.rint(sums.astype(np.int32).astype(np.float32) * multiplier)
+    return np.clip(product, -np.float32(SUM_LIMIT), np.float32(SUM_LIMIT)).astype(np.int64)
+
+
+def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
+    pre, weight, multiplier, bias, knots, hidden, *state = arrays
+    gates, table = CELLS[cell].gates, knots.astype(np.int64)
+    pre = layer.steps_first(pre, call.attrs).astype(np.int64) << (FRACTION - 10)
+    first = _fixed(hidden, pre.shape[1], HIDDEN_LIMIT)
+    kept = _fixed(state[0], pre.shape[1], cells.STATE_LIMIT) if state else first
+    turned = weight.astype(np.float64).T  # exact: sums are integers below 2^53
+
+    def step(x: Array, hidden: Array, state: Array) -> tuple[Array, Array]:
+        carried = arithmetic.rte(hidden, FRACTION - CARRIED)
+        high = (carried + 128) >> 8
+        sums = [(part.astype(np.float64) @ turned).astype(np.int64) for part in (high, carried - (high << 8))]
+        scaled = _scaled(sums[0], multiplier * np.float32(256)) + _scaled(sums[1], multiplier) + bias
+        by_gate = [np.stack(np.split(part, gates, axis=1)) for part in (x, scaled)]
+        return CELLS[cell].integer(by_gate[0], by_gate[1], hidden, state, table)
+
+    sequence, last = cells.run(pre, first, kept, call.attrs["reverse"], step)
+    if call.attrs["result"] == "state":
+        return last.astype(np.float32) * np.float32(2.0**-FRACTION)
+    assert call.output.q is not None
+    steps = np.rint(layer.steps_first(sequence, call.attrs).astype(np.float32) * _multiplier(call))
+    whole = np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64)
+    return arithmetic.saturate(whole, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+
+
+def _multiplier(call: Call) -> np.float32:
+    """From 2^-FRACTION to steps of the result."""
+    return np.float32(2.0**-FRACTION / call.output.q.scale) if call.output.q else np.float32(1)
+
+
+def _params(call: Call) -> Params:
+    return {
+        **layer.params(call, lanes=4),
+        "scale": _multiplier(call),
+        "zero": np.int32(call.output.q.zero if call.output.q else 0),
+        "lo": np.int32(call.attrs["lo"]),
+        "hi": np.int32(call.attrs["hi"]),
+    }
+
+
+def _pack_weight(call: Call, weight: Array) -> Array:
+    return layer.pack_weight(call, weight, 4).view("<u4").reshape(-1)
+
+
+def _op(cell: str) -> Op:
+    name, state = f"q8ta_{cell}", (Operand("cell"),) if CELLS[cell].keeps else ()
+    return Op(
+        name=name,
+        operands=(
+            Operand("pre", dtypes=(INT16X4,)),
+            Operand("weight", constant=True, dtypes=(INT8,)),
+            Operand("multiplier", constant=True, valid=_valid_multiplier),
+            Operand("bias", constant=True, dtypes=(INT32,), valid=_valid_bias),
+            Operand("knots", constant=True, dtypes=(INT32,), valid=_valid_knots),
+            Operand("hidden"),
+            *state,
+        ),
+        infer=functools.partial(_infer, cell=cell),
+        reference=functools.partial(_reference, cell=cell),
+        schema={**layer.SCHEMA, **RANGE},
+        macs=layer.macs,
+        work=layer.work,
+        kernels=layer.kernels(
+            name,
+            cell,
+            ("recurrent_int8", name, "dot"),
+            lanes=4,
+            inputs=(ONLY_4W | FLOAT,),
+            output=ONLY_4W | FLOAT,
+            params=_params,
+            prepack={1: _pack_weight},
+        ),
+    )
+
+
+OPS = tuple(_op(cell) for cell in CELLS)

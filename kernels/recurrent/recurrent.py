@@ -1,0 +1,165 @@
+"""lstm and gru behind their projected input: all steps of a layer in one direction, in one dispatch.
+
+The products of the input with its weights are one `linear` over all steps. What is left for each step is the product
+with the hidden state, and the cell. aten's lstm and gru, of several layers and of both directions, are imported as
+linears, these and cats.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Recurrent
+from q8ta_wgpu.ir.kernel import FLOAT
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Builder, Case, Import, Op, Operand
+from q8ta_wgpu.kernels.recurrent import cells, layer, q8ta_recurrent
+from q8ta_wgpu.kernels.recurrent.cells import CELLS
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs, cell: str) -> tuple[Shape, str]:
+    pre, weight, bias, *first = (t.shape for t in types)
+    return layer.infer(cell, pre, weight, bias, first, attrs), FLOAT32
+
+
+def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
+    pre, weight, bias, hidden, *state = (a.astype(np.float64) for a in arrays)
+    pre = layer.steps_first(pre, call.attrs)
+    hidden, kept = (np.broadcast_to(a, (pre.shape[1], a.shape[1])) for a in (hidden, *(state or [hidden])))
+
+    def step(x: Array, hidden: Array, state: Array) -> tuple[Array, Array]:
+        sums = hidden @ weight.T + bias
+        by_gate = [np.stack(np.split(part, CELLS[cell].gates, axis=1)) for part in (x, sums)]
+        return CELLS[cell].real(by_gate[0], by_gate[1], hidden, state)
+
+    sequence, last = cells.run(pre, hidden, kept, call.attrs["reverse"], step)
+    found = layer.steps_first(sequence, call.attrs) if call.attrs["result"] == "sequence" else last
+    return found.astype(np.float32)
+
+
+# --- aten's layers ---
+
+
+class _Layers:
+    """A call of aten's lstm or gru."""
+
+    def __init__(self, b: Builder, cell: str, args: Mapping[str, Any]) -> None:
+        self.b, self.cell, self.args = b, cell, args
+        self.directions = 2 if args["bidirectional"] else 1
+        self.each = 4 if args["has_biases"] else 2
+        given, expected = len(args["params"]), self.each * args["num_layers"] * self.directions
+        if given != expected:
+            raise b.refuse(
+                "it projects its hidden states (proj_size), which is not supported: leave proj_size at 0 and put a "
+                'linear behind it, or leave it to PyTorch (unsupported="torch")'
+            )
+        if args["train"] and args["dropout"]:
+            raise b.refuse("dropout is not supported: export in eval mode")
+        units = b.type(args["params"][1]).shape[1]
+        if units > layer.MOST_UNITS:
+            raise b.refuse(f"it has {units} hidden units, {layer.MOST_UNITS} at most are supported")
+
+    def run(self) -> list[str]:
+        """Results as aten has them: the last layer's hidden states of all steps, then the last states of all layers."""
+        x, hidden, states = self.args["input"], [], []
+        for index in range(self.args["num_layers"]):
+            made = [self._direction(x, index * self.directions + d, d == 1) for d in range(self.directions)]
+            x = made[0][0] if len(made) == 1 else self.b.emit("cat", [sequence for sequence, _, _ in made], {"dim": 2})
+            hidden += [last for _, last, _ in made]
+            states += [state for _, _, state in made]
+        last = [hidden, states] if CELLS[self.cell].keeps else [states]
+        return [x, *(self.b.aten("aten.stack.default", {"tensors": parts, "dim": 0}) for parts in last)]
+
+    def _direction(self, x: str, index: int, reverse: bool) -> tuple[str, str, str]:
+        """Of a layer in one direction: all hidden states, the last of them, and what the cell keeps."""
+        b, attrs = self.b, {"reverse": reverse, "batch_first": self.args["batch_first"]}
+        weight, recurrent, *biases = self.args["params"][self.each * index :][: self.each]
+        none = np.zeros(b.type(weight).shape[0], np.float32)
+        bias, recurrent_bias = biases or (b.constant(none, "bias") for _ in range(2))
+        pre = b.emit("linear", (x, weight, bias))
+        if b.array(weight) is None:  # in a quantized program
+            pre = b.rounded(pre, q8ta_recurrent.PROJECTED)
+        inputs = (pre, recurrent, recurrent_bias, *self._first(index))
+        sequence, state = (b.emit(self.cell, inputs, {**attrs, "result": r}) for r in ("sequence", "state"))
+        time = 1 if attrs["batch_first"] else 0
+        last = b.aten("aten.select.int", {"self": sequence, "dim": time, "index": 0 if reverse else -1})
+        return sequence, last, state
+
+    def _first(self, index: int) -> list[str]:
+        """The states that a layer's direction begins with, a constant one of equal rows as one row."""
+        given = self.args["hx"] if CELLS[self.cell].keeps else [self.args["hx"]]
+        found = []
+        for name in given:
+            array = self.b.array(name)
+            if array is None:
+                found.append(self.b.aten("aten.select.int", {"self": name, "dim": 0, "index": index}))
+                continue
+            rows = array[index].astype(np.float32)
+            found.append(self.b.constant(rows[:1] if (rows == rows[:1]).all() else rows, "state"))
+        return found
+
+
+def _import(cell: str) -> Import:
+    return lambda b, args: _Layers(b, cell, args).run()
+
+
+def _refuse_packed(b: Builder, args: Mapping[str, Any]) -> str:
+    raise b.refuse(
+        "packed sequences are not supported: give padded ones and read each result at its sequence's end, or leave it "
+        'to PyTorch (unsupported="torch")'
+    )
+
+
+# --- the operators ---
+
+
+def _case(cell: str, steps: int, batch: int, units: int, first: int, **attrs: Any) -> Case:
+    gates, states = CELLS[cell].gates * units, 2 if CELLS[cell].keeps else 1
+    lead = (batch, steps) if attrs.get("batch_first") else (steps, batch)
+    shapes = ((*lead, gates), (gates, units), (gates,), *((first, units),) * states)
+    return Case(shapes, {"reverse": False, "batch_first": False, "result": "sequence", **attrs})
+
+
+def _op(cell: str) -> Op:
+    state = (Operand("cell", real=True),) if CELLS[cell].keeps else ()
+    return Op(
+        name=cell,
+        operands=(
+            Operand("pre"),
+            Operand("weight", constant=True),
+            Operand("bias", constant=True),
+            Operand("hidden", real=True),
+            *state,
+        ),
+        infer=functools.partial(_infer, cell=cell),
+        reference=functools.partial(_reference, cell=cell),
+        schema=layer.SCHEMA,
+        macs=layer.macs,
+        work=layer.work,
+        kernels=layer.kernels(
+            cell,
+            cell,
+            ("recurrent_float32", cell),
+            lanes=1,
+            inputs=(FLOAT,),
+            output=FLOAT,
+            params=functools.partial(layer.params, lanes=1),
+            prepack={1: functools.partial(layer.pack_weight, lanes=1)},
+        ),
+        aten={f"aten.{cell}.input": _import(cell), f"aten.{cell}.data": _refuse_packed},
+        int8=Recurrent(functools.partial(q8ta_recurrent.lower, cell=cell)),
+        cases=(
+            _case(cell, 5, 2, 7, 2),
+            _case(cell, 3, 3, 67, 1, batch_first=True, reverse=True),
+            _case(cell, 4, 2, 7, 2, result="state"),
+        ),
+        tolerance=1e-4,
+    )
+
+
+OPS = tuple(_op(cell) for cell in CELLS)

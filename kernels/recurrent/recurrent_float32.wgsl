@@ -1,0 +1,38 @@
+// Layers in float32: an item is a hidden state.
+alias Real = f32;
+
+var<workgroup> carried: array<f32, ITEMS>;
+
+fn first_of(row: u32, rows: u32) -> u32 { return min(row, rows - 1u); }
+
+fn first_hidden(row: u32, unit: u32) -> f32 {
+  return hidden_at(vec4<u32>(0u, 0u, first_of(row, params.hidden_dims.z), unit));
+}
+
+fn pack(item: u32) {
+  if (item < UNITS) { carried[item] = made[item]; } else { carried[item] = 0.0; }
+}
+
+fn keep_step_of_sequence(row: u32, time: u32, item: u32) {
+  if (item < UNITS) { y[y_index(place(row, time, item))] = made[item]; }
+}
+
+fn keep_end_of_state(row: u32, unit: u32, state: f32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = state; }
+
+// The product of a unit's rows of the weight with the hidden states, and the bias.
+fn products(unit: u32) -> array<f32, GATES> {
+  var sums: array<f32, GATES>;
+  for (var first = 0u; first < params.items; first += PACE) {
+    for (var j = 0u; j < PACE; j++) {
+      for (var g = 0u; g < GATES; g++) {
+        sums[g] += weight[((first + j) * GATES + g) * UNITS + unit] * carried[first + j];
+      }
+    }
+  }
+  for (var g = 0u; g < GATES; g++) { sums[g] += bias[g * UNITS + unit]; }
+  return sums;
+}
+
+fn input_of(at: vec4<u32>, gate: u32) -> f32 { return pre_at(at + vec4<u32>(0u, 0u, 0u, gate * UNITS)); }
+
+fn sigmoid_of(x: f32) -> f32 { return 1.0 / (1.0 + exp(-x)); }

@@ -1,0 +1,83 @@
+// Layers in integers (kernels/recurrent/cells.py and q8ta_recurrent.py define them): an item is a word of the result, four
+// hidden states, which the product takes in two parts of int8.
+alias Real = i32;
+
+const KNOT_BITS = 10u;
+const STATE_LIMIT = 8388607;
+const SUM_LIMIT = 134217728.0;
+const HIDDEN_LIMIT = 261112.0;
+const STEP = 1.0 / 65536.0;
+
+var<workgroup> high: array<u32, ITEMS>;
+var<workgroup> low: array<u32, ITEMS>;
+
+fn first_of(row: u32, rows: u32) -> u32 { return min(row, rows - 1u); }
+
+// A state that comes in; NaN is 0.
+fn fixed(x: f32, limit: f32) -> i32 { return round_within(select(x * 65536.0, 0.0, is_nan(x)), limit); }
+
+fn first_hidden(row: u32, unit: u32) -> i32 {
+  return fixed(hidden_at(vec4<u32>(0u, 0u, first_of(row, params.hidden_dims.z), unit)), HIDDEN_LIMIT);
+}
+
+fn made_word(item: u32) -> vec4<i32> {
+  var found = vec4<i32>(0);
+  for (var lane = 0u; lane < 4u; lane++) {
+    if (item * 4u + lane < UNITS) { found[lane] = made[item * 4u + lane]; }
+  }
+  return found;
+}
+
+fn pack(item: u32) {
+  let v = made_word(item);
+  let carried = (v + 3 + ((v >> vec4<u32>(3u)) & vec4<i32>(1))) >> vec4<u32>(3u);
+  let upper = (carried + 128) >> vec4<u32>(8u);
+  high[item] = pack4xI8(upper);
+  low[item] = pack4xI8(carried - upper * 256);
+}
+
+fn keep_step_of_sequence(row: u32, time: u32, item: u32) {
+  if (item < quads(UNITS)) {
+    let steps = clamp(round(vec4<f32>(made_word(item)) * params.scale), vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
+    let whole = clamp(vec4<i32>(steps) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
+    y[y_index(place(row, time, item * 4u))] = packed(whole);
+  }
+}
+
+fn keep_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = f32(state) * STEP; }
+
+// The product of a unit's rows of the weight with the hidden states, and the bias.
+fn products(unit: u32) -> array<i32, GATES> {
+  var upper: array<i32, GATES>;
+  var lower: array<i32, GATES>;
+  for (var first = 0u; first < params.items; first += PACE) {
+    for (var j = 0u; j < PACE; j++) {
+      for (var g = 0u; g < GATES; g++) {
+        let word = weight[((first + j) * GATES + g) * UNITS + unit];
+        upper[g] += dot4(word, high[first + j]);
+        lower[g] += dot4(word, low[first + j]);
+      }
+    }
+  }
+  var sums: array<i32, GATES>;
+  for (var g = 0u; g < GATES; g++) {
+    let by = multiplier[g * UNITS + unit];
+    let parts = round_within(f32(upper[g]) * (by * 256.0), SUM_LIMIT) + round_within(f32(lower[g]) * by, SUM_LIMIT);
+    sums[g] = parts + bias[g * UNITS + unit];
+  }
+  return sums;
+}
+
+fn input_of(at: vec4<u32>, gate: u32) -> i32 { return pre_at(at + vec4<u32>(0u, 0u, 0u, gate * UNITS)) << 6u; }
+
+fn tanh_fixed(x: i32) -> i32 {
+  let size = min(abs(x), 524287);
+  let at = size >> KNOT_BITS;
+  let part = size & ((1 << KNOT_BITS) - 1);
+  let value = knots[at] + (((knots[at + 1] - knots[at]) * part + (1 << (KNOT_BITS - 1u))) >> KNOT_BITS);
+  return select(value, -value, x < 0);
+}
+
+fn sigmoid_fixed(x: i32) -> i32 { return (32768 + tanh_fixed(x >> 1u)) >> 1u; }
+
+fn gated(gate: i32, x: i32) -> i32 { return (gate * (x >> 8u) + ((gate * (x & 255) + 128) >> 8u) + 64) >> 7u; }
