@@ -143,7 +143,8 @@ def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> t
     if done.returncode == 0:
         return done.stdout.strip().rpartition("\n")[2], ""
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    reasons = [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
+    told = [line.partition(" error: ")[2] for line in lines if " error: " in line]  # a compiler's, below its Python
+    reasons = told[:1] or [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
     return "", f"{doing}: {reasons[-1].strip()[:160]}"
 
 

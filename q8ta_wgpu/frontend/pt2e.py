@@ -1,12 +1,18 @@
 """What is used of torchao's PT2E, imported without what torchao says about itself: kernels of its own that were built
-for another torch or for CUDA, and its way of registering classes. Neither concerns who quantizes with it here."""
+for another torch or for CUDA, and its way of registering classes. Neither concerns who quantizes with it here.
+
+PyTorch for CUDA brings triton, which torchao imports. Where adapters were listed before, Mesa's OpenGL has put its LLVM
+where every later library finds it first, and triton, which has another LLVM inside, would end the process."""
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 _MEANINGLESS = {
     "torchao": ("Failed to load ", "Skipping import of cpp extensions"),
@@ -31,7 +37,22 @@ def quietly() -> Iterator[None]:
         yield
 
 
+def import_apart(name: str) -> None:
+    """Imports a package, where it is installed, so that its libraries find their own symbols before those of others
+    (a choice of Linux's loader)."""
+    if name in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
+        return
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
+    try:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    finally:
+        sys.setdlopenflags(flags)
+
+
 with quietly():
+    import_apart("triton")
     from torchao.quantization.pt2e import (
         FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
