@@ -232,6 +232,7 @@ TORCH: Mapping[str, Function] = {
     **{name: lambda _, x, name=name: getattr(torch, name)(x) for name in ("asin", "acos", "sinh", "cosh")},
     **{name: lambda _, x, name=name: getattr(torch, name)(x).double() for name in ("isnan", "isinf")},
     **{name: lambda a, x, name=name: getattr(torch, name)(x, a["divisor"]) for name in ("remainder", "fmod")},
+    "cumsum": lambda a, x: x.cumsum(a["dim"]),
     "floor_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="floor"),
     "trunc_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="trunc"),
     "floor_divide_tensors": lambda _, x, y: torch.div(x, y, rounding_mode="floor"),

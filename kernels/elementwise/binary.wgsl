@@ -31,7 +31,7 @@ fn floor_divide_tensors(p: vec4<u32>) -> f32 {
     return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing && !infinite));
   }
   if (is_nan(a) || is_nan(b) || infinite) { return bitcast<f32>(params.not_a_number); }
-  return whole_quotient(a, b);
+  return floor_quotient(a, b);
 }
 
 fn maximum(p: vec4<u32>) -> f32 {

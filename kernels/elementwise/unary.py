@@ -81,8 +81,7 @@ def _floor_divide(x: Float64, attrs: Attrs) -> Float64:
 
 
 def _trunc_divide(x: Float64, attrs: Attrs) -> Float64:
-    divisor = attrs["divisor"]
-    return np.asarray(np.copysign(np.floor_divide(np.abs(x), abs(divisor)), x * divisor))
+    return np.asarray(np.trunc(x / attrs["divisor"]))
 
 
 def _remainder(x: Float64, attrs: Attrs) -> Float64:

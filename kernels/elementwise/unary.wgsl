@@ -226,10 +226,10 @@ fn at_number(x: f32) -> f32 {
     case COSH: { return cosh_of(x); }
     case CEIL: { return ceil(x); }
     case TRUNC: { return trunc(x); }
-    case FLOOR_DIVIDE: { return whole_quotient(x, params.a); }
-    case TRUNC_DIVIDE: { return sign(x) * sign(params.a) * whole_quotient(abs(x), abs(params.a)); }
-    case REMAINDER: { return x - whole_quotient(x, params.a) * params.a; }
-    case FMOD: { return sign(x) * (abs(x) - whole_quotient(abs(x), abs(params.a)) * abs(params.a)); }
+    case FLOOR_DIVIDE: { return floor_quotient(x, params.a); }
+    case TRUNC_DIVIDE: { return whole_quotient(x, params.a); }
+    case REMAINDER: { return floor_remainder(x, params.a); }
+    case FMOD: { return trunc_remainder(x, params.a); }
     case ISNAN, ISINF: { return 0.0; }
     case FLOOR: { return floor(x); }
     case ROUND: { return round(x); }

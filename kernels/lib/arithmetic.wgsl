@@ -59,10 +59,34 @@ fn quads(extent: u32) -> u32 {
   return (extent + 3u) / 4u;
 }
 
-// The largest whole number of divisors that x holds: quotients may be an ulp or two off, which what is left tells.
-fn whole_quotient(x: f32, divisor: f32) -> f32 {
-  let quotient = floor(x / divisor);
-  let left = x - quotient * divisor;
-  let below = (left < 0.0) == (divisor > 0.0) && left != 0.0;
-  return quotient - select(0.0, 1.0, below) + select(0.0, 1.0, !below && abs(left) >= abs(divisor));
+// What is left of x after whole divisors, of the sign of x, exact: mantissas are divided bit by bit.
+fn trunc_remainder(x: f32, divisor: f32) -> f32 {
+  let a = bitcast<u32>(x) & 0x7fffffffu;
+  let b = bitcast<u32>(divisor) & 0x7fffffffu;
+  if (a < b) { return x; }
+  let whole = (b & 0x7fffffu) | select(0u, 0x800000u, b >= 0x800000u);
+  var left = (a & 0x7fffffu) | select(0u, 0x800000u, a >= 0x800000u);
+  let exponent = max(b >> 23u, 1u);
+  for (var e = max(a >> 23u, 1u); e > exponent; e--) { left = select(left, left - whole, left >= whole) << 1u; }
+  left = select(left, left - whole, left >= whole);
+  let size = ldexp(f32(left), i32(exponent) - 150);
+  return select(size, -size, x < 0.0);
+}
+
+// Whether two numbers other than 0 have different signs.
+fn opposed(a: f32, b: f32) -> bool {
+  let bits = bitcast<u32>(a);
+  return (bits & 0x7fffffffu) != 0u && ((bits ^ bitcast<u32>(b)) >> 31u) == 1u;
+}
+
+// How many whole divisors x holds, rounded towards zero and down.
+fn whole_quotient(x: f32, divisor: f32) -> f32 { return round((x - trunc_remainder(x, divisor)) / divisor); }
+
+fn floor_quotient(x: f32, divisor: f32) -> f32 {
+  return whole_quotient(x, divisor) - select(0.0, 1.0, opposed(trunc_remainder(x, divisor), divisor));
+}
+
+fn floor_remainder(x: f32, divisor: f32) -> f32 {
+  let left = trunc_remainder(x, divisor);
+  return left + select(0.0, divisor, opposed(left, divisor));
 }

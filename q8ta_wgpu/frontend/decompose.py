@@ -81,14 +81,6 @@ def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, paddin
     return torch.nn.functional.conv_transpose2d(images, weight, None, stride, padding, rest, channels, dilation)
 
 
-def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """A product with ones above the diagonal."""
-    if not x.dim() or dtype not in (None, torch.float32) or x.dtype != torch.float32:
-        return NotImplemented
-    ones = torch.ones(x.shape[dim], x.shape[dim]).triu()
-    return (x.movedim(dim, -1) @ ones).movedim(-1, dim)
-
-
 def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) -> Tensor:
     """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as torch has it."""
     if align_corners:
@@ -233,7 +225,6 @@ _OURS = {
     torch.ops.aten.select_scatter.default: _select_scatter,
     torch.ops.aten.col2im.default: _col2im,
     torch.ops.aten.copy.default: _copy,
-    torch.ops.aten.cumsum.default: _cumsum,
     torch.ops.aten.upsample_bicubic2d.vec: _bicubic_of_factors,
     torch.ops.aten.upsample_bicubic2d.default: _bicubic_of_size,
 }
