@@ -41,10 +41,6 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     return np.asarray(a @ b).astype(np.float32)
 
 
-def _work(call: Call) -> int:
-    return call.output.numel * call.inputs[0].shape[-1]
-
-
 def _sizes(call: Call) -> sgemm.Sizes:
     n, c, rows, columns = dims(call.output)
     return sgemm.Sizes(n * c, rows, columns, call.inputs[0].shape[-1])
@@ -116,7 +112,7 @@ OPS = (
         operands=(Operand("a"), Operand("b")),
         infer=_infer,
         reference=_reference,
-        macs=_work,
+        macs=q8ta_matmul.multiply_adds,
         kernels=(
             *sgemm.kernels(sgemm.Product("matmul", "matmul", ("a", "b", "y"), _sizes)),
             *share.kernels(
@@ -141,6 +137,6 @@ OPS = (
             Case(((1, 1), (1, 1))),
         ),
         tolerance=1e-5,
-        work=_work,
+        work=q8ta_matmul.multiply_adds,
     ),
 )

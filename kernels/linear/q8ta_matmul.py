@@ -81,7 +81,8 @@ def lower(call: QuantizedCall) -> Int8Form | str:
     return Int8Form("q8ta_matmul", (0, 1), {"multiplier": float(multiplier), "epilogue": stages})
 
 
-def _macs(call: Call) -> int:
+def multiply_adds(call: Call) -> int:
+    """Those of a product of two activations."""
     return call.output.numel * call.inputs[0].shape[-1]
 
 
@@ -128,7 +129,7 @@ def _groups(tile: gemm.AnyTile, call: Call) -> int:
 
 def _choose(call: Call, target: Target) -> str:
     large = _groups(TILES["64x64"], call) >= MANY_GROUPS
-    if TILES["units_64x64"].fits(target) and _macs(call) >= UNIT_WORK:
+    if TILES["units_64x64"].fits(target) and multiply_adds(call) >= UNIT_WORK:
         return "units_64x64"
     return "64x64" if large else "32x32"
 
@@ -178,7 +179,7 @@ def _tiled(label: str) -> Kernel:
         workgroup=(tile.threads, 1, 1),
         workgroup_memory=tile.memory + 4 * tile.step * (tile.m + tile.n),
         unrolled=tile.unrolled,
-        cost=lambda call: _macs(call) / weighted.MACS_A_BYTE["tiled"],
+        cost=lambda call: multiply_adds(call) / weighted.MACS_A_BYTE["tiled"],
     )
 
 
@@ -198,9 +199,9 @@ q8ta_matmul = Op(
             params=_params,
             threads=_threads,
             turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
-            cost=lambda call: _macs(call) / weighted.MACS_A_BYTE["direct"],
+            cost=lambda call: multiply_adds(call) / weighted.MACS_A_BYTE["direct"],
         ),
     ),
-    macs=_macs,
-    work=_macs,
+    macs=multiply_adds,
+    work=multiply_adds,
 )

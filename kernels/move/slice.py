@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
-from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import, extent, reads_same_place
+from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import, extent, reads_beside_dim
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
@@ -139,10 +139,6 @@ _IMPORTS: Mapping[str, Import] = {
 }
 
 
-def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    return None if call.attrs["dim"] == axis else reads_same_place(call, axis, first, last)
-
-
 _BOUND = Attr("int", low=-MAX_EXTENT, high=MAX_EXTENT)
 
 slices = move(
@@ -158,7 +154,7 @@ slices = move(
         "extent": extent(0),  # the only one that the dimension may have, or 0
     },
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
-    reads=_reads,
+    reads=reads_beside_dim,
     kernels=kernels("slice.runs", "slice", _runs, _runs_params, wide=("x", "y")),
     cases=(
         ((2, 11, 3, 7), {"dim": 1, "start": 3, "end": 10, "step": 1, "extent": 0}),

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8, INT8X4, INT32, Array, Attrs,
 from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape, canonical
-from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import rows
 
@@ -34,10 +34,6 @@ def _rows(call: Call) -> rows.Rows:
 
 def _params(call: Call, item: int) -> Params:
     return {"inner": np.uint32(_rows(call).inner)}
-
-
-def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    return None if call.attrs["dim"] == axis else reads_same_place(call, axis, first, last)
 
 
 def _softmax(call: Call, arrays: Sequence[Array]) -> Array:
@@ -276,7 +272,7 @@ q8ta_softmax = Op(
     infer=_infer_int8,
     reference=_softmax_int8,
     schema={**RANGE, "dim": Attr("int", low=0, high=7)},
-    reads=_reads,
+    reads=reads_beside_dim,
     kernels=_int8_kernels("q8ta_softmax", "softmax_mask", _int8_params, _whether_masked, PACKED),
     work=lambda call: 3 * call.output.numel,
 )
@@ -291,7 +287,7 @@ q8ta_masked_softmax = Op(
     infer=_infer_masked,
     reference=_softmax_int8,
     schema=q8ta_softmax.schema,
-    reads=_reads,
+    reads=reads_beside_dim,
     kernels=_int8_kernels("q8ta_masked_softmax", "softmax_given_mask", _masked_params),
     work=q8ta_softmax.work,
 )
@@ -320,7 +316,7 @@ def _op(name: str, log: bool) -> Op:
             Case(((11,),), {"dim": 0}),
         ),
         tolerance=1e-5,
-        reads=_reads,
+        reads=reads_beside_dim,
         work=lambda call: 3 * call.output.numel,
     )
 

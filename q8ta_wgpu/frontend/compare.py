@@ -15,9 +15,9 @@ from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted
-from q8ta_wgpu.frontend import given, qdq
+from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.importer import import_program
-from q8ta_wgpu.frontend.nodes import module_paths, source_of
+from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
@@ -159,7 +159,7 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
             layers[node.name] = _layer(node, graph, in_float, simulated, ours[node.name], layers)
     ends = [node for node in exported.graph.output_node().args[0] if isinstance(node, Node)]
     for node, name in zip(ends, graph.outputs, strict=True):
-        stored = node.all_input_nodes[0].name if _is_qdq(node) else ""
+        stored = node.all_input_nodes[0].name if is_qdq(node) else ""
         if stored in layers:
             layers[stored] = replace(layers[stored], output=True)
         elif node.name in in_float:
@@ -234,7 +234,7 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: g
     """The float module's values, by the names their operators have in the quantized program."""
     dynamic = bool(exported.range_constraints)
     graph = float_graph(float_program(module, batched(example) if dynamic else example, dynamic))
-    calls = [node for node in exported.graph.nodes if not _is_qdq(node)]
+    calls = [node for node in exported.graph.nodes if not is_qdq(node)]
     for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
         transform(graph)
         found = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
@@ -265,7 +265,7 @@ def _recorded(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str,
 
 def _rounded(node: Node) -> Node:
     """The float value behind a quantize: also behind an int16 one before it, whose values are read in int8 as well."""
-    while _is_qdq(node):
+    while is_qdq(node):
         (node,) = node.all_input_nodes[:1]
     return node
 
@@ -279,12 +279,8 @@ def _read(node: Node) -> Iterator[str]:
             yield from _read(source)
 
 
-def _is_qdq(node: Node) -> bool:
-    return str(node.target).startswith(f"{qdq.NAMESPACE}.")
-
-
 def _is_quantize(node: Node) -> bool:
-    return str(node.target).startswith(f"{qdq.NAMESPACE}.quantize_per_tensor")
+    return str(node.target).startswith(f"{QDQ}.quantize_per_tensor")
 
 
 def _snr(exact: Array, found: Array) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend import qdq
-from q8ta_wgpu.frontend.nodes import is_float
+from q8ta_wgpu.frontend.nodes import QDQ, is_float
 
 
 def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool = False) -> dict[Node, Any]:
@@ -35,7 +35,7 @@ def is_pure(node: Node) -> bool:
     target = node.target
     if node.op != "call_function" or target is operator.getitem:
         return node.op == "call_function"
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace == qdq.NAMESPACE or not node.users:
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace == QDQ or not node.users:
         return False
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 

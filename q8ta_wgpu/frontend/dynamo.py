@@ -9,8 +9,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.hybrid import hybrid
+from q8ta_wgpu.frontend.nodes import is_qdq
 
 
 def backend(
@@ -32,7 +32,7 @@ def backend(
         raise InputError(f"the backend's one option is 'device', found {', '.join(map(repr, sorted(unknown)))}")
     placeholders = module.graph.find_nodes(op="placeholder")
     given = [i for i, node in enumerate(placeholders) if _is_given(node)]
-    if not any(str(node.target).startswith(f"{qdq.NAMESPACE}.") for node in module.graph.nodes):
+    if not any(is_qdq(node) for node in module.graph.nodes):
         raise UnsupportedError(
             "the module is not quantized: give torch.compile what q8ta_wgpu.quantize made, "
             'torch.compile(q8ta_wgpu.quantize(module, ...).module(), backend="q8ta_wgpu")'

@@ -18,7 +18,7 @@ from q8ta_wgpu.frontend.bools import is_bool, meant
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.constants import computed
 from q8ta_wgpu.frontend.integers import INTEGERS, Ranges
-from q8ta_wgpu.frontend.nodes import INPUTS, integer, is_kept, kind, named_arguments, source_of
+from q8ta_wgpu.frontend.nodes import INPUTS, QDQ, integer, is_kept, kind, named_arguments, source_of
 from q8ta_wgpu.frontend.plain import plain
 from q8ta_wgpu.frontend.problems import Problems
 from q8ta_wgpu.frontend.recurrent import feeds_states
@@ -227,7 +227,7 @@ class _Importer(GraphBuilder):
             self.ranges.check(node)
             args: Mapping[str, Any] = _arguments(node, values)
             namespace, _, overload = name.partition(".")
-            if namespace == qdq.NAMESPACE:
+            if namespace == QDQ:
                 return qdq.import_call(self, overload, args)
             if name in _CONVERSIONS:
                 return self._converted(node, args)

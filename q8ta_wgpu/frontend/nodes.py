@@ -20,6 +20,9 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 """Begins the names of torch's own files, and not those of torchvision."""
 
 
+QDQ = "quantized_decomposed"
+"""The namespace of the operators by which values become int8 and real again."""
+
 INPUTS = (torch.float32, torch.uint8, torch.bool)
 """Dtypes of what a network is given, unless that is quantized already."""
 
@@ -156,6 +159,11 @@ def is_constant(node: Node) -> bool:
     return node.op == "get_attr"
 
 
+def is_qdq(node: Node) -> bool:
+    """Whether a node quantizes or dequantizes."""
+    return str(node.target).startswith(f"{QDQ}.")
+
+
 _KEPT = "q8ta_kept"
 
 
@@ -167,7 +175,7 @@ def keep(node: Node) -> None:
 
 def is_kept(node: Node) -> bool:
     """Whether a call was asked to stay in float32; what quantizes and dequantizes beside it was not."""
-    return _KEPT in node.meta.get("custom", {}) and not str(node.target).startswith("quantized_decomposed.")
+    return _KEPT in node.meta.get("custom", {}) and not is_qdq(node)
 
 
 def integer(dimension: Any) -> int:

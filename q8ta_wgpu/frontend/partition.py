@@ -14,9 +14,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.importer import import_piece
-from q8ta_wgpu.frontend.nodes import integer
+from q8ta_wgpu.frontend.nodes import integer, is_qdq
 from q8ta_wgpu.frontend.problems import Problems
 from q8ta_wgpu.ir.graph import Graph
 
@@ -66,7 +65,7 @@ def part(module: GraphModule) -> Parted:
     for node in fused.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             count -= macs.get(node.name, 0)
-            if not _is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
+            if not is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
                 rest.add(refused.get(node.name, SMALL), node)
     return Parted(fused, graphs, rest, (count, sum(macs.values())))
 
@@ -143,7 +142,7 @@ def _copy_for_each_user(module: GraphModule) -> None:
 
 def _macs(node: Node) -> int:
     """Multiply-adds of a call, by torch's count on its example values."""
-    if _is_qdq(node) or node.target is operator.getitem:
+    if is_qdq(node) or node.target is operator.getitem:
         return 0
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     modes = [value.fake_mode for value in pytree.tree_leaves((args, kwargs)) if hasattr(value, "fake_mode")]
@@ -152,7 +151,3 @@ def _macs(node: Node) -> int:
     with torch.no_grad(), modes[0], FlopCounterMode(display=False) as counter:
         node.target(*args, **kwargs)  # type: ignore[operator]
     return integer(counter.get_total_flops()) // 2
-
-
-def _is_qdq(node: Node) -> bool:
-    return str(node.target).startswith(f"{qdq.NAMESPACE}.")

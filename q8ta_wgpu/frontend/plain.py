@@ -9,10 +9,9 @@ import torch
 from torch.export import ExportedProgram
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.nodes import integer
+from q8ta_wgpu.frontend.nodes import QDQ, integer
 from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.kernels import ATEN
 
@@ -52,7 +51,7 @@ def _is_known(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op in ("placeholder", "output") or target is operator.getitem
-    known = str(target) in ATEN or target.namespace == qdq.NAMESPACE or not node.users
+    known = str(target) in ATEN or target.namespace == QDQ or not node.users
     return known and not target._schema.is_mutable
 
 

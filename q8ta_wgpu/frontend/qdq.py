@@ -9,16 +9,14 @@ import numpy as np
 import torch
 
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.nodes import named_arguments
+from q8ta_wgpu.frontend.nodes import QDQ, named_arguments
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType
-
-NAMESPACE = "quantized_decomposed"
 
 
 def quantizes(node: torch.fx.Node) -> bool:
     """Whether a node makes integers of float values."""
-    return str(node.target).startswith(f"{NAMESPACE}.quantize_per_")
+    return str(node.target).startswith(f"{QDQ}.quantize_per_")
 
 
 def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
@@ -31,7 +29,7 @@ def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
 def quantized_input(node: torch.fx.Node) -> QParams | None:
     """Scale and zero point of an input that is given quantized, by the dequantize that reads it; None for others."""
     for user in node.users:
-        if str(user.target) == f"{NAMESPACE}.dequantize_per_tensor.default" and user.args[0] is node:
+        if str(user.target) == f"{QDQ}.dequantize_per_tensor.default" and user.args[0] is node:
             return _qparams(named_arguments(user))[0]
     return None
 

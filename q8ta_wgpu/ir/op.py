@@ -171,6 +171,11 @@ def reads_same_place(call: Call, axis: int, first: int, last: int) -> tuple[int,
     return (first, last) if moving and all(shape[axis] == size for shape in moving) else None
 
 
+def reads_beside_dim(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
+    """Operators that work along their attribute `dim`: the same place of the other dimensions."""
+    return None if call.attrs["dim"] == axis else reads_same_place(call, axis, first, last)
+
+
 @dataclass(frozen=True)
 class Case:
     """One tested call: shapes of the operands in order, attributes, and which data to draw.
