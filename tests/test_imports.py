@@ -58,7 +58,7 @@ ROOMS: dict[str, set[str]] = {
 OUTSIDE: dict[str, set[str]] = {
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
-    "frontend": {"torch", "torchao", "matplotlib"},
+    "frontend": {"torch", "torchao", "triton", "matplotlib"},
     "progress": {"rich"},
     "view": {"fast_sugiyama", "matplotlib"},
 }

@@ -207,10 +207,10 @@ def test_foreign(tmp_path: Path) -> None:
 
 def test_another_version(saved: bytes, tmp_path: Path) -> None:
     older = refused(forge(saved, lambda data, _: data.update(version=1, surprise=[1])), tmp_path)
-    assert "format version 1" in older
+    assert "format version 1" in older and older.endswith("compile the model again")
     assert "compile the model again" in older
     message = refused(forge(saved, lambda data, _: data.update(version=VERSION + 1, surprise=[1])), tmp_path)
-    assert f"format version {VERSION + 1}" in message
+    assert f"format version {VERSION + 1}" in message and message.endswith("upgrade q8ta-wgpu")
     assert "upgrade" in message
     assert "checksum" not in message
     for version in (0, -1, True, "1", None, 10**30):

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,13 +228,9 @@ def test_torchao_is_imported_without_what_it_says_about_itself(caplog: pytest.Lo
     assert caplog.messages == ["something of interest", "Failed to load later.so"]
 
 
-def test_triton_finds_its_own_symbols_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a package that says how it was loaded; what is imported afterwards is loaded as ever."""
+def test_triton_finds_its_own_symbols_first() -> None:
+    """What is imported afterwards is loaded as ever."""
     before = sys.getdlopenflags()
-    (tmp_path / "apart.py").write_text("import sys\nflags = sys.getdlopenflags()\n")
-    (tmp_path / "broken.py").write_text("raise ImportError('built for another Python')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("apart", "broken", "not_there"):
-        pt2e.import_apart(name)
-    assert sys.modules.pop("apart").flags == before | os.RTLD_DEEPBIND
+    with pt2e.apart():
+        assert sys.getdlopenflags() == before | os.RTLD_DEEPBIND
     assert sys.getdlopenflags() == before

@@ -6,7 +6,6 @@ where every later library finds it first, and triton, which has another LLVM ins
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -37,22 +36,21 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def import_apart(name: str) -> None:
-    """Imports a package, where it is installed, so that its libraries find their own symbols before those of others
-    (a choice of Linux's loader)."""
-    if name in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
-        return
+@contextmanager
+def apart() -> Iterator[None]:
+    """What is imported finds its own symbols before those of other libraries, where the system's loader can do that."""
     flags = sys.getdlopenflags()
-    sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
+    sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))
     try:
-        with suppress(ImportError):
-            importlib.import_module(name)
+        yield
     finally:
         sys.setdlopenflags(flags)
 
 
 with quietly():
-    import_apart("triton")
+    if sys.platform == "linux":
+        with apart(), suppress(ImportError):
+            import triton  # noqa: F401
     from torchao.quantization.pt2e import (
         FakeQuantize,
         FusedMovingAvgObsFakeQuantize,

@@ -87,11 +87,9 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
         raise ModelFileError(
             f"{path} was damaged or altered: its model does not start with a checksum and a version. {_WAY_OUT}"
         )
-    if int(head[3]) != VERSION:
-        raise ModelFileError(
-            f"{path} has format version {head[3]}, this library reads version {VERSION}: "
-            "upgrade q8ta-wgpu, or compile the model again"
-        )
+    if (version := int(head[3])) != VERSION:
+        way = "upgrade q8ta-wgpu" if version > VERSION else "compile the model again"
+        raise ModelFileError(f"{path} has format version {version}, this library reads version {VERSION}: {way}")
     body = "{" + text[head.start(2) :]
     if head[1] != _digest(body, constants):
         raise ModelFileError(f"{path} was damaged or altered: its contents do not match its checksum. {_WAY_OUT}")
