@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, reads_beside_dim
 from q8ta_wgpu.kernels.lib import rows
 
 TURNS = 12
@@ -39,10 +39,6 @@ def _params(call: Call, item: int) -> Params:
     return {"inner": np.uint32(_rows(call).inner)}
 
 
-def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    return None if call.attrs["dim"] == axis else reads_same_place(call, axis, first, last)
-
-
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
     if str(args["dtype"] or "torch.float32").removeprefix("torch.") not in ("float32", "int64", "int32"):
         raise b.refuse(f"its result must be float32 or integers, found {args['dtype']}")
@@ -66,7 +62,7 @@ OPS = (
             Case(((13,),), {"dim": 0}),
         ),
         tolerance=1e-5,
-        reads=_reads,
+        reads=reads_beside_dim,
         work=lambda call: TURNS * call.output.numel,
     ),
 )
