@@ -41,11 +41,12 @@ as its users would, in processes of its own, all in turns; times are medians, fr
 * *times*: how long a call takes against ours **of the same run**. Milliseconds of different runs are not comparable.
 * *load*: seconds from the file to the first result, imports among them. *memory*: of the process, at most.
 * *dB*: signal to noise of the result against torch's float32. The networks have random weights: it tells how exactly
-  int8 was computed, not how accurate a trained network is. Around 30 is what int8 keeps; near 0 or below, the result is
+  int8 was computed, not how accurate a trained network is. 20 to 40 is what int8 keeps; near 0 or below, the result is
   wrong.
-* *others*: the share of the processors that other programs took meanwhile. The more, the less a figure is worth.
-* On a machine without a GPU, Vulkan and WebGPU are software on the same cores, and runtimes with kernels written for
-  the CPU are ahead of all of those.
+* *others*: the share of the processors that other programs took while calls were timed. The more, the rougher the
+  figure: milliseconds are then far above those of a machine at rest, and *times* within tens of percent at best.
+* On a machine without a GPU, Vulkan and WebGPU are software on the same cores, and the fastest runtimes there are those
+  with kernels written for the CPU.
 """
 
 
@@ -143,9 +144,10 @@ def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> t
     if done.returncode == 0:
         return done.stdout.strip().rpartition("\n")[2], ""
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    told = [line.partition(" error: ")[2] for line in lines if " error: " in line]  # a compiler's, below its Python
+    # A compiler's words, which stand below those of its Python.
+    told = [line.partition(" error: ")[2].partition(" loc(")[0] for line in lines if " error: " in line]
     reasons = told[:1] or [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
-    return "", f"{doing}: {reasons[-1].strip()[:160]}"
+    return "", f"{doing}: {reasons[-1].strip().replace(str(folder), '')[:160]}"
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
