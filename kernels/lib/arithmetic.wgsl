@@ -15,11 +15,6 @@ fn round_within(v: f32, limit: f32) -> i32 {
   return i32(clamp(round(v), -limit, limit));
 }
 
-// The accumulator of a convolution or linear in 2^-FRACTION output steps.
-fn scaled_accumulator(acc: i32, multiplier: f32) -> i32 {
-  return round_within(f32(acc) * multiplier, T_LIMIT);
-}
-
 // An operand of a sum, in the fraction bits of its multiplier.
 fn scaled_term(steps: i32, multiplier: f32) -> i32 {
   return round_within(f32(steps) * multiplier, TERM_LIMIT);

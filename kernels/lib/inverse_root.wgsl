@@ -27,14 +27,20 @@ fn wide_right(a: Wide, k: u32) -> Wide {
   return Wide((a.x >> k) | (a.y << (32u - k)), a.y >> k);
 }
 
-// The largest integer whose square is not beyond v.
+// The high words of products of two words.
+fn high_words(a: vec4<u32>, b: u32) -> vec4<u32> {
+  let low = vec4<u32>(0xffffu);
+  let sixteen = vec4<u32>(16u);
+  let middle = (a >> sixteen) * (b & 0xffffu) + (((a & low) * (b & 0xffffu)) >> sixteen);
+  let other = (a & low) * (b >> 16u) + (middle & low);
+  return (a >> sixteen) * (b >> 16u) + (middle >> sixteen) + (other >> sixteen);
+}
+
+// The largest integer whose square is not beyond v, from 2^30 on: a float's root is less than one away from it.
 fn whole_root(v: u32) -> u32 {
-  var root = 0u;
-  for (var bit = 0x8000u; bit > 0u; bit >>= 1u) {
-    let tried = root | bit;
-    if (tried * tried <= v) { root = tried; }
-  }
-  return root;
+  let near = min(u32(sqrt(f32(v))), 0xffffu);
+  let low = near - select(0u, 1u, near * near > v);
+  return low + select(0u, 1u, v - low * low > 2u * low);
 }
 
 // 1 / sqrt(v) = factor / 2^shift: factor has 31 bits.

@@ -139,11 +139,21 @@ _SQUARES = {INT8X4: "narrow_squares", INT16X4: "wide_squares"}
 
 def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
     moments = "moments=centered" if centered else "moments=plain"
-    places = "parameters_of=of_channel" if of_channels else "parameters_of=of_elements"
     groups = {"groups": extent()} if of_channels else {}
-    kernel = rows.int8_kernel(f"q8ta_{name}", ("q8ta_norm", moments, places), _rows, _params, 2)
-    source = kernel.source
-    assert isinstance(source, tuple)
+    kernel = rows.int8_kernel(f"q8ta_{name}", ("q8ta_norm", moments), _rows, _params, 2)
+    stems = kernel.source
+    assert isinstance(stems, tuple)
+
+    def whole_words(call: Call) -> bool:
+        return not of_channels and call.output.shape[-1] % 4 == 0
+
+    def source(call: Call) -> tuple[str, ...]:
+        affine = "of_channel" if of_channels else "of_words" if whole_words(call) else "of_elements"
+        return (*stems, f"squares={_SQUARES[call.inputs[0].dtype]}", f"affine_of={affine}")
+
+    def wide(call: Call) -> tuple[str, ...]:
+        return ("multiplier", "offset") if whole_words(call) else ()
+
     return Op(
         name=f"q8ta_{name}",
         operands=(
@@ -154,7 +164,7 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
         infer=_infer,
         reference=functools.partial(_reference, centered=centered),
         schema={**RANGE, "eps": Attr("float", low=0, high=1e30), **groups},
-        kernels=(replace(kernel, source=lambda call: (*source, f"squares={_SQUARES[call.inputs[0].dtype]}")),),
+        kernels=(replace(kernel, source=source, wide=wide),),
         work=lambda call: 2 * call.output.numel,
     )
 

@@ -22,21 +22,40 @@ fn wide_squares(v: vec4<u32>) -> Wide {
 fn centered(sum: i32) -> i32 { return sum; }
 fn plain(sum: i32) -> i32 { return 0; }
 
-// Where gamma and beta of a word's elements are: those of the row's elements, or of its channels.
-fn of_elements(row: u32, k: u32) -> vec4<u32> {
+// Gamma and beta of a word's elements: those of the row's elements, read whole where lines are whole words, or of its
+// channel.
+struct Affine { multiplier: vec4<f32>, offset: vec4<i32> }
+
+fn of_words(row: u32, k: u32) -> Affine { return Affine(multiplier[k], offset[k]); }
+
+fn of_elements(row: u32, k: u32) -> Affine {
   let first = k / params.line * params.width + k % params.line * 4u;
-  return min(first + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.length - 1u));
+  let at = min(first + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.length - 1u));
+  return Affine(vec4<f32>(multiplier[at.x], multiplier[at.y], multiplier[at.z], multiplier[at.w]),
+                vec4<i32>(offset[at.x], offset[at.y], offset[at.z], offset[at.w]));
 }
 
-fn of_channel(row: u32, k: u32) -> vec4<u32> {
-  return vec4<u32>(row % params.groups * params.per_group + k / params.channel_words);
+fn of_channel(row: u32, k: u32) -> Affine {
+  let at = row % params.groups * params.per_group + k / params.channel_words;
+  return Affine(vec4<f32>(multiplier[at]), vec4<i32>(offset[at]));
 }
 
-fn rounded(difference: i32, mean: i32, root: InverseRoot, at: u32) -> i32 {
-  let d = i32(params.length) * difference - mean;
-  let size = i32(wide_right(wide_product(u32(abs(d)), root.factor), root.shift).x);
-  let v = scaled_accumulator(select(size, -size, d < 0), multiplier[at]) + offset[at];
-  return clamp(rte(v, FRACTION) + params.zero, params.lo, params.hi);
+// factor * 2^up / 2^(32 + down): what a row's differences from its mean are multiplied with, neither of them lost bits of.
+struct Factor { factor: u32, up: u32, down: u32 }
+
+fn factor_of(root: InverseRoot) -> Factor {
+  let shift = root.shift - (params.fraction / 2u + NORMAL);
+  return Factor(root.factor, 32u - min(shift, 32u), max(shift, 32u) - 32u);
+}
+
+// A normal number is below 2^10, so a difference shifted up is below 2^32.
+fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec4<i32> {
+  let d = i32(params.length) * differences - mean;
+  let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
+  let scaled = vec4<f32>(select(size, -size, d < vec4<i32>(0))) * affine.multiplier;
+  let v = vec4<i32>(round(clamp(scaled, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT)))) + affine.offset;
+  let half = vec4<i32>((1i << (FRACTION - 1u)) - 1i) + ((v >> vec4<u32>(FRACTION)) & vec4<i32>(1));
+  return clamp(((v + half) >> vec4<u32>(FRACTION)) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
 }
 
 @compute @workgroup_size(THREADS)
@@ -62,16 +81,9 @@ fn main(
   var variance = wide_product(params.length, whole.squares.x) + Wide(0u, params.length * whole.squares.y);
   variance = wide_difference(variance, wide_product(u32(abs(mean)), u32(abs(mean))));
   variance = wide_sum(wide_left(variance, params.fraction), Wide(params.epsilon_low, params.epsilon_high));
-  var root = inverse_root(variance);
-  root.shift -= params.fraction / 2u + NORMAL;
+  let by = factor_of(inverse_root(variance));
   for (var k = lane; k < params.items; k += LANES) {
-    let v = differences(x[base + k], k);
-    let at = parameters_of(row, k);
-    y[base + k] = packed(vec4<i32>(
-      rounded(v.x, mean, root, at.x),
-      rounded(v.y, mean, root, at.y),
-      rounded(v.z, mean, root, at.z),
-      rounded(v.w, mean, root, at.w)));
+    y[base + k] = packed(rounded(differences(x[base + k], k), mean, by, affine_of(row, k)));
   }
 }
 
