@@ -17,8 +17,8 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.product import weighted
-from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile, choose_units
+from q8ta_wgpu.kernels.product import speeds, weighted
+from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"
 PLACES = 4
@@ -92,6 +92,11 @@ class Tile:
     def steps(self, vectors: int) -> int:
         """Steps each group of threads takes along `vectors` vectors of k."""
         return -(-vectors // (self.step * self.split))
+
+    def bytes_along(self, vectors: int) -> int:
+        """Bytes of k that a workgroup multiplies along `vectors` vectors of it, padding included."""
+        tile = self.at_depth(vectors)
+        return 16 * tile.steps(vectors) * tile.step * tile.split
 
     def turns(self, vectors: int) -> int:
         """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and what is not written out in it."""
@@ -177,7 +182,8 @@ PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16
 def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) -> str:
     """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader.
 
-    Large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
+    With matrix units, the tile that should take least time is chosen, among those of dot products, too. Without them
+    large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
     ones, in the end ones whose threads share k. A CPU's few cores are always full.
     """
     rows, channels, _ = sizes
@@ -187,9 +193,9 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) ->
 
     if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
+    if any(tile.fits(target) for tile in UNIT_TILES.values()):
+        return speeds.fastest(sizes, {name: tile for name, tile in TILES.items() if tile.fits(target)})
     large = padded(PADDED)
-    if units := choose_units(sizes, target, TILES[large].padded(rows, channels)):
-        return units
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
             return name

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.target import MATRIX_WORK, MatrixUnit, Target
+from q8ta_wgpu.ir.target import MatrixUnit, Target
 
 UNITS = "gemm_units"
 
@@ -81,6 +81,11 @@ class UnitTile:
         """Steps along `vectors` vectors of k."""
         return -(-vectors // self.step)
 
+    def bytes_along(self, vectors: int) -> int:
+        """Bytes of k that a workgroup multiplies along `vectors` vectors of it, padding included."""
+        tile = self.at_depth(vectors)
+        return 16 * tile.steps(vectors) * tile.step
+
     def turns(self, vectors: int) -> int:
         """`Kernel.turns` along `vectors` vectors of k: a step takes one, all else is written out."""
         return self.at_depth(vectors).steps(vectors)
@@ -107,6 +112,7 @@ NVIDIA = MatrixUnit(16, 16, 32, lanes=32)
 """What NVIDIA's driver offers besides 16 x 8 x 32, which is not faster."""
 
 UNIT_TILES: Mapping[str, UnitTile] = {
+    "units_160x128": UnitTile(NVIDIA, 2, 2, 5, 4),
     "units_128x128": UnitTile(NVIDIA, 2, 2, 4, 4),
     "units_128x64": UnitTile(NVIDIA, 2, 2, 4, 2),
     "units_128x32": UnitTile(NVIDIA, 4, 1, 2, 2),
@@ -114,55 +120,12 @@ UNIT_TILES: Mapping[str, UnitTile] = {
     "units_64x64": UnitTile(NVIDIA, 2, 2, 2, 2),
     "units_64x64_deep": UnitTile(NVIDIA, 2, 2, 2, 2, step=8),
     "units_64x32_deep": UnitTile(NVIDIA, 2, 2, 2, 1, step=8),
+    "units_32x32_deep": UnitTile(NVIDIA, 2, 2, 1, 1, step=16),
 }
-"""The tiles there are, by the size of a workgroup's result; `deep` ones take twice as much of k at a time."""
-
-
-@dataclass(frozen=True)
-class Speed:
-    """How fast a tile is on an NVIDIA H200: workgroups that run at a time, TOPS of them in the loop over k, and
-    microseconds that a wave of them takes for the rest."""
-
-    at_once: int
-    rate: float
-    rest: float
-
-
-SPEEDS: Mapping[str, Speed] = {
-    "units_128x128": Speed(264, 511, 6.5),
-    "units_128x64": Speed(396, 377, 4.3),
-    "units_128x32": Speed(528, 250, 3.0),
-    "units_128x16": Speed(1056, 150, 3.0),
-    "units_64x64": Speed(528, 311, 2.5),
-    "units_64x64_deep": Speed(264, 320, 2.2),
-    "units_64x32_deep": Speed(396, 240, 2.0),
-}
-"""Of the tiles that rules choose from, fitted to ResNet-50's and ViT-B/16's layers at batch 32: within a fifth of what
-was measured (`python -m bench resnet50 gemm`)."""
-
-DOT_RATE, DOT_REST = 93.0, 0.9e-6
-"""TOPS of large tiles of packed dot products on the same GPU, and microseconds they take for the rest of an element."""
+"""The tiles there are, by the size of a workgroup's result; `deep` ones take more of k at a time."""
 
 
 def every_row(strides: tuple[int, ...] = ()) -> tuple[str, ...]:
     """The choice for rows that are contiguous along k: without strides, no divisions find them, which a unit's product
     takes as long for as for a fifth of its work (K = 256 on an H200)."""
     return ("row_of=every_row",) if set(strides) <= {1} else ()
-
-
-def choose_units(sizes: tuple[int, int, int], target: Target, dot_elements: int) -> str:
-    """The name of the tile for (rows, channels, words along k), empty where packed dot products are faster.
-
-    `dot_elements` are those of the result, padding included, that the tile of dot products would make.
-    """
-    rows, channels, words = sizes
-    work = {name: 8e-6 * words * tile.m * tile.n for name, tile in UNIT_TILES.items() if tile.fits(target)}
-    if rows * channels * words * 4 < MATRIX_WORK or not work:
-        return ""
-
-    def microseconds(name: str) -> float:
-        speed, groups = SPEEDS[name], UNIT_TILES[name].groups(rows, channels)
-        return -(-groups // speed.at_once) * (speed.at_once * work[name] / speed.rate + speed.rest)
-
-    best = min(work, key=microseconds)
-    return best if microseconds(best) < dot_elements * (8e-6 * words / DOT_RATE + DOT_REST) else ""

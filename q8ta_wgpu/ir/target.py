@@ -32,11 +32,6 @@ class MatrixUnit:
         return f"{self.m}x{self.n}x{self.k}"
 
 
-MATRIX_WORK = 1 << 27
-"""Multiply-accumulates of a call from which matrix units pay on an NVIDIA H200: below, dot products whose threads
-share k are as fast."""
-
-
 @dataclass(frozen=True)
 class Target:
     """Limits a program is scheduled for, and how the device behaves where that decides which kernel is fastest.
