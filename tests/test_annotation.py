@@ -94,3 +94,11 @@ def test_views_between_a_sum_and_what_joins_it() -> None:
     tokens = Plain(lambda s, x: s.b(s.p(s.a(x))), a=nn.Linear(8, 4), b=nn.Linear(4, 3), p=slopes(4))
     assert stored(tokens, 5, 4, 8)[:2] == ["q8ta_linear requantize", "q8ta_batch_norm slopes requantize"]
     assert stored(tokens, 5, 8)[0] == "q8ta_linear slopes requantize"
+
+
+def test_positions_repeated_for_a_batch_are_no_float_island() -> None:
+    """A weighted sum takes in what has its own shape; what is repeated is added in int16, where a stream begins."""
+    positions = nn.Parameter(torch.linspace(-1, 1, 40).reshape(1, 5, 8))
+    module = Plain(lambda s, x: s.norm(s.a(x) + positions), a=nn.Linear(8, 8), norm=nn.LayerNorm(8))
+    found = stored(module, 3, 5, 8)
+    assert found == ["q8ta_linear requantize_int16", "q16ta_add", "q8ta_layer_norm", "dequantize"]

@@ -81,7 +81,9 @@ def _is_rounded_sum(node: Node) -> bool:
 
 def _widen_sum(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
     node.meta[ANNOTATION].output_qspec = spec
-    joined = any(n not in node.meta[ANNOTATION].input_qspec_map for n in node.all_input_nodes)
+    # A sum takes in what is of its own shape, and no position that is repeated for the batch.
+    alike = all(n.meta["val"].shape == node.meta["val"].shape for n in node.all_input_nodes)
+    joined = not alike or any(n not in node.meta[ANNOTATION].input_qspec_map for n in node.all_input_nodes)
     for operand in sorted(node.all_input_nodes, reverse=True):  # the one that is computed last joins its sum
         if operand in wide or is_constant(operand):
             _read(node, operand, spec)
