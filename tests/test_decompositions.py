@@ -40,6 +40,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "order": lambda x: (x.median(1), x.kthvalue(2, -1, keepdim=True)),
     "diagonals": lambda x: (x.diagonal(1, 2, 3), x.diagonal(-1, 1, 3), x[0, 0].trace()),
     "written": _written,
+    "deep windows": lambda x: (
+        F.local_response_norm(x, 3),
+        F.max_pool3d(x, (2, 3, 2), padding=1),
+        F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        F.avg_pool3d(x, (2, 1, 1), divisor_override=3),
+    ),
     "places": lambda x: (
         F.one_hot(x.argmax(1), 5),
         torch.zeros_like(x).scatter(1, x.topk(2, 1).indices, 1.0),

@@ -130,6 +130,8 @@ _TRANSPOSED = {1: "1d.default", 2: "2d.input"}
 
 
 def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
+    if args["transposed"] and len(args["stride"]) not in _TRANSPOSED:
+        raise b.refuse(f"transposed convolutions of 1 and 2 dimensions are supported, found {len(args['stride'])}")
     if args["transposed"]:
         return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
     rules = {3: _import_conv1d, 5: _import_conv3d}

@@ -1,4 +1,5 @@
-"""grid_sample: images read at computed places, in float32 as torch has it; what lies outside is 0 or the border."""
+"""grid_sample: images read at computed places, in float32 as torch has it; what lies outside is 0, the border or
+mirrored."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
 
 MODES = ("bilinear", "nearest")
-PADDINGS = ("zeros", "border")
+PADDINGS = ("zeros", "border", "reflection")
 """Both in the order of torch's numbers."""
 
 
@@ -34,8 +35,11 @@ def _line(call: Call, axis: int) -> tuple[float, float]:
 def _places(call: Call, grid: Array, axis: int) -> Array:
     factor, offset = _line(call, axis)
     given = np.clip(np.nan_to_num(grid.astype(np.float64), nan=-1.0), -1e30, 1e30)
-    reach = 0.0 if call.attrs["padding"] == "border" else 2.0
-    at = (given + 1) * factor + offset
+    reach, at = 2.0 if call.attrs["padding"] == "zeros" else 0.0, (given + 1) * factor
+    if call.attrs["padding"] == "reflection":
+        turns, rest = np.divmod(np.abs(at), 2 * factor) if factor else (0 * at, 0 * at)
+        at = np.where(turns % 2 == 1, 2 * factor - rest, rest)
+    at = at + offset
     return np.asarray(np.clip(at, -reach, call.inputs[0].shape[axis] - 1 + reach))
 
 
@@ -70,14 +74,14 @@ def _params(call: Call) -> Params:
         "factor_w": np.float32(factor_w),
         "offset": np.float32(offset),
         "nearest": np.uint32(MODES.index(call.attrs["mode"])),
-        "border": np.uint32(PADDINGS.index(call.attrs["padding"])),
+        "padding": np.uint32(PADDINGS.index(call.attrs["padding"])),
     }
 
 
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
     mode, padding = int(args["interpolation_mode"]), int(args["padding_mode"])
     if len(b.type(args["input"]).shape) != 4 or mode >= len(MODES) or padding >= len(PADDINGS):
-        raise b.refuse("of images it takes the modes bilinear and nearest with padding zeros or border")
+        raise b.refuse("of images it takes the modes bilinear and nearest")
     attrs = {"mode": MODES[mode], "padding": PADDINGS[padding], "align_corners": bool(args["align_corners"])}
     return b.emit("grid_sample", (args["input"], args["grid"]), attrs)
 
@@ -105,6 +109,8 @@ OPS = (
             _case((1, 3, 6, 5), (1, 13, 3, 2), "nearest", "zeros", True),
             _case((2, 2, 1, 9), (2, 17, 3, 2), "nearest", "border", False),
             _case((1, 1, 1, 3), (1, 5, 5, 2), "bilinear", "zeros", True),
+            _case((2, 3, 1, 5), (2, 7, 3, 2), "bilinear", "reflection", True),
+            _case((1, 2, 4, 3), (1, 11, 4, 2), "nearest", "reflection", False),
         ),
         tolerance=2e-5,
     ),

@@ -1,5 +1,5 @@
 // Images read at computed places: one element, or a mix of four. What lies outside counts as 0, or the places are moved to
-// the border.
+// the border or mirrored there.
 fn compute(p: vec4<u32>) -> f32 {
   let x = place(grid_at(vec4<u32>(p.x, p.zw, 0u)), params.factor_w, params.x_dims.w);
   let y = place(grid_at(vec4<u32>(p.x, p.zw, 1u)), params.factor_h, params.x_dims.z);
@@ -12,11 +12,23 @@ fn compute(p: vec4<u32>) -> f32 {
     + tap(p, top + 1.0, left, down * (1.0 - across)) + tap(p, top + 1.0, left + 1.0, down * across);
 }
 
+const ZEROS = 0u;
+const REFLECTION = 2u;
+
 // Where -1 ... 1 lies along a dimension, counted in elements; NaN is -1. Far outside is as far as no element reaches.
 fn place(given: f32, factor: f32, extent: u32) -> f32 {
-  let at = (select(clamp(given, -1e30, 1e30), -1.0, is_nan(given)) + 1.0) * factor + params.offset;
-  let reach = select(2.0, 0.0, params.border == 1u);
+  let from_border = (select(clamp(given, -1e30, 1e30), -1.0, is_nan(given)) + 1.0) * factor;
+  let at = select(from_border, mirrored(abs(from_border), 2.0 * factor), params.padding == REFLECTION) + params.offset;
+  let reach = select(2.0, 0.0, params.padding != ZEROS);
   return clamp(at, -reach, f32(extent - 1u) + reach);
+}
+
+// A distance from a border as often mirrored at both as it is longer than the way between them.
+fn mirrored(distance: f32, span: f32) -> f32 {
+  if (span == 0.0) { return 0.0; }
+  let turns = floor(distance / span);
+  let rest = distance - turns * span;
+  return select(rest, span - rest, turns - 2.0 * floor(turns * 0.5) == 1.0);
 }
 
 fn tap(p: vec4<u32>, y: f32, x: f32, weight: f32) -> f32 {

@@ -103,6 +103,11 @@ def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("avg_pool2d", (args["self"],), attrs)
 
 
+def _counts_whole(args: Mapping[str, Any]) -> bool:
+    """Whether a window has a divisor of its own, which is no product of one for each dimension."""
+    return bool(args.get("divisor_override"))
+
+
 _COUNT_ALL: dict[str, Any] = {"count_include_pad": True, "divisor_override": 0}
 _COUNT_IMAGE: dict[str, Any] = {"count_include_pad": False, "divisor_override": 0}
 
@@ -126,7 +131,7 @@ avg_pool2d = Op(
     ),
     aten={
         "aten.avg_pool2d.default": _import_avg_pool,
-        "aten.avg_pool3d.default": pooling.one_deep(_import_avg_pool),
+        "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _counts_whole),
         "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
     },
     int8=Arithmetic(_lower_avg_pool),

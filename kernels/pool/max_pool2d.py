@@ -86,7 +86,7 @@ max_pool2d = Op(
     aten={
         "aten.max_pool2d.default": _import_max_pool,
         "aten.max_pool2d_with_indices.default": lambda b, args: [_import_max_pool(b, args)],
-        "aten.max_pool3d.default": pooling.one_deep(_import_max_pool),
+        "aten.max_pool3d.default": pooling.three_dimensional(_import_max_pool),
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),
     },
     int8=Monotonic(),

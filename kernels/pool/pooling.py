@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,21 +164,31 @@ def one_dimensional(rule: Import) -> Import:
     return wide
 
 
-def one_deep(rule: Import) -> Import:
-    """The same rule for 3-D pooling whose windows are one element deep, the depth seen as channels."""
+def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] = lambda args: False) -> Import:
+    """The same rule for 3-D pooling: along height and width with the depth seen as channels, then along the depth.
+    `joint` says of which calls the windows are no windows of windows."""
 
-    def flat(b: Builder, args: Mapping[str, Any]) -> str:
+    def deep(b: Builder, args: Mapping[str, Any]) -> str:
         lists = {key: list(args[key]) for key in _HEIGHT_ONE if isinstance(args.get(key), (list, tuple)) and args[key]}
-        if any(numbers[0] != _HEIGHT_ONE[key] for key, numbers in lists.items()):
-            raise b.refuse(f"3-D pooling is supported where windows are one element deep, found {lists}")
-        *lead, channels, depth, _, _ = b.type(args["self"]).shape
-        images = b.emit("view", (args["self"],), {"shape": (*[0] * len(lead), channels * depth, -2, -2)})
-        rest = {key: numbers[-2:] for key, numbers in lists.items()}
-        y = rule(b, {**args, **rest, "self": images})
-        assert isinstance(y, str)
-        return b.emit("view", (y,), {"shape": (*[0] * len(lead), channels, depth, -2, -2)})
+        lists = {key: numbers * 3 if len(numbers) == 1 else numbers for key, numbers in lists.items()}
+        along = [any(numbers[i] != _HEIGHT_ONE[key] for key, numbers in lists.items()) for i in range(3)]
+        if along[0] and any(along[1:]) and joint(args):
+            raise b.refuse("its windows are counted whole: 3-D pooling so is supported along the depth or beside it")
+        y, lead = str(args["self"]), [0] * (len(b.type(args["self"]).shape) - 4)
+        if any(along[1:]) or not along[0]:
+            channels, depth = b.type(y).shape[-4:-2]
+            images = b.emit("view", (y,), {"shape": (*lead, channels * depth, -2, -2)})
+            y = str(rule(b, {**args, **{key: numbers[1:] for key, numbers in lists.items()}, "self": images}))
+            y = b.emit("view", (y,), {"shape": (*lead, channels, depth, -2, -2)})
+        if along[0]:
+            channels, depth, height, width = b.type(y).shape[-4:]
+            columns = b.emit("view", (y,), {"shape": (*lead, channels, depth, height * width)})
+            rest = {key: [numbers[0], _HEIGHT_ONE[key]] for key, numbers in lists.items()}
+            y = str(rule(b, {**args, **rest, "self": columns}))
+            y = b.emit("view", (y,), {"shape": (*lead, channels, -1, height, width)})
+        return y
 
-    return flat
+    return deep
 
 
 def pool_case(
