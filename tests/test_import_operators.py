@@ -99,6 +99,8 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "1d same": (nn.Conv1d(3, 5, 4, padding="same", dilation=2), (2, 3, 9)),
     "3d, flat in front": (nn.Conv3d(4, 6, (1, 3, 2), (1, 2, 1), (0, 1, 2), groups=2), (2, 4, 3, 5, 6)),
     "3d, flat behind": (nn.Conv3d(1, 4, (3, 3, 1), padding=(1, 1, 0)), (2, 1, 5, 6, 3)),
+    "3d, deep": (nn.Conv3d(4, 6, (3, 2, 3), (2, 1, 2), (1, 0, 1), groups=2), (2, 4, 6, 5, 7)),
+    "3d, deep same": (nn.Conv3d(3, 5, (3, 3, 2), padding="same", dilation=(2, 1, 1)), (2, 3, 5, 4, 3)),
     "3d same": (nn.Conv3d(3, 5, (3, 1, 2), padding="same"), (2, 3, 5, 4, 3)),
 }
 
@@ -216,15 +218,14 @@ def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any]) -> No
     ("function", "message"),
     [
         (lambda x: F.pad(x, (1, -1, 1, 1), mode="reflect"), "padding mode 'reflect' cannot cut"),
-        (lambda x: F.max_pool3d(x[None], 2), "one element deep"),
-        (lambda x: F.conv3d(x[None], torch.ones(2, 2, 3, 3, 3)), "one element deep"),
+        (
+            lambda x: F.conv_transpose3d(x[None], torch.ones(2, 2, 3, 3, 3)),
+            "of 1 and 2 dimensions are supported, found 3",
+        ),
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),
-        (
-            lambda x: x.roll(1, 1) + x[:, x.argmax(1)[0, 0, :5], x.argmax(2)[0, 0, :5]].sum(),
-            "index is computed from the input",
-        ),
+        (lambda x: x.index_put((x[:, 0, 0].argmax(0),), x[:1]), "index is computed from the input"),
     ],
 )
 def test_refusals(function: Function, message: str) -> None:

@@ -155,14 +155,16 @@ def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
-    """Kernels one element deep along a dimension, which becomes part of the batch."""
+    """A kernel one element deep along a dimension has that as part of the batch; of others the depth is channels."""
     shape, kernel = b.type(args["input"]).shape, b.type(args["weight"]).shape[2:]
     padding = [args["padding"]] * 3 if isinstance(args["padding"], str) else args["padding"]
     numbers = {"kernel": kernel, "stride": args["stride"], "dilation": args["dilation"], "padding": padding}
     three = {name: tuple(given) * (3 // len(given)) for name, given in numbers.items()}
     flat = [i for i in range(3) if kernel[i] == three["stride"][i] == 1 and three["padding"][i] in (0, "same", "valid")]
-    if len(shape) != 5 or not flat:
-        raise b.refuse(f"conv3d is supported where its kernel is one element deep along a dimension, found {three}")
+    if len(shape) != 5:
+        raise b.refuse(f"conv3d takes a 5-D input, found shape {shape}")
+    if not flat:
+        return _import_deep_conv3d(b, args, three)
     deep, rows, columns = flat[0] + 2, *(d for d in (2, 3, 4) if d != flat[0] + 2)
     weight = [0, 0, *(kernel[d - 2] for d in (rows, columns))]
     images = b.emit("permute", (args["input"],), {"dims": (0, deep, 1, rows, columns)})
@@ -179,6 +181,37 @@ def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
     )
     order = (0, deep, 1, rows, columns)
     return b.emit("permute", (y,), {"dims": tuple(order.index(d) for d in range(5))})
+
+
+def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str, Any]) -> str:
+    """The images that a kernel reads at once side by side, as channels of one image for each depth of the result."""
+    (taps, *_), (step, *stride), (apart, *dilation) = (three[name] for name in ("kernel", "stride", "dilation"))
+    span, whole = apart * (taps - 1), three["padding"]
+    before = {"same": span // 2, "valid": 0}.get(whole[0], whole[0])
+    after = span - before if whole[0] == "same" else before
+    x = args["input"]
+    if before or after:
+        x = b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, 0, 0, 0, before, after], "value": 0.0})
+    _, channels, depth = b.type(x).shape[:3]
+    made = (depth - span - 1) // step + 1
+    if made < 1:
+        raise b.refuse(f"its kernel spans {span + 1} images, found {depth}")
+    places = np.arange(taps)[:, None] * apart + np.arange(made) * step
+    index = b.constant(places.reshape(-1).astype(np.int32), "index")
+    x = b.emit("index_select", (x, index), {"dim": 2, "extent": depth})
+    x = b.emit("view", (x,), {"shape": (0, channels * taps, made, -2, -2)})
+    x = b.emit("permute", (x,), {"dims": (0, 2, 1, 3, 4)})
+    outputs, deep = b.type(args["weight"]).shape[:2]
+    plane = {
+        "stride": stride,
+        "dilation": dilation,
+        "padding": args["padding"] if isinstance(args["padding"], str) else list(whole[1:]),
+        "input": b.emit("view", (x,), {"shape": (-1, -2, -2, -2)}),
+        "weight": b.emit("view", (args["weight"],), {"shape": (outputs, deep * taps, -2, -2)}),
+    }
+    y = _import_conv2d(b, {**args, **plane})
+    y = b.emit("view", (y,), {"shape": (-1, made, outputs, -2, -2)})
+    return b.emit("permute", (y,), {"dims": (0, 2, 1, 3, 4)})
 
 
 def _case(
