@@ -88,7 +88,7 @@ def _names(node: Node) -> set[str]:
 def _change(model: GraphModule, node: Node) -> Tensor:
     """The weight as its observer will round it, less the weight itself."""
     observer: Any = model.get_submodule(str(node.target))
-    weight = tensor_of(model, node.all_input_nodes[0]).float()
+    weight = tensor_of(model, node.all_input_nodes[0], torch.float32)
     scale, zero = observer.calculate_qparams()
     ends = observer.quant_min, observer.quant_max
     return torch.fake_quantize_per_channel_affine(weight, scale, zero.int(), observer.ch_axis, *ends) - weight

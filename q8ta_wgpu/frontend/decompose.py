@@ -20,12 +20,13 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place operators and without composites, but for those the table knows (linear, ...)."""
     with steps_untraced(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
-        result: ExportedProgram = program.run_decompositions(_table())
+        result: ExportedProgram = program.run_decompositions(table())
     return result
 
 
 @functools.cache
-def _table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+def table() -> dict[Any, Callable[..., Any]]:
+    """How operators decompose, but for those of the operator table."""
     return {op: rule for op, rule in dict(default_decompositions()).items() if str(op) not in ATEN} | _OURS
 
 

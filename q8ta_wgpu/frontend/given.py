@@ -45,9 +45,11 @@ def check_module(module: Any) -> None:
             raise InputError(f"the module's {name} has no shape yet: run the module once on example_inputs")
         if tensor.is_meta:
             raise InputError(f"the module's {name} is on the meta device: load its values first")
-        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if tensor.dtype != torch.float32:
             raise InputError(f"the module's {name} is {tensor.dtype}: int8 is made from float32, call module.float()")
-        if not torch.isfinite(tensor).all():
+        if not torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all():
             raise InputError(f"the module's {name} holds NaN or infinity: train again, or load other values")
     for name, buffer in module.named_buffers():  # an infinity may be meant, in a mask
         if not buffer.is_meta and buffer.is_floating_point() and buffer.isnan().any():

@@ -71,11 +71,11 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
         model.graph.erase_node(node)
 
 
-def tensor_of(model: GraphModule, node: Node) -> Tensor:
-    """The value of a parameter or buffer, float64."""
+def tensor_of(model: GraphModule, node: Node, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The value of a parameter or buffer."""
     path, _, name = str(node.target).rpartition(".")
     tensor: Tensor = getattr(model.get_submodule(path), name)
-    return tensor.detach().double()
+    return tensor.detach().to(dtype)
 
 
 def new_constant(model: GraphModule, node: Node, name: str, value: Tensor) -> Node:

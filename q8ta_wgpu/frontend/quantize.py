@@ -25,6 +25,7 @@ from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.frontend.recurrent import steps_untraced
+from q8ta_wgpu.frontend.rewrite import rewrite
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -139,6 +140,7 @@ def float_program(
     try:
         with steps_untraced():
             program = torch.export.export(module, example, dynamic_shapes=shapes)
+        rewrite(program)
         if not is_plain(program):
             program = decomposed(program)
     except Exception as error:

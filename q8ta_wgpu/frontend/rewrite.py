@@ -1,0 +1,94 @@
+"""In-place operators and composites of a program, replaced where they stand.
+
+Decomposing does that for all there is, but traces the whole program anew, which takes longer than exporting it did.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from q8ta_wgpu.frontend.decompose import table
+from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
+from q8ta_wgpu.kernels import ATEN
+
+_FRESH = (WeightedSum, Normalization, Arithmetic, Product, Rowwise, Elementwise)
+"""Kinds whose results nothing else has a view of."""
+
+
+def rewrite(program: ExportedProgram) -> None:
+    """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
+    elementwise ones on values of which there is no view, and composites of one result by what they are made of."""
+    places = {node: place for place, node in enumerate(program.graph.nodes)}
+    for node in list(places):
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not node.users:
+            continue
+        if target._schema.is_mutable:
+            _make_functional(node, places)
+        elif (
+            str(target) not in ATEN
+            and isinstance(node.meta.get("val"), torch.Tensor)
+            and all(user.op != "output" for user in node.users)
+        ):
+            _expand(program, node)
+    program.graph_module.recompile()
+
+
+def _make_functional(node: Node, places: dict[Node, int]) -> None:
+    """Lets an in-place operator give a new value, which is what its operand's later readers then read."""
+    target: Any = node.target
+    name = target._schema.name.removeprefix("aten::").removesuffix("_")
+    functional = getattr(getattr(torch.ops.aten, name, None), target._overloadname, None)
+    x = node.args[0] if node.args else None
+    if functional is None or not isinstance(x, Node) or not isinstance(kind(x), _FRESH):
+        return
+    if str(functional) not in ATEN or not isinstance(ATEN[str(functional)][0].int8, Arithmetic | Elementwise):
+        return
+    if any(user.op == "output" for user in x.users) or not _same_type(functional, node):
+        return
+    earlier = [user for user in x.users if places[user] < places[node]]
+    if not all(isinstance(kind(user), _FRESH) for user in earlier):  # a view of x would change with it
+        return
+    x.replace_all_uses_with(node, delete_user_cb=lambda user: places[user] > places[node])
+    node.target = functional
+
+
+def _same_type(functional: Any, node: Node) -> bool:
+    """Whether an operator gives what the in-place one leaves: a comparison gives bools, where numbers were."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    value, found = node.meta["val"], functional(*args, **kwargs)
+    return bool(found.dtype == value.dtype and found.shape == value.shape)
+
+
+def _expand(program: ExportedProgram, node: Node) -> None:
+    """Puts the operators in place of a call that torch makes of it, if the table knows all of them."""
+    sources = node.all_input_nodes
+    values = [source.meta.get("val") for source in sources]
+    if not values or not all(isinstance(value, torch.Tensor) for value in values):
+        return
+
+    def call(*tensors: torch.Tensor) -> Any:
+        known = dict(zip(sources, tensors, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    try:
+        traced = make_fx(call, decomposition_table=table())(*values).graph
+    except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
+        return
+    calls = [made for made in traced.nodes if made.op not in ("placeholder", "output")]
+    if not all(str(made.target) in ATEN for made in calls):
+        return
+    nodes: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), sources, strict=True))
+    with program.graph.inserting_before(node):
+        for made in calls:
+            nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
+            nodes[made].meta = {**node.meta, "val": made.meta["val"]}
+    node.replace_all_uses_with(nodes[traced.output_node().args[0]])  # type: ignore[index]
+    program.graph.erase_node(node)

@@ -1,0 +1,96 @@
+"""In-place operators and composites are replaced where they stand, and only where that computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from q8ta_wgpu.frontend.plain import is_plain
+from q8ta_wgpu.frontend.rewrite import rewrite
+
+WEIGHT = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Wrapped(nn.Module):
+    """A function of a convolution's result."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(WEIGHT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(F.conv2d(x, self.weight))
+
+
+def read_before_and_after(y: Tensor) -> Tensor:
+    before = y * 2
+    y.relu_()
+    y += before
+    return y * before
+
+
+def through_a_view(y: Tensor) -> Tensor:
+    view = y.flatten(1)
+    y.relu_()
+    return view * 2
+
+
+def of_a_view(y: Tensor) -> Tensor:
+    y[:, :2].relu_()
+    return y * 2
+
+
+def of_a_part(y: Tensor) -> Tensor:
+    first, second = y.chunk(2, 1)
+    first.mul_(3.0)
+    return y + torch.cat([second, first], 1)
+
+
+def compared(y: Tensor) -> Tensor:
+    y.gt_(0.5)
+    return y * 2
+
+
+def returned(y: Tensor) -> Tensor:
+    z = y + 1
+    y.relu_()
+    z.relu_()
+    return y
+
+
+def through_a_dropout(y: Tensor) -> Tensor:
+    same = F.dropout(y, training=False)
+    y.relu_()
+    return same * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "replaced"),
+    [
+        (lambda y: F.relu(y, inplace=True) + 1, True),
+        (lambda y: F.hardtanh(y.add_(y.mean(1, True)), inplace=True) * 2, True),
+        (read_before_and_after, True),
+        (lambda y: torch.einsum("nchw,ndhw->ncd", y, y).softmax(-1), True),
+        (lambda y: y / torch.linalg.vector_norm(y, dim=1, keepdim=True), True),
+        (returned, False),
+        (compared, False),
+        (through_a_view, False),
+        (of_a_view, False),
+        (of_a_part, False),
+        (through_a_dropout, False),
+    ],
+)
+def test_rewritten_programs_compute_the_same(function: Callable[[Tensor], Tensor], replaced: bool) -> None:
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    module = Wrapped(function).eval()
+    with torch.no_grad():
+        program = torch.export.export(module, (x,))
+        assert not is_plain(program)
+        rewrite(program)
+        assert is_plain(program) == replaced
+        torch.testing.assert_close(program.module()(x), module(x))
