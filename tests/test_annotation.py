@@ -40,6 +40,13 @@ def test_an_addend_joins_the_last_convolution() -> None:
     assert "q8ta_conv2d residual requantize" in stored(later, 1, 3, 5, 5)
 
 
+def test_nothing_is_added_to_a_deep_convolution_before_it_is_rounded() -> None:
+    """Its images are moved first."""
+    module = Plain(lambda s, x: F.relu(s.a(x) + x), a=nn.Conv3d(3, 3, 3, padding=1))
+    found = [text for text in stored(module, 1, 3, 4, 5, 5) if text.startswith("q8ta")]
+    assert found == ["q8ta_conv2d requantize", "q8ta_add"]
+
+
 def test_what_joins_only_one_reader() -> None:
     """A sum that something else reads is stored, and then its activation is a table."""
     module = Plain(lambda s, x: s.b(F.silu(y := s.a(x)) + y), a=conv(3, 3), b=conv(3, 3))

@@ -19,6 +19,7 @@ from q8ta_wgpu.frontend.nodes import (
     adds,
     clamps,
     folds_into,
+    has_channels,
     is_constant,
     is_depthwise,
     is_float,
@@ -378,7 +379,8 @@ def _joined(node: Node) -> tuple[Joined, ...]:
     """What the rounding of a node takes in."""
     int8 = kind(node)
     if isinstance(int8, WeightedSum):
-        return () if multiplies(node) else int8.joined
+        deep = node.meta["val"].dim() == 5 and has_channels(node)  # its images are moved before anything is added
+        return () if multiplies(node) else tuple(what for what in int8.joined if what != "addend" or not deep)
     return int8.joined if isinstance(int8, Normalization | Sloped) or is_pair(node) else ()  # type: ignore[union-attr]
 
 
