@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
     "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True or False, found 'no'"),  # type: ignore[arg-type]
     "qat text": (lambda: q8.Quantizer(qat="no"), "qat must be True or False, found 'no'"),  # type: ignore[arg-type]
-    "biases array": (lambda: q8.Quantizer(correct_biases=X), "correct_biases must be True or False, found array"),  # type: ignore[arg-type]
+    "biases array": (lambda: q8.Quantizer(fit_weights=X), "fit_weights must be True or False, found array"),  # type: ignore[arg-type]
     "int8_outputs": (lambda: q8.compile(None, int8_outputs=2), "int8_outputs must be True or False, found 2"),  # type: ignore[call-overload]
     "progress": (lambda: quantized(progress="no"), "progress must be True or False, found 'no'"),
     "dynamic_batch": (lambda: quantized(dynamic_batch=X), "dynamic_batch must be True or False, found array"),

@@ -81,7 +81,7 @@ def tensor_of(model: GraphModule, node: Node, dtype: torch.dtype = torch.float64
 def new_constant(model: GraphModule, node: Node, name: str, value: Tensor) -> Node:
     """A parameter of the model's own that a call reads as `name`."""
     target = f"{node.name}_folded_{name}"
-    parameter = torch.nn.Parameter(value.float(), requires_grad=False)
+    parameter = torch.nn.Parameter(value.float().contiguous(), requires_grad=False)
     model.register_parameter(target, parameter)
     constant = model.graph.get_attr(target)
     constant.meta["val"] = node.meta["val"].fake_mode.from_tensor(parameter, static_shapes=True)

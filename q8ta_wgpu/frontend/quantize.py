@@ -14,7 +14,6 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import given
-from q8ta_wgpu.frontend.bias import correct_biases, watch_means
 from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import check_module, import_decomposed
@@ -26,6 +25,7 @@ from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.frontend.rewrite import rewrite
+from q8ta_wgpu.frontend.rounding import round_weights, watch_inputs
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -88,9 +88,9 @@ def quantize(
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
         prepared = prepare_pt2e(graph, Shown(quantizer))
-        corrects = isinstance(quantizer, Quantizer) and quantizer.correct_biases
-        if corrects:
-            watch_means(prepared)
+        fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
+        if fits:
+            watch_inputs(prepared)
         index = -1
         for index, item in enumerate(items):
             update(3 + index, total, "calibrating")
@@ -102,8 +102,8 @@ def quantize(
         update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
         given.check_ranges(prepared)
         hide_norms(prepared)
-        if corrects:
-            correct_biases(prepared)
+        if fits:
+            round_weights(prepared)
         lost = given.lost_values(prepared)
         converted = convert_pt2e(prepared, fold_quantize=False)
         show_norms(converted)

@@ -181,28 +181,28 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
-        correct_biases: whether `quantize` takes out of biases what rounding the weights changes on average over the
-            calibration (frontend/bias.py).
+        fit_weights: whether `quantize` rounds weights by the inputs that calibration meets: the error of one is spread
+            over others, and taken out of the bias (frontend/rounding.py).
         skip: paths of modules that stay in float, as `compare` names them, each with all within it. What they read is
             not rounded for them, what they give only where something in int8 reads it.
 
     Raises:
-        InputError: `residual` is neither, `skip` is no list of strings, or `qat` or `correct_biases` is no bool.
+        InputError: `residual` is neither, `skip` is no list of strings, or `qat` or `fit_weights` is no bool.
     """
 
     def __init__(
-        self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = (), correct_biases: bool = True
+        self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = (), fit_weights: bool = True
     ) -> None:
         super().__init__()
         if not isinstance(residual, str) or residual not in ("int8", "int16"):
             raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
         check_switch("qat", qat)
-        check_switch("correct_biases", correct_biases)
+        check_switch("fit_weights", fit_weights)
         if isinstance(skip, str):
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
-        self.correct_biases = correct_biases and not qat
+        self.fit_weights = fit_weights and not qat
         self._residual = _residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
         self._activation = _activation(qat)
