@@ -38,13 +38,14 @@ The same networks, input and number of threads in other runtimes, one image, as 
 (`pip install -r bench/requirements.txt` brings the runtimes). Each makes its own file from the torch module and runs it
 as its users would, in processes of its own, all in turns; times are medians, from numpy to numpy.
 
-* *times*: how long a call takes against ours **of the same run**. Milliseconds of different runs are not comparable.
+* *times*: how long a call takes against ours **of the same run**, what others took of the processors meanwhile taken
+  off both. Milliseconds of different runs, or with different shares of others, are not comparable.
 * *load*: seconds from the file to the first result, imports among them. *memory*: of the process, at most.
 * *dB*: signal to noise of the result against torch's float32. The networks have random weights: it tells how exactly
   int8 was computed, not how accurate a trained network is. 20 to 40 is what int8 keeps; near 0 or below, the result is
   wrong.
 * *others*: the share of the processors that other programs took while calls were timed. The more, the rougher the
-  figure: milliseconds are then far above those of a machine at rest, and *times* within tens of percent at best.
+  figure: milliseconds are then far above those of a machine at rest, and *times* right within tens of percent at best.
 * On a machine without a GPU, Vulkan and WebGPU are software on the same cores, and the fastest runtimes there are those
   with kernels written for the CPU.
 """
@@ -111,8 +112,13 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
             rows[peer] = {"version": rows[peer]["version"], "missing": f"gave {result.size} values of {expected.size}"}
             continue
         rows[peer]["decibels"] = decibels(expected, result) if expected is not None else None
-        rows[peer]["times"] = rows[peer]["ms"] / rows[OURS]["ms"] if OURS in able else None
+        rows[peer]["times"] = _left(rows[peer]) / _left(rows[OURS]) if OURS in able else None
     return rows
+
+
+def _left(row: dict[str, Any]) -> float:
+    """Milliseconds of a call, of which only the share counts that others left of the processors."""
+    return float(row["ms"] * (1 - row.get("others", 0.0)))
 
 
 def _version(package: str) -> str:
