@@ -56,7 +56,7 @@ def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
     shape = graph.types[add.output].shape
     for scores, mask in (add.inputs, add.inputs[::-1]):
         int8, choice, moves = int8_behind(rewriter, scores), rewriter.producer(mask), list[Node]()
-        while choice is not None and isinstance(OPS[choice.op].int8, Moves) and len(choice.inputs) == 1:
+        while choice is not None and OPS[choice.op].int8 == Moves() and len(choice.inputs) == 1:  # a pad adds numbers
             moves.append(choice)
             choice = rewriter.producer(choice.inputs[0])
         if int8 is None or choice is None or choice.op != "where" or graph.types[scores].shape != shape:

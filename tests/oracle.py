@@ -236,6 +236,7 @@ TORCH: Mapping[str, Function] = {
     "floor_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="floor"),
     "trunc_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="trunc"),
     "floor_divide_tensors": lambda _, x, y: torch.div(x, y, rounding_mode="floor"),
+    "remainder_tensors": lambda _, x, y: torch.remainder(x, y),
     **{
         f"{name}_scalar": lambda a, x, name=name: getattr(torch, name)(x, a["number"]).double()
         for name in ("gt", "ge", "lt", "le", "eq", "ne")

@@ -34,6 +34,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "to a number": lambda x: (torch.maximum(x, torch.tensor(0.1)), torch.clamp(x, x[:, :1], x[:, 1:2].abs())),
     "rounded": lambda x: (torch.round(x, decimals=1), x // 0.75, torch.div(x, x.abs() + 1, rounding_mode="floor")),
     "remainders": lambda x: (x % 0.75, torch.fmod(x, -1.5), torch.remainder(x, x.abs() + 0.5)),
+    "remainders of large numbers": lambda x: (torch.fmod(x * 1e6, 0.7), torch.remainder(x * 1e6, x.abs() + 0.5)),
     "powers": lambda x: (2.0**x, torch.exp2(x), x.abs().add(1).log2(), x.abs().add(1).log10(), F.logsigmoid(x)),
     "angles": lambda x: (torch.atan2(x, x.flip(1)), torch.atan2(x.relu(), x.flip(2).relu())),
     "spread": lambda x: (x.var(1), x.std((2, 3), unbiased=False), torch.var_mean(x, (0, 2), keepdim=True)),
@@ -90,9 +91,16 @@ def test_torch_computes_it(name: str, found: tuple[Tensor, Any]) -> None:
         (lambda x: x.argmax(1) * 9_999_999, "39999996"),
         (lambda x: (x > 0).sum() * 1_000_000, "240000000"),
         (lambda x: (5 - x.argmax(3)).abs() * (1 << 22), "20971520"),
+        (lambda x: x.argmax(1) ** 13, "67108864"),
     ],
 )
 def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor], reached: str) -> None:
     """They would be rounded: the most they may reach is named."""
     with pytest.raises(q8.UnsupportedError, match=rf"integers may reach {reached}.*exact up to 16777216"):
         imported(function, torch.randn(2, 5, 4, 6))
+
+
+def test_floats_that_are_added_up_as_integers_are_refused() -> None:
+    """torch cuts them first."""
+    with pytest.raises(q8.UnsupportedError, match=r"write x.long\(\).cumsum\(dim\)"):
+        imported(lambda x: x.cumsum(1, dtype=torch.int64), torch.randn(2, 5))

@@ -43,18 +43,21 @@ class Masked(nn.Module):
 
 
 class Added(nn.Module):
-    """A softmax of scores to which a choice is added: one that is 0 for some of the elements it takes, or one that is
-    larger than the bools by which it is made, and moved."""
+    """A softmax of scores to which a choice is added: one that is 0 for some of the elements it takes, one that is
+    larger than the bools by which it is made, and moved, or one behind which zeros are put."""
 
-    def __init__(self, moved: bool) -> None:
+    def __init__(self, form: str) -> None:
         super().__init__()
-        self.linear, self.moved = nn.Linear(16, 11), moved
-        self.bias = nn.Parameter(torch.zeros(11, 11) if moved else torch.tensor([0.0, -3.0] * 5 + [0.0]))
+        self.linear, self.form = nn.Linear(16, 11), form
+        values = {"partial": torch.tensor([0.0, -3.0] * 5 + [0.0]), "moved": torch.zeros(11, 11)}
+        self.bias = nn.Parameter(values.get(form, torch.zeros(11)))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         choice = torch.where(mask[:, None], self.bias, float("-inf"))
+        if self.form == "padded":
+            choice = F.pad(choice[:, :, :8], (0, 3))
         scores = self.linear(x)[:, None]
-        y: Tensor = (scores + (choice.view(3, 1, 11, 11) if self.moved else choice[:, None])).softmax(-1)
+        y: Tensor = (scores + (choice.view(3, 1, 11, 11) if self.form == "moved" else choice[:, None])).softmax(-1)
         return y
 
 
@@ -86,10 +89,10 @@ def test_masked_attention_is_int8(form: str) -> None:
     np.testing.assert_array_equal(session(other, mask)[0, :, :7], found[0, :, :7])
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_a_choice_that_is_no_mask_is_added(moved: bool) -> None:
+@pytest.mark.parametrize("form", ["partial", "moved", "padded"])
+def test_a_choice_that_is_no_mask_is_added(form: str) -> None:
     x, mask = example()
-    module = Added(moved).eval()
+    module = Added(form).eval()
     model = q8.compile(q8.quantize(module, (x, mask), [(x, mask)], progress=False))
     found = torch.from_numpy(q8.Session(model, "reference")(x, mask))
     assert (found - module(x, mask)).abs().max() < 0.04

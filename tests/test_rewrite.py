@@ -75,6 +75,7 @@ def through_a_dropout(y: Tensor) -> Tensor:
         (lambda y: F.relu(y, inplace=True) + 1, True),
         (lambda y: F.hardtanh(y.add_(y.mean(1, True)), inplace=True) * 2, True),
         (read_before_and_after, True),
+        (lambda y: torch.addcmul(y, y, y) * y.mul_(2.0), True),
         (lambda y: torch.einsum("nchw,ndhw->ncd", y, y).softmax(-1), True),
         (lambda y: y / torch.linalg.vector_norm(y, dim=1, keepdim=True), True),
         (returned, False),

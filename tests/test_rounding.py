@@ -61,3 +61,12 @@ def test_weights_take_over_the_errors_of_others() -> None:
     assert all(now < before / 3 for now, before in zip(moved, moved_before, strict=True)), (moved, moved_before)
     told = [ratio for i, ratio in enumerate(a / b for a, b in zip(varied, varied_before, strict=True)) if i != 1]
     assert max(told) < 0.8, told
+
+
+def test_inputs_that_do_not_vary() -> None:
+    """Calibration that repeats a row tells no input from another, and is no error."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(64, 4).eval(), torch.linspace(0.3, 1.7, 64).expand(512, 64).contiguous()
+    model = q8.compile(q8.quantize(layer, (x,), [x], progress=False))
+    found = torch.from_numpy(q8.Session(model, "reference")(x))
+    assert (found - layer(x)).abs().max() < 0.02

@@ -34,6 +34,15 @@ fn floor_divide_tensors(p: vec4<u32>) -> f32 {
   return floor_quotient(a, b);
 }
 
+fn remainder_tensors(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  let infinite = (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
+  let nothing = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(b) & 0x7fffffffu) == 0u;
+  if (nothing) { return bitcast<f32>(params.not_a_number); }
+  return floor_remainder(a, b);
+}
+
 fn maximum(p: vec4<u32>) -> f32 {
   let a = a_at(min(p, params.a_dims - 1u));
   let b = b_at(min(p, params.b_dims - 1u));

@@ -87,9 +87,7 @@ def _import_remainder(b: Builder, args: Mapping[str, Any]) -> str:
     number = number_of(b, args["other"], args["self"])
     if number is not None:
         return b.aten("aten.remainder.Scalar", {**args, "other": number})
-    first, second = spread(b, args["self"], args["other"])
-    whole = b.emit("mul", (b.emit("floor_divide_tensors", (first, second)), second))
-    return b.emit("add", (first, whole), {"alpha": -1.0})
+    return b.emit("remainder_tensors", spread(b, args["self"], args["other"]))
 
 
 def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
@@ -177,9 +175,10 @@ OPS = (
     _op(
         "floor_divide_tensors",
         np.floor_divide,
-        {"aten.div.Tensor_mode": _import_divide, "aten.remainder.Tensor": _import_remainder},
+        {"aten.div.Tensor_mode": _import_divide},
         1e-6,
     ),
+    _op("remainder_tensors", np.remainder, {"aten.remainder.Tensor": _import_remainder}, 1e-6),
     _op("pow_tensors", np.power, {"aten.pow.Tensor_Tensor": _import_power}, 1e-5),
     _op(
         "maximum",

@@ -140,11 +140,17 @@ def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("pow", (args["self"],), {"exponent": exponent})
 
 
+def _divisor(b: Builder, number: Any) -> float:
+    """A divisor as torch has it, in float32: what is left of large numbers depends on its last bit."""
+    found = float(np.float32(number))
+    if found == 0:
+        raise b.refuse("it divides by zero")
+    return found
+
+
 def _import_divide(b: Builder, args: Mapping[str, Any]) -> str:
     """A division by a number, rounded down, towards zero or not at all."""
-    number = float(args["other"])
-    if number == 0:
-        raise b.refuse("it divides by zero")
+    number = _divisor(b, args["other"])
     rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args["rounding_mode"] or "")
     if rounded:
         return b.emit(rounded, (args["self"],), {"divisor": number})
@@ -153,9 +159,7 @@ def _import_divide(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _import_remainder(op: str) -> Import:
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        if args["other"] == 0:
-            raise b.refuse("it divides by zero")
-        return b.emit(op, (args["self"],), {"divisor": float(args["other"])})
+        return b.emit(op, (args["self"],), {"divisor": _divisor(b, args["other"])})
 
     return rule
 

@@ -9,7 +9,8 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.builder import RefusedError
-from q8ta_wgpu.frontend.nodes import named_arguments
+from q8ta_wgpu.frontend.integers import is_integer
+from q8ta_wgpu.frontend.nodes import is_float, named_arguments
 
 
 def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -18,11 +19,18 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     name = str(node.target)
     if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
         return "aten.where.self", _chosen(node, args)
+    if name == "aten.cumsum.default" and _counts_floats(node):
+        raise RefusedError("it adds up floats as integers: write x.long().cumsum(dim)")
     if name.startswith("aten.bitwise_") and not is_bool(node):
         raise RefusedError("it computes with the bits of integers: only bools are supported")
     if name.startswith("aten.add.") and is_bool(node):
         return "aten.bitwise_or.Tensor", args
     return name, args
+
+
+def _counts_floats(node: Node) -> bool:
+    """Whether a call makes integers of floats before it computes with them."""
+    return is_integer(node.meta["val"]) and is_float(named_arguments(node)["self"])
 
 
 def _chosen(node: Node, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,12 @@ class Ranges:
             ends = self.of(given[_SMALLER[name]])
             most = max(map(abs, ends)) if ends else 0
             return (-most, most) if ends else None
+        if name == "pow":
+            ends, power = self.of(given["self"]), given["exponent"]
+            if ends is None or not isinstance(power, int) or power < 1:
+                return None
+            most = min(max(map(abs, ends)), EXACT) ** min(power, 32)  # 2^32 is too large already
+            return -most, most
         if name == "clamp":
             low, high = self.of(given["self"]) or (-math.inf, math.inf)
             if given.get("min") is not None:

@@ -36,7 +36,7 @@ def rewrite(program: ExportedProgram) -> None:
             and isinstance(node.meta.get("val"), torch.Tensor)
             and all(user.op != "output" for user in node.users)
         ):
-            _expand(program, node)
+            _expand(program, node, places)
     program.graph_module.recompile()
 
 
@@ -66,8 +66,9 @@ def _same_type(functional: Any, node: Node) -> bool:
     return bool(found.dtype == value.dtype and found.shape == value.shape)
 
 
-def _expand(program: ExportedProgram, node: Node) -> None:
-    """Puts the operators in place of a call that torch makes of it, if the table knows all of them."""
+def _expand(program: ExportedProgram, node: Node, places: dict[Node, int]) -> None:
+    """Puts the operators in place of a call that torch makes of it, if the table knows all of them; their place is
+    that of the call."""
     sources = node.all_input_nodes
     values = [source.meta.get("val") for source in sources]
     if not values or not all(isinstance(value, torch.Tensor) for value in values):
@@ -90,5 +91,6 @@ def _expand(program: ExportedProgram, node: Node) -> None:
         for made in calls:
             nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
             nodes[made].meta = {**node.meta, "val": made.meta["val"]}
+            places[nodes[made]] = places[node]
     node.replace_all_uses_with(nodes[traced.output_node().args[0]])  # type: ignore[index]
     program.graph.erase_node(node)

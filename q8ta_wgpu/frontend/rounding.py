@@ -34,6 +34,9 @@ _CALLS = 4
 _DAMPING = 0.01
 """Of the mean variance, added to every input's: what calibration met is not all there is."""
 
+_LOST = 1e-9
+"""Of the mean square, added to every variance: what float64 loses where inputs hardly vary beside their mean."""
+
 _BLOCK = 64
 """Inputs whose errors are taken over by those behind the block at once, as one product."""
 
@@ -75,8 +78,10 @@ class Inputs(torch.nn.Module):
         """Of the inputs of one output, (groups, inputs, inputs) in float64; None where too few were met."""
         if not self.samples or self.samples < _SAMPLES * self.size:
             return None
-        mean = self.total / self.samples
-        covariance: Tensor = self.products / self.samples - mean[:, :, None] * mean[:, None, :]
+        mean, squares = self.total / self.samples, self.products / self.samples
+        lost = _LOST * squares.diagonal(dim1=1, dim2=2).mean(1)
+        added = lost[:, None, None] * torch.eye(self.size, dtype=torch.float64)
+        covariance: Tensor = squares - mean[:, :, None] * mean[:, None, :] + added
         return covariance
 
     def _rows(self, x: Tensor, most: int) -> Tensor:
