@@ -92,6 +92,8 @@ def test_torch_computes_it(name: str, found: tuple[Tensor, Any]) -> None:
         (lambda x: (x > 0).sum() * 1_000_000, "240000000"),
         (lambda x: (5 - x.argmax(3)).abs() * (1 << 22), "20971520"),
         (lambda x: x.argmax(1) ** 13, "67108864"),
+        (lambda x: x.max(1).indices * 9_999_999, "39999996"),
+        (lambda x: x.topk(2, 1).indices * 9_999_999, "39999996"),
     ],
 )
 def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor], reached: str) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.hybrid import Hybrid
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, conv, data
@@ -170,12 +171,12 @@ def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgr
     for batch in (2, 3, 4):
         for mine, expected in zip(compiled(words(batch)), made(words(batch)), strict=True):
             assert torch.equal(mine, expected)
-    for module, given, message in (
+    for module, x, message in (
         (Words().eval(), words(2), "module is not quantized"),
         (Rounded(), data(2, 3).requires_grad_(), "no gradients"),
     ):
         with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message) as raised:
-            torch.compile(module, backend=backend)(given)
+            torch.compile(module, backend=backend)(x)
         assert isinstance(raised.value.inner_exception, q8.UnsupportedError)
 
 
@@ -203,3 +204,8 @@ def test_what_does_not_go_together() -> None:
         q8.compile(None, int8_outputs=True, unsupported="torch")  # type: ignore[call-overload]
     with pytest.raises(q8.InputError, match=r"Session\(model, device\)"):
         q8.compile(None, device="reference")  # type: ignore[call-overload]
+
+
+def test_an_array_in_the_place_of_a_number() -> None:
+    with pytest.raises(q8.InputError, match="argument 0 must be 2, found"):
+        given.check_arguments([torch.ones(2)], [2])

@@ -54,15 +54,15 @@ class Ranges:
             return float(tensor.min()), float(tensor.max())
         if getattr(value.meta.get("val"), "dtype", None) == torch.bool:
             return 0, 1
+        if value.target is operator.getitem:
+            source, index = value.args
+            assert isinstance(source, Node)
+            return self.of(source) if index else self.of(source.args[0])
         return self._found.get(value)
 
     def _of_call(self, node: Node) -> Range:
-        if node.target is operator.getitem:
-            source, index = node.args
-            assert isinstance(source, Node)
-            return self.of(source) if index else self.of(source.args[0])
         given, name = named_arguments(node), str(node.target).split(".")[1]
-        if name in _PLACES:
+        if name in _PLACES or (name in ("max", "min") and "dim" in given):
             shape, dim = given["self"].meta["val"].shape, given.get("dim", -1 if name in ("topk", "sort") else None)
             return 0, int(math.prod(shape) if dim is None or not shape else shape[dim]) - 1
         if name in ("sum", "cumsum"):
