@@ -145,19 +145,23 @@ def _gather(a: Attrs, x: Tensor, places: Tensor) -> Tensor:
 
 
 def _recurrent(name: str) -> Callable[..., Tensor]:
-    """torch's layer, its input projected by ones on the diagonal; backwards it reads and gives a turned sequence."""
+    """torch's cell, step by step and row by row: its input is 0, and the projected one its bias, which no product with
+    zeros takes NaN or an infinity from one gate to another."""
 
     def run(a: Attrs, pre: Tensor, weight: Tensor, bias: Tensor, *first: Tensor) -> Tensor:
-        time = 1 if a["batch_first"] else 0
-        pre = pre.flip(time) if a["reverse"] else pre
-        states = [h.expand(1, pre.shape[1 - time], h.shape[-1]).contiguous() for h in first]
-        parameters = [torch.eye(pre.shape[2], dtype=pre.dtype), weight, torch.zeros_like(bias), bias]
-        hx = states if name == "lstm" else states[0]
-        options = (True, 1, 0.0, False, False, a["batch_first"])
-        sequence, *last = getattr(torch, name)(pre, hx, parameters, *options)
-        if a["result"] == "state":
-            return last[-1][0]  # type: ignore[no-any-return]
-        return sequence.flip(time) if a["reverse"] else sequence  # type: ignore[no-any-return]
+        cell, time = getattr(torch, f"{name}_cell"), 1 if a["batch_first"] else 0
+        nothing, unread = pre.new_zeros(1, 1), pre.new_zeros(len(bias), 1)
+        rows, last = [], []
+        for row, steps in enumerate(pre.unbind(1 - time)):
+            states = [h.expand(pre.shape[1 - time], -1)[row : row + 1] for h in first]
+            hidden = []
+            for step in steps.flip(0) if a["reverse"] else steps:
+                made = cell(nothing, states if name == "lstm" else states[0], unread, weight, step, bias)
+                states = list(made) if name == "lstm" else [made]
+                hidden.append(states[0])
+            last.append(states[-1])
+            rows.append(torch.cat(hidden[::-1] if a["reverse"] else hidden))
+        return torch.cat(last) if a["result"] == "state" else torch.stack(rows, 1 - time)
 
     return run
 

@@ -62,15 +62,16 @@ def dense(op: Op, index: int) -> tuple[Graph, dict[str, Array]]:
 
 
 def sparse(op: Op, index: int) -> Iterator[tuple[str, Graph, dict[str, Array]]]:
-    """One or two special values in a tensor of numbers, at its start, inside it and at its end."""
+    """One or two special values in the first operand or a state, else numbers: at its start, inside it, at its end."""
     graph, numbers = op_graphs.float_graph(op, op.cases[index])
-    first = graph.inputs[0]
-    size = numbers[first].size
-    for name, values in {"nan": [NAN], "inf": [INF], "-inf": [-INF], "infinities": [INF, -INF]}.items():
-        for place in (0, size // 3, size - len(values)):
-            array = numbers[first].copy()
-            array.reshape(-1)[max(place, 0) :][: len(values)] = values[:size]
-            yield f"{name} at {place}", graph, {**numbers, first: array}
+    states = [name for at, name in enumerate(graph.nodes[0].inputs) if op.operand(at, op.cases[index].attrs).real]
+    for of in (graph.inputs[0], *states):
+        size = numbers[of].size
+        for name, values in {"nan": [NAN], "inf": [INF], "-inf": [-INF], "infinities": [INF, -INF]}.items():
+            for place in (0, size // 3, size - len(values)):
+                array = numbers[of].copy()
+                array.reshape(-1)[max(place, 0) :][: len(values)] = values[:size]
+                yield f"{name} at {place} of {of}", graph, {**numbers, of: array}
 
 
 def without_denormals(inputs: dict[str, Array], size: np.float32) -> dict[str, Array]:

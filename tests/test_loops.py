@@ -45,6 +45,7 @@ BEYOND = {
     "layer_norm": Case(((2, LONG), (LONG,), (LONG,)), {"eps": 1e-5}),
     "rms_norm": Case(((2, LONG), (LONG,)), {"eps": 1e-5}),
     "group_norm": Case(((1, 2, LONG + 1), (2,), (2,)), {"eps": 1e-5, "groups": 2}),
+    "cumsum": Case(((2, LONG),), {"dim": 1}),
     "matmul": Case(((9, LONG), (LONG, 3))),
     "linear": Case(((9, LONG), (5, LONG), (5,))),
     "conv2d": Case(((1, 4, SIDE, SIDE), (5, 4, SIDE, SIDE), (5,)), {**CONV, "groups": 1}),
@@ -60,6 +61,10 @@ QUADRATIC = {"rank", "ranked"}
 that of argmax (kernels/lib/share.py)."""
 
 
+SEQUENTIAL = {"lstm", "gru"}
+"""Whose steps wait for each other, so that no team shares them: a layer of too many is refused."""
+
+
 def bounded(op: Op) -> bool:
     """Whether the turns of some kernel of an operator grow with the call."""
     return any(kernel.turns is not no_turns for kernel in op.kernels)
@@ -68,7 +73,7 @@ def bounded(op: Op) -> bool:
 def test_every_operator_with_a_window_or_a_reduction_is_tested() -> None:
     """An int8 form is reached from its float operator."""
     made = {op.name for op in OPS.values() if bounded(op) and op.name.startswith("q8ta_")}
-    assert {op.name for op in OPS.values() if bounded(op)} - made == BEYOND.keys() | QUADRATIC
+    assert {op.name for op in OPS.values() if bounded(op)} - made == BEYOND.keys() | QUADRATIC | SEQUENTIAL
 
 
 def run_beyond(graph: Graph, inputs: dict[str, Array], device: Device, tolerance: float) -> None:
@@ -100,10 +105,39 @@ BOUNDED_INT8 = ("matmul",)
 @pytest.mark.parametrize("name", [name for name in BEYOND if OPS[name].int8 and name not in BOUNDED_INT8])
 def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """0 mismatches. Values are small, so that no sum could pass int32."""
-    monkeypatch.setattr(harness, "extremes", lambda g, shape, *_: g.integers(-16, 16, shape, dtype=np.int8))
+    monkeypatch.setattr(op_graphs, "extremes", lambda g, shape, *_: g.integers(-16, 16, shape, dtype=np.int8))
     graph, inputs = op_graphs.int8_graph(OPS[name], BEYOND[name], op_graphs.SETTINGS[0])
     assert not graph.notes
     run_beyond(graph, inputs, device, 0.0)
+
+
+def layer(op: Op, int8: bool, steps: int) -> tuple[Graph, dict[str, Array]]:
+    """A recurrent layer of 64 units, whose weights are small, so that differences of rounding do not grow."""
+    gates, states = op.cases[0].shapes[1][0] // op.cases[0].shapes[1][1], op.cases[0].shapes[3:]
+    case = Case(((steps, 1, gates * 64), (gates * 64, 64), (gates * 64,), *((1, 64),) * len(states)), op.cases[0].attrs)
+    graph, inputs = op_graphs.int8_graph(op, case, op_graphs.SETTINGS[0]) if int8 else op_graphs.float_graph(op, case)
+    if not int8:
+        graph.constants["c1"] /= np.float32(64)
+    return graph, inputs
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("name", sorted(SEQUENTIAL))
+def test_layers_of_as_many_steps_as_a_thread_may_take(name: str, int8: bool, vulkan: Device) -> None:
+    """All of them are taken, and one more is refused."""
+
+    def turns(steps: int) -> int:
+        graph, _ = layer(OPS[name], int8, steps)
+        (node,) = graph.nodes
+        return OPS[node.op].kernels[0].turns(graph.call(node))
+
+    most = 1 + (LOOP_TURNS - turns(1)) // (turns(2) - turns(1))
+    graph, inputs = layer(OPS[name], int8, most)
+    expected = reference.run(graph, inputs)["y"]
+    (found,) = harness.run_poisoned(graph, inputs, None, vulkan)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0 if int8 else 1e-5)
+    with pytest.raises(DeviceError, match="loop turns of a thread"):
+        sync_layouts(layer(OPS[name], int8, most + 1)[0], BASELINE)
 
 
 @pytest.mark.parametrize("target", [BASELINE, SOFTWARE], ids=lambda target: target.name)

@@ -72,7 +72,8 @@ def gated(gate: Int64, x: Int64) -> Int64:
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return np.asarray(1.0 / (1.0 + np.exp(np.minimum(-x, 700.0))))
+    e = np.exp(-np.abs(x))  # 0 at infinities, whose gates close
+    return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
 
 
 def _lstm(x: Floats, s: Floats, hidden: Floats, state: Floats) -> tuple[Floats, Floats]:

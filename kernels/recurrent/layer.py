@@ -115,9 +115,10 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
         return {"UNITS": _units(call), "ITEMS": found, "THREADS": threads, "GATES": CELLS[cell].gates, "PACE": PACE}
 
     def turns(call: Call, threads: int) -> int:
+        """Of the steps, and in each of the product and of what packs; a loop takes one more to end."""
         found = padded(_units(call), lanes)
-        of_units, of_items = -(-_units(call) // threads), -(-found // threads)
-        return (_steps(call) + 2) * (1 + of_units * (1 + found // PACE) + of_items)
+        product, pack = found // PACE + 1, -(-found // threads) + 1
+        return pack + 1 + _steps(call) * (1 + -(-_units(call) // threads) * product + pack)
 
     def grid(call: Call, layout: Layout, threads: int) -> tuple[int, int, int]:
         return _batch(call) * threads, 1, 1
@@ -131,6 +132,7 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
             constants=functools.partial(constants, threads=threads),
             threads=functools.partial(grid, threads=threads),
             workgroup=(threads, 1, 1),
+            unrolled=lambda target: True,  # loops of fixed turns, which `turns` leaves out
             **options,
         )
         for suffix, threads in ((".small", SMALL), ("", LARGE))

@@ -5,7 +5,7 @@ fn first_state(row: u32, unit: u32) -> f32 {
 
 fn cell_step(at: vec4<u32>, hidden: f32, state: f32) -> Next {
   let sums = products(at.w);
-  let kept = sigmoid_of(input_of(at, 1u) + sums[1]) * state;
-  let fresh = kept + sigmoid_of(input_of(at, 0u) + sums[0]) * tanh_of(input_of(at, 2u) + sums[2]);
-  return Next(sigmoid_of(input_of(at, 3u) + sums[3]) * tanh_of(fresh), fresh);
+  let kept = sigmoid_float(input_of(at, 1u) + sums[1]) * state;
+  let fresh = kept + sigmoid_float(input_of(at, 0u) + sums[0]) * tanh_float(input_of(at, 2u) + sums[2]);
+  return Next(sigmoid_float(input_of(at, 3u) + sums[3]) * tanh_float(fresh), fresh);
 }

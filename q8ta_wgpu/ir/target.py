@@ -9,9 +9,10 @@ LOOP_TURNS = (1 << 16) - (1 << 10)
 
 Mesa's software adapters (llvmpipe, lavapipe) count the turns of a vector of eight threads in one counter that starts at
 65,535 (LP_MAX_TGSI_LOOP_ITERATIONS in src/gallium/auxiliary/gallivm). Once that is used up, loops end after their first
-turn, silently. Measured with Mesa 22.3, Vulkan and OpenGL alike: loops in sequence, nested and in functions share the
-counter, so that nesting gains nothing; of threads that diverge the longest way counts, of a branch both ways do; loops
-of up to 32 fixed turns are written out and do not count. What is left of the 65,535 is for other fixed loops."""
+turn, silently. Measured with Mesa 22.3, Vulkan and OpenGL alike: a loop takes one turn more to end, each time it is
+entered; loops in sequence, nested and in functions share the counter, so that nesting gains nothing; of threads that
+diverge the longest way counts, of a branch both ways do; loops of up to 32 fixed turns are written out and do not
+count. What is left of the 65,535 is for other fixed loops and for the ends of a few."""
 
 
 @dataclass(frozen=True)
