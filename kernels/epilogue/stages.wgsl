@@ -35,12 +35,6 @@ fn clamped_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32>
   return clamp(requantized_near(acc, channel, residual), vec4<i32>(params.lo), vec4<i32>(params.hi));
 }
 
-// Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
-// rounding conversion is one instruction on some devices.
-fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> {
-  return vec4<i32>(round(clamp(vec4<f32>(acc) * multiplier, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT))));
-}
-
 // Four numbers divided by 2^k, rounded half to even.
 fn rte_quad(v: vec4<i32>, k: u32) -> vec4<i32> {
   let half = vec4<i32>((1i << (k - 1u)) - 1i) + ((v >> vec4<u32>(k)) & vec4<i32>(1));

@@ -15,6 +15,12 @@ fn round_within(v: f32, limit: f32) -> i32 {
   return i32(clamp(round(v), -limit, limit));
 }
 
+// Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
+// rounding conversion is one instruction on some devices.
+fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> {
+  return vec4<i32>(round(clamp(vec4<f32>(acc) * multiplier, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT))));
+}
+
 // An operand of a sum, in the fraction bits of its multiplier.
 fn scaled_term(steps: i32, multiplier: f32) -> i32 {
   return round_within(f32(steps) * multiplier, TERM_LIMIT);

@@ -52,8 +52,7 @@ fn factor_of(root: InverseRoot) -> Factor {
 fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec4<i32> {
   let d = i32(params.length) * differences - mean;
   let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
-  let scaled = vec4<f32>(select(size, -size, d < vec4<i32>(0))) * affine.multiplier;
-  let v = vec4<i32>(round(clamp(scaled, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT)))) + affine.offset;
+  let v = scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
   let half = vec4<i32>((1i << (FRACTION - 1u)) - 1i) + ((v >> vec4<u32>(FRACTION)) & vec4<i32>(1));
   return clamp(((v + half) >> vec4<u32>(FRACTION)) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
 }

@@ -44,7 +44,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (i >= n) { return; }
   let x = bitcast<f32>(b[i]);
   let finite = (b[i] & 0x7f800000u) != 0x7f800000u;
-  let t = round_within(f32(a[i]) * select(0.0, x, finite), T_LIMIT);
+  let t = scaled_quad(vec4<i32>(a[i]), vec4<f32>(select(0.0, x, finite))).x;
   y[i] = t;
   y[n + i] = rte(t, FRACTION);
   y[2u * n + i] = select(round_within(x * params.inverse_scale, 1024.0), 0, is_nan(x));
