@@ -125,8 +125,8 @@ class Merge(nn.Module):
     [("merge", {"layer_norm", "slice", "cat", "add"}, 1), ("last", {"layer_norm", "linear"}, 2)],
 )
 def test_a_stream_through_modules_left_in_float(skip: str, floats: set[str], streams: int) -> None:
-    """What only a module in float reads is not rounded; all other sums stay int16, also where what is added to them comes
-    from one."""
+    """What only a module in float reads is not rounded; all other sums stay int16, also where what is added to them
+    comes from one."""
     x = torch.randn(1, 4, 8)
     quantizer = q8.Quantizer(skip=[skip])
     model = q8.compile(q8.quantize(Merged().eval(), (x,), [x], quantizer, progress=False))

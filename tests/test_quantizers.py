@@ -90,6 +90,7 @@ def test_xnnpack_residual_block(vulkan: Device) -> None:
 @pytest.mark.parametrize("inplace", [False, True])
 def test_xnnpack_relu6_folds_into_the_convolution(vulkan: Device, inplace: bool) -> None:
     """conv -> q/dq -> hardtanh -> q/dq with one scale: a range of the convolution, no node of its own."""
+    torch.manual_seed(0)  # of 648 elements none may lie at a tie, where PyTorch's own sums decide
     module = nn.Sequential(conv(3, 8), nn.ReLU6(inplace), conv(8, 4))
     model = check(module, [data(1, 3, 9, 9) * 4], vulkan, xnnpack_quantizer())
     assert ops(model) == ["q8ta_conv2d", "q8ta_conv2d"]

@@ -152,7 +152,7 @@ def _op(cell: str) -> Op:
             prepack={1: functools.partial(layer.pack_weight, lanes=1)},
         ),
         aten={f"aten.{cell}.input": _import(cell), f"aten.{cell}.data": _refuse_packed},
-        int8=Recurrent(functools.partial(q8ta_recurrent.lower, cell=cell)),
+        int8=Recurrent(functools.partial(q8ta_recurrent.lower, cell=cell), q8ta_recurrent.PROJECTED),
         cases=(
             _case(cell, 5, 2, 7, 2),
             _case(cell, 3, 3, 67, 1, batch_first=True, reverse=True),

@@ -10,8 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Call, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, WeightedSum
+from q8ta_wgpu.ir.graph import (
+    BOOL,
+    FLOAT32,
+    INT8X4,
+    INT16X4,
+    INT32,
+    Array,
+    Attrs,
+    Call,
+    Graph,
+    Node,
+    QParams,
+    TensorType,
+)
+from q8ta_wgpu.ir.int8 import Arithmetic, Recurrent, WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import Target
@@ -82,7 +95,7 @@ def _several(target: Target) -> Iterator[Graph]:
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
             yield from _graphs(op, case, target, random=True)
-    for graph in (_attention(), _narrowed()):
+    for graph in (_attention(), _narrowed(), _masked(3), _masked(1)):
         yield lower(run_passes(graph), target)
 
 
@@ -114,6 +127,19 @@ def _narrowed() -> Graph:
     return graph
 
 
+def _masked(dim: int) -> Graph:
+    """A softmax of the elements that bools choose."""
+    shape = (2, 21, 5, 70)
+    powers = np.rint(np.exp(-np.arange(256) * _Q.scale) * 2.0**16)
+    graph = Graph(["x", "chosen"])
+    graph.types["x"] = TensorType(shape, INT8X4, _Q)
+    graph.types["chosen"] = TensorType(shape, INT8X4, BOOL)
+    inputs = ["x", graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32)), "chosen"]
+    to = TensorType(shape, INT8X4, QParams(1 / 256, -128))
+    graph.outputs.append(_appended(graph, "q8ta_masked_softmax", inputs, to, {"dim": dim, "lo": -128, "hi": 127}))
+    return graph
+
+
 def _requantized(graph: Graph, x: str, q: QParams) -> str:
     to = TensorType(graph.types[x].shape, INT8X4, q)
     return _appended(graph, "quantize", x, to, {"lo": -128, "hi": 127})
@@ -139,6 +165,10 @@ def _random(graph: Graph) -> dict[str, Array]:
     for name in graph.inputs:
         t = graph.types[name]
         drawn = rng.integers(-160, 160, t.shape).clip(-128, 127)
+        if t.q == BOOL:
+            drawn = drawn & 1
+        elif t.q and t.dtype == INT16X4:  # to some 6, whatever its steps are
+            drawn = drawn * round(0.05 / t.q.scale)
         stored = np.int16 if t.dtype == INT16X4 else np.int8
         found[name] = (drawn.astype(np.float32) - 3) / 16 if t.dtype == FLOAT32 else drawn.astype(stored)
     return found
@@ -178,16 +208,19 @@ def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = Fa
             if operand.dtypes[0] == INT32:
                 names.append(graph.add_constant("index", np.zeros(shape, np.int32)))
                 continue
-            weight = quantized and position == 1 and isinstance(op.int8, WeightedSum)
+            weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
             names.append(_constant(graph, position, shape, weight, random))
             continue
-        dtype = INT8X4 if (quantized and not image) or FLOAT32 not in operand.dtypes else FLOAT32
+        q = op.int8.projected if isinstance(op.int8, Recurrent) else _Q
+        rounded = quantized and not operand.real
+        dtype = q.dtype if (rounded and not image) or FLOAT32 not in operand.dtypes else FLOAT32
         name = f"x{position}"
         graph.inputs.append(name)
-        graph.types[name] = TensorType(shape, dtype, _Q if dtype == INT8X4 else None)
-        if image:
-            name = _appended(graph, "quantize", name, TensorType(shape, INT8X4, _Q), {"lo": -128, "hi": 127})
-        names.append(_appended(graph, "dequantize", name, TensorType(shape)) if quantized else name)
+        graph.types[name] = TensorType(shape, dtype, None if dtype == FLOAT32 else q)
+        if image and rounded:
+            low, high = q.range
+            name = _appended(graph, "quantize", name, TensorType(shape, q.dtype, q), {"lo": low, "hi": high})
+        names.append(_appended(graph, "dequantize", name, TensorType(shape)) if rounded else name)
     shape, dtype = op.check(tuple(graph.types[name] for name in names), case.attrs)
     y = _appended(graph, op.name, names, TensorType(shape, dtype, _Q if dtype == INT8X4 else None), case.attrs)
     if activation:

@@ -157,9 +157,14 @@ class Product:
 @dataclass(frozen=True)
 class Recurrent:
     """The steps of a recurrent layer behind its projected input, which comes in int16; states come in and go out in
-    float32, and what goes from step to step is not rounded to int8."""
+    float32, and what goes from step to step is not rounded to int8.
+
+    Attributes:
+        projected: how the projected input is stored.
+    """
 
     lower: ToInt8
+    projected: QParams
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,8 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
 
 def _cause(graph: Graph, made: dict[str, Node], node: Node) -> str:
     """Why a node is an island of which the passes had nothing to say, since it is not quantized on both sides."""
+    if node.output in graph.kept:
+        return "Quantizer(skip=...) names its module"
     if OPS[node.op].int8 is None:
         return "it has no int8 form"
     for name in node.inputs:
