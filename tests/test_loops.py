@@ -98,6 +98,20 @@ def test_float(name: str, device: Device) -> None:
     run_beyond(*op_graphs.float_graph(op, case), device, 10 * op.tolerance)
 
 
+@pytest.mark.parametrize("height", [21_503, 21_504, 32_000])
+@pytest.mark.parametrize("name", ["avg_pool2d", "max_pool2d"])
+def test_narrow_windows(name: str, height: int, vulkan: Device) -> None:
+    """Of one column: the inner loop ends as often as it turns, which counts. The first height is one thread's last."""
+    attrs = {n: v for n, v in BEYOND[name].attrs.items() if n != "kernel"}
+    case = Case(((1, 1, height + 1, 1),), {**attrs, "kernel": (height, 1)})
+    graph, inputs = op_graphs.float_graph(OPS[name], case)
+    inputs["x0"] = np.linspace(0, 1, height + 1, dtype=np.float32).reshape(1, 1, -1, 1)
+    plan = sync_layouts(graph, BASELINE)
+    assert plan.steps[0].variant.kernel.name.endswith("shared") == (height > 21_503)
+    (found,) = harness.run_poisoned(graph, inputs, plan, vulkan)
+    np.testing.assert_allclose(found, reference.run(graph, inputs)["y"], rtol=1e-4)
+
+
 BOUNDED_INT8 = ("matmul",)
 """Operators whose int8 form takes no call as long: its sums could pass int32."""
 

@@ -29,8 +29,8 @@ MAINS = ("map", "direct")
 
 
 def nested(extents: Sequence[int]) -> int:
-    """Turns that loops in each other take together."""
-    return sum(math.prod(extents[: i + 1]) for i in range(len(extents)))
+    """Turns that loops in each other take together, one more for each end of one."""
+    return sum(math.prod(extents[:i]) * (extents[i] + 1) for i in range(len(extents)))
 
 
 def _steps(extents: Extents, lanes: int) -> Extents:
