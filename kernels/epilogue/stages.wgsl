@@ -35,17 +35,6 @@ fn clamped_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32>
   return clamp(requantized_near(acc, channel, residual), vec4<i32>(params.lo), vec4<i32>(params.hi));
 }
 
-// Four numbers divided by 2^k, rounded half to even.
-fn rte_quad(v: vec4<i32>, k: u32) -> vec4<i32> {
-  let half = vec4<i32>((1i << (k - 1u)) - 1i) + ((v >> vec4<u32>(k)) & vec4<i32>(1));
-  return (v + half) >> vec4<u32>(k);
-}
-
-// Four numbers of 2^-k output steps as int8 values.
-fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
-  return clamp(rte_quad(v, k) + zero, vec4<i32>(lo), vec4<i32>(hi));
-}
-
 fn requantized(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
   let v = bent(unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);

@@ -53,8 +53,7 @@ fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec
   let d = i32(params.length) * differences - mean;
   let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
   let v = scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
-  let half = vec4<i32>((1i << (FRACTION - 1u)) - 1i) + ((v >> vec4<u32>(FRACTION)) & vec4<i32>(1));
-  return clamp(((v + half) >> vec4<u32>(FRACTION)) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
+  return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
 @compute @workgroup_size(THREADS)

@@ -1,5 +1,6 @@
-// Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it; a file of masks says what takes part): powers[d] for the distance d from a row's
-// largest element, powers[256 + d] the same in steps of the result. All is u32, and sums have no order.
+// Softmax of int8 by a table of powers (kernels/norm/softmax.py defines it; a file of masks says what takes part):
+// powers[d] for the distance d from a row's largest element, powers[256 + d] the same in steps of the result. All is u32,
+// and sums have no order.
 
 fn power(distance: u32) -> u32 { return u32(powers[distance]); }
 

@@ -6,6 +6,7 @@ kernels/product/gemm.wgsl says how a workgroup shares the work; gemm_rows.wgsl a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -179,6 +180,8 @@ PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16
 """The same for readers that put vectors of x together."""
 
 
+# Every tile of a call asks which is its own.
+@functools.lru_cache(maxsize=1024)
 def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) -> str:
     """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader.
 
