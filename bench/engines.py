@@ -53,7 +53,7 @@ class Runs(Protocol):
 
 def part_engines(options: Options) -> None:
     """Adds the columns of this machine, and writes the page."""
-    data: dict[str, Found] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    data: dict[str, Found] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     for title, targets, opened in _columns():
         if options.names and not any(part.lower() in title.lower() for part in options.names):
             continue
@@ -62,7 +62,7 @@ def part_engines(options: Options) -> None:
         wrong = {kernel: found for kernel, found in data[title].items() if any(found.values())}
         print(f"{title}: {len(data[title])} kernels, wrong: {wrong or 0}", flush=True)
         DATA.write_text(json.dumps(data, indent=0, sort_keys=True) + "\n")
-        PAGE.write_text(_page(data))
+        PAGE.write_text(_page(data), encoding="utf-8")
 
 
 def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractContextManager[Runs]]]:

@@ -32,7 +32,7 @@ class Tried:
 
 def read(path: Path = FIGURES) -> list[Tried]:
     """The rows of a file; none where there is none yet."""
-    return [Tried(**row) for row in json.loads(path.read_text())] if path.exists() else []
+    return [Tried(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
 def table(rows: Iterable[Tried]) -> str:
@@ -46,4 +46,5 @@ def record(found: Sequence[Tried]) -> None:
     rows: Mapping[tuple[str, str], Tried] = {(r.what, r.where): r for r in [*read(), *found]}
     FIGURES.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1) + "\n")
     head = "\n".join(HEAD)
-    PAGE.write_text(re.sub(rf"{re.escape(head)}(\n\|.*)*", lambda _: table(rows.values()), PAGE.read_text()))
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(re.sub(rf"{re.escape(head)}(\n\|.*)*", lambda _: table(rows.values()), page), encoding="utf-8")

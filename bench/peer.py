@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -356,6 +355,8 @@ def _peak() -> float:
     """MiB that this process held at most. getrusage counts what its parent held before it, so Linux is asked itself."""
     if (status := Path("/proc/self/status")).exists():
         return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) / 1024
+    import resource  # Windows has none
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
 

@@ -80,7 +80,7 @@ def _networks() -> set[str]:
 def machine(adapter: str, threads: int) -> str:
     """The processor, threads and adapter."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else 'unknown processor'}, {threads} threads; {adapter}"
 

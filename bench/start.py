@@ -121,6 +121,6 @@ def part_start(options: Options) -> None:
         rows[f"{name}, warm"] = {stage: statistics.median(round_[stage] for round_ in warm) for stage in STAGES}
         for row in (f"{name}, cold", f"{name}, warm"):
             print(f"{row:<24}" + "".join(f"{rows[row][stage]:>12.3f}" for stage in STAGES), flush=True)
-    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     FIGURES.parent.mkdir(exist_ok=True)
     FIGURES.write_text(json.dumps({**figures, options.device.name: rows}, indent=1))

@@ -126,7 +126,7 @@ def _in_a_process(name: str, adapter: str | None) -> Row:
 
 def read(path: Path) -> list[Row]:
     """The rows of a results file; the last one of a network on a device counts."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = {(row["name"], row.get("device", "")): row for row in map(json.loads, lines)}
     ran = {name for name, device in rows if device}
     return [row for (name, device), row in rows.items() if device or name not in ran]
@@ -151,7 +151,7 @@ def part_zoo(options: Options) -> None:
             print(_line(row), flush=True)
     rows = read(RESULTS)
     print(summary(rows))
-    TABLE.write_text(table(rows))
+    TABLE.write_text(table(rows), encoding="utf-8")
 
 
 def _line(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from q8ta_wgpu.errors import Q8taError, printable
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0, 2 after an error told in one line on stderr, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a pipe on Windows has few letters, a network's names may have any
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             options = parser().parse_args(arguments)

@@ -1,5 +1,7 @@
 """The one tree of errors. A message names the value found, the value expected, where, and the way out."""
 
+from typing import TypeGuard
+
 MAX_MESSAGE = 4000
 """Characters of a message: of a longer one the middle is left out. What was found comes first, the way out last."""
 
@@ -58,6 +60,11 @@ def check_switch(name: str, value: object) -> None:
     """Raises InputError unless an option that is on or off is a bool: the text 'no' would count as on."""
     if not isinstance(value, bool):
         raise InputError(f"{name} must be True or False, found {shown(value)}")
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a number that was asked for is one: True counts as 1 to Python."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class LinkError(Q8taError):

@@ -58,11 +58,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "repeats text": (lambda: reference().time(X, repeats="3"), "found '3' and 5"),  # type: ignore[arg-type]
     "repeats float": (lambda: reference().time(X, repeats=2.5), "found 2.5 and 5"),  # type: ignore[arg-type]
     "repeats big": (lambda: reference().time(X, repeats=BIG), "found int that cannot be shown"),
+    "repeats switch": (lambda: reference().time(X, repeats=True), "found True and 5"),
     "warmup None": (lambda: reference().time(X, warmup=None), "found 20 and None"),  # type: ignore[arg-type]
     "tiled shape None": (lambda: tiled(None), "shape .n, c, h, w. of an image, found None"),
     "tiled shape text": (lambda: tiled("1388"), "must be a tuple of integers"),
     "tiled shape big": (lambda: tiled((1, 3, BIG, 8)), "each from 1 to 2147483648"),
     "tiled bytes": (lambda: tiled((1, 3, 8, 8), max_bytes="3"), "integer of at least 1, found '3'"),
+    "tiled bytes switch": (lambda: tiled((1, 3, 8, 8), max_bytes=True), "integer of at least 1, found True"),
     "device big": (lambda: q8.Session(MODEL, BIG), "no adapter is called int that cannot be shown"),
     "device float": (lambda: q8.Session(MODEL, 2.5), "found float"),
     "device long": (lambda: q8.Session(MODEL, "x" * 10**6), "no adapter is called 'xxx"),

@@ -18,6 +18,8 @@ from packaging.utils import canonicalize_name
 from tests.small import small_model
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="links packages into an environment laid out as on Unix")
+
 RUNTIME = ("numpy", "wgpu", "safetensors")
 
 

@@ -1,11 +1,8 @@
-"""The command line: readable output, exit code 2 and one line for every mistake, never a traceback."""
+"""The commands: readable output, exit code 2 and one line for every mistake, never a traceback."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,20 +22,17 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import adapters, engines, probe
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import Engine
+from tests.cli import Captured, enter, fails
 from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 
 MODEL = small_model()
 NATIVE = engines.native()
-Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    MODEL.save(tmp_path / "net.q8ta")
-    np.save(tmp_path / "x.npy", small_input())
-    return tmp_path
+    return enter(tmp_path, monkeypatch)
 
 
 def single_output() -> Model:
@@ -49,17 +43,6 @@ def single_output() -> Model:
     attrs = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 14, "shift": 14, "lo": -128, "hi": 127}
     graph.nodes = [Node("q8ta_add", ("a", "b"), "file", attrs)]
     return Model(graph, Structure({"list": [0]}))
-
-
-def fails(captured: Captured, *arguments: str) -> str:
-    """Runs, expects exit code 2, nothing on stdout and one line on stderr, and returns it."""
-    assert main(arguments) == 2
-    out, err = captured.readouterr()
-    assert out == ""
-    lines = [line for line in err.splitlines() if "XDG_RUNTIME_DIR" not in line]
-    assert len(lines) == 1, err
-    assert lines[0].startswith("q8ta_wgpu: ")
-    return lines[0]
 
 
 def test_wgsl_of_a_value(capsys: Captured) -> None:
@@ -272,118 +255,3 @@ def test_usage(arguments: list[str], capsys: Captured) -> None:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: q8ta_wgpu" in capsys.readouterr().err
-
-
-def test_as_a_program() -> None:
-    """`python -m q8ta_wgpu`, its exit codes, and a reader that closes the pipe early."""
-    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
-
-    def program(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "q8ta_wgpu", *arguments]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
-
-    shown = program("show", "net.q8ta")
-    out, err = shown.communicate(timeout=60)
-    assert shown.returncode == 0
-    assert out.startswith("input  x")
-    assert err == ""
-    wrong = program("show", "nothing.q8ta")
-    out, err = wrong.communicate(timeout=60)
-    assert (wrong.returncode, out) == (2, "")
-    assert err.count("\n") == 1
-    if (full := Path("/dev/full")).exists():
-        with full.open("w") as disk:
-            command = [sys.executable, "-m", "q8ta_wgpu", "show", "net.q8ta"]
-            done = subprocess.run(
-                command, stdout=disk, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=environment
-            )
-        assert (done.returncode, done.stderr) == (2, "q8ta_wgpu: [Errno 28] No space left on device\n")
-    closed = program("show", "net.q8ta")
-    assert closed.stdout is not None
-    assert closed.stderr is not None
-    closed.stdout.close()
-    assert closed.stderr.read() == ""
-    assert closed.wait(60) == 0
-    closed.stderr.close()
-
-
-def claiming(shape: str) -> bytes:
-    """An .npy file of one float whose header says that it has another shape."""
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(4)
-
-
-@pytest.mark.parametrize("shape", ["(100000000000,)", f"({'9' * 30},)", "(2147483648, 2147483648)", "(-4,)"])
-def test_an_input_that_claims_more_than_it_holds(shape: str, capsys: Captured, files: Path) -> None:
-    (files / "claims.npy").write_bytes(claiming(shape))
-    run = ("run", "net.q8ta", "--output", "y.npz", "--device", "reference", "--input")
-    assert "claims.npy is not a readable .npy file" in fails(capsys, *run, "claims.npy")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_an_input_that_is_a_pipe(capsys: Captured, files: Path) -> None:
-    """It is not waited for: nobody may ever write."""
-    os.mkfifo(files / "pipe.npy")
-    told = fails(capsys, "run", "net.q8ta", "--output", "y.npz", "--device", "reference", "--input", "pipe.npy")
-    assert "pipe.npy is not a readable .npy file of numbers: it is no regular file" in told
-
-
-def test_a_command_without_memory(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("q8ta_wgpu.commands.show.load", full)
-    assert "not enough memory" in fails(capsys, "show", "net.q8ta")
-
-
-def test_what_is_printed_commands_no_terminal(capsys: Captured) -> None:
-    """Names that were given, on both streams; a name that is no text as well."""
-    for name in ("red\x1b[31m.npz", "\udcff.npz"):
-        assert main(["run", "net.q8ta", "--input", "x.npy", "--output", name, "--device", "reference"]) == 0
-        assert capsys.readouterr().out.rstrip("\n").isprintable()
-    with pytest.raises(SystemExit):
-        main(["show", "net.q8ta", "red\x1b[31m"])
-    err = capsys.readouterr().err
-    assert "red\\x1b[31m" in err and "\x1b" not in err
-
-
-INTERRUPTED = """
-import runpy, sys
-
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == "numpy":
-            raise KeyboardInterrupt
-
-sys.meta_path.insert(0, Interrupt())
-sys.argv[1:] = ["show", "net.q8ta"]
-runpy.run_module("q8ta_wgpu", run_name="__main__")
-"""
-
-
-def test_an_interrupt_while_it_is_imported() -> None:
-    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60, env=environment
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a shell and a full device")
-@pytest.mark.parametrize(
-    ("command", "code", "error"),
-    [
-        ("show net.q8ta >&-", 0, ""),
-        ("show nothing.q8ta 2>&-", 2, ""),
-        ("--help >/dev/full", 2, "q8ta_wgpu: [Errno 28] No space left on device\n"),
-        ("show net.q8ta | true", 0, ""),
-    ],
-)
-def test_closed_and_full_streams(command: str, code: int, error: str) -> None:
-    text = f"set -o pipefail; {sys.executable} -m q8ta_wgpu {command}"
-    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(
-        ["bash", "-c", text], capture_output=True, text=True, check=False, timeout=60, env=environment
-    )
-    assert (done.returncode, done.stderr) == (code, error)

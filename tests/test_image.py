@@ -172,7 +172,7 @@ def test_a_folded_model_is_reported_and_kept(tmp_path: Path) -> None:
     graph = with_quantize(0, op_graphs.SETTINGS[0], "requantize dequantize")[0]
     fused = Model(folded(graph), SINGLE)
     report = fused.report()
-    assert report.int8 == {"q8ta_conv2d_image (requantize → dequantize)": 1}
+    assert report.int8 == {"q8ta_conv2d_image (requantize -> dequantize)": 1}
     assert (report.float32, report.islands, report.borders, report.exact) == ({}, (), 2, True)
     fused.save(tmp_path / "image.q8ta")
     x = np.random.default_rng(0).normal(0, 3, graph.types["image"].shape).astype(np.float32)

@@ -78,8 +78,8 @@ def test_residual_stream(tmp_path: Path, vulkan: Device) -> None:
     sums = [node for node in model.graph.nodes if model.graph.types[node.output].dtype == INT16X4]
     stages = [node.attrs["epilogue"].label if "epilogue" in node.attrs else node.op for node in sums]
     assert [stage for stage in stages if stage not in ("view", "permute")] == [
-        "scaled_residual → requantize_int16",
-        "scaled_residual → requantize_int16",
+        "scaled_residual -> requantize_int16",
+        "scaled_residual -> requantize_int16",
         "requantize_int16",
         "q16ta_add",
     ]
@@ -202,7 +202,7 @@ def test_sums_of_two_convolutions_and_padded_streams(vulkan: Device) -> None:
     model, x = quantized(Joined(), 2, 3, 5, 5)
     report = model.report()
     assert not report.float32, report
-    assert "q8ta_conv2d (scaled_residual → requantize_int16)" in report.int8
+    assert "q8ta_conv2d (scaled_residual -> requantize_int16)" in report.int8
     np.testing.assert_array_equal(q8.Session(model, vulkan)(x), q8.Session(model, "reference")(x))
 
 

@@ -26,6 +26,8 @@ from q8ta_wgpu.model.structure import Structure
 from tests.modelfiles import MODEL, field, forge, node, read, refused, same
 from tests.small import small_input
 
+UNIX = pytest.mark.skipif(os.name != "posix", reason="needs permissions, links, pipes and sockets of Unix")
+
 # --- writing and reading back ---
 
 
@@ -58,6 +60,7 @@ def test_an_input_may_be_an_output_and_an_output_may_come_twice(tmp_path: Path) 
         assert x.any()
 
 
+@UNIX
 def test_permissions_and_links_stay(tmp_path: Path) -> None:
     MODEL.save(tmp_path / "net.q8ta")
     (tmp_path / "plain").write_bytes(b"")
@@ -118,6 +121,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.q8ta"]
 
 
+@UNIX
 def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.q8ta")
     with socket.socket(socket.AF_UNIX) as bound:
@@ -136,6 +140,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
         MODEL.save("net\0.q8ta")
 
 
+@UNIX
 def test_a_link_to_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link.q8ta").symlink_to("folder/net.q8ta")

@@ -86,7 +86,7 @@ def test_the_last_of_two_clamps_that_do_not_overlap_wins() -> None:
 
 def test_a_chain_of_clamps_joins_the_convolution() -> None:
     module = Net(lambda s, x: F.hardtanh(F.relu(s.conv(x)), -1.0, 0.4), conv=nn.Conv2d(4, 4, 3))
-    assert _int8(module, torch.randn(1, 4, 6, 5)).report().int8 == {"q8ta_conv2d (requantize → dequantize)": 1}
+    assert _int8(module, torch.randn(1, 4, 6, 5)).report().int8 == {"q8ta_conv2d (requantize -> dequantize)": 1}
 
 
 def test_a_linear_before_a_pixel_shuffle(vulkan: Device) -> None:
@@ -263,7 +263,7 @@ def test_equal_linears_of_one_value_are_summed_in_one_dispatch() -> None:
     module = Net(lambda s, x: s.a(x) + s.b(x), a=twin, b=nn.Linear(5, 5))
     module.b.load_state_dict(twin.state_dict())  # type: ignore[union-attr]
     report = _int8(module, torch.randn(2, 6, 5)).report()
-    assert report.int8 == {"q8ta_linear": 1, "q8ta_linear (residual → requantize → dequantize)": 1}, report
+    assert report.int8 == {"q8ta_linear": 1, "q8ta_linear (residual -> requantize -> dequantize)": 1}, report
 
 
 def test_a_constant_times_an_activation_is_a_linear_of_it_turned() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ MEMORY = 3 << 20
 """Bytes that may stay of 60 rounds: libraries keep some; a command buffer a round were 6 MiB."""
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the kernel's count of a process's pages")
 @pytest.mark.parametrize("work", soak.SOAKS, ids=lambda work: work.__name__)
 def test_nothing_stays(work: soak.Work, device: Device) -> None:
     found = soak.lasting(work, device, COUNTS.get(work, 60))

@@ -119,10 +119,10 @@ class Epilogue:
     @property
     def label(self) -> str:
         """The stages' names."""
-        return " → ".join(stage.name for stage in self.stages)
+        return " -> ".join(stage.name for stage in self.stages)
 
     def __str__(self) -> str:
-        return " → ".join(map(str, self.stages))
+        return " -> ".join(map(str, self.stages))
 
 
 EPILOGUE = Attr("value", type=Epilogue)

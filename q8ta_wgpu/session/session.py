@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, shown
+from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
 from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, Target
@@ -318,7 +318,7 @@ class Session:
 
 def _is_count(value: object, least: int) -> bool:
     """Whether a value is an integer that `Session.time` can repeat something by."""
-    return isinstance(value, int) and least <= value <= MAX_REPEATS
+    return is_integer(value) and least <= value <= MAX_REPEATS
 
 
 def _has_matrix_work(graph: Graph) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError, counted, shown
+from q8ta_wgpu.errors import InputError, counted, is_integer, shown
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Shape
 from q8ta_wgpu.ir.target import BASELINE
@@ -61,7 +61,7 @@ class TiledSession:
                 f"tiling takes a model of one 4-D input and one 4-D output, found {counted(len(names), 'input')} and "
                 f"{counted(len(outputs), 'output')} of shapes {', '.join(map(str, found))}"
             )
-        if max_bytes is not None and not (isinstance(max_bytes, int) and max_bytes > 0):
+        if max_bytes is not None and not (is_integer(max_bytes) and max_bytes > 0):
             raise InputError(f"max_bytes must be an integer of at least 1, found {shown(max_bytes)}")
         if not (isinstance(device, str) and device == "reference"):
             from q8ta_wgpu.runtime.adapters import open_device

@@ -108,7 +108,7 @@ def _dispatched(
         type=str(step.call.output),
         layout=dispatch.layouts[-1],
         reads=tuple(name for name in step.node.inputs if name not in graph.constants),
-        stages=tuple(filter(None, dispatch.stages.split(" → "))),
+        stages=tuple(filter(None, dispatch.stages.split(" -> "))),
         source=dispatch.source,
         reason=_reason(report, dispatch.value) if kind == "float" else "",
         island=dispatch.value in report.islands,
