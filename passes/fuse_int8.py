@@ -29,7 +29,7 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.masks import unchosen, unmasked
+from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unchosen, unmasked
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.tail import Tail, int8_behind, is_factor, tail_of
 
@@ -45,7 +45,8 @@ def fuse_int8(graph: Graph) -> None:
         readers = rewriter.readers(tail.value)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
             if reason := _fuse(rewriter, node, tail, quantize):
-                _note(graph, node, reason)
+                given = reason is NOT_QUANTIZED and adds_given_numbers(rewriter, node)
+                _note(graph, node, GIVEN_NUMBERS if given else reason)
         real = tail.value in graph.outputs or any(reader.op != "quantize" for reader in readers)
         if (isinstance(kind, WeightedSum) and real) or _is_state(node):
             reason = _fuse(rewriter, node, Tail(node.output), None)

@@ -81,6 +81,21 @@ def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
     return node, None
 
 
+GIVEN_NUMBERS = (
+    "numbers that are known when the network runs are added to its scores: a mask of bools (True: takes part) is int8"
+)
+
+
+def adds_given_numbers(rewriter: Rewriter, node: Node) -> bool:
+    """Whether what a softmax reads is a sum of int8 scores and of numbers that are neither constant nor int8."""
+    kind = OPS[node.op].int8
+    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
+    if add is None or add.op != "add":
+        return False
+    known = [name in rewriter.graph.constants or int8_behind(rewriter, name) is not None for name in add.inputs]
+    return any(known) and not all(known)
+
+
 def _number(graph: Graph, name: str) -> float:
     """The number that a constant holds everywhere; NaN of what is not constant, or not one number."""
     values = graph.constants.get(name)

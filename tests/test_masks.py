@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,28 +20,42 @@ from q8ta_wgpu.runtime.device import Device
 from tests import harness
 from tests.attention_graphs import masked_softmax
 
-FORMS = ("attention", "masked_fill", "where")
+LOW = torch.finfo(torch.float32).min
+CAUSAL = torch.ones(11, 11).tril()
+BIAS = torch.randn(2, 11, 11, generator=torch.Generator().manual_seed(2))
+
+FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "masked_fill": lambda s, m: s.masked_fill(~m, float("-inf")),
+    "where": lambda s, m: torch.where(m, s, LOW),
+    "two in a row": lambda s, m: s.masked_fill(CAUSAL == 0, float("-inf")).masked_fill(m == 0, -1e9),
+    "causal sum, then padding": lambda s, m: (s + torch.log(CAUSAL)).masked_fill(~m, float("-inf")),
+    "bools combined": lambda s, m: s.masked_fill(~(CAUSAL.bool() & m), float("-inf")),
+    "two that are given": lambda s, m: s.masked_fill(~m, LOW) + torch.where(m.roll(1, 3) | m, 0.0, -1e4),
+    "extended": lambda s, m: s + (1.0 - m.float()) * LOW,
+    "extended and causal": lambda s, m: s + (1.0 - m * CAUSAL) * -10000.0,
+    "difference": lambda s, m: s - torch.where(m, 0.0, 1e4),
+    "factor": lambda s, m: s * CAUSAL - 1e4 * (1 - CAUSAL) + (1.0 - m.float()) * -1e4,
+    "with a bias": lambda s, m: s + (BIAS + (1.0 - m.float()) * LOW),
+    "inverted": lambda s, m: s + (1.0 - m.float()).masked_fill(~m, LOW),
+    "moved": lambda s, m: (s.flatten(0, 1) + ((1.0 - m.float()) * LOW).expand(3, 2, 1, 11).flatten(0, 1)).view(s.shape),
+}
+"""Scores of (3, 2, 11, 11) and bools of (3, 1, 1, 11): what softmax reads, as people write it."""
 
 
 class Masked(nn.Module):
-    """Attention to the tokens that a mask names, written as people write it."""
+    """Attention to the tokens that a mask names, with the mask written in one way or in all."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, forms: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.qkv, self.form = nn.Linear(16, 48), form
+        self.qkv, self.forms = nn.Linear(16, 48), forms
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Any:
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
         mask = mask[:, None, None, :]
-        if self.form == "attention":
+        if not self.forms:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         scores = q @ k.transpose(-2, -1) / 8**0.5
-        if self.form == "where":
-            scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        y: Tensor = scores.softmax(-1) @ v
-        return y
+        return {form: FORMS[form](scores, mask).softmax(-1) @ v for form in self.forms}
 
 
 class Added(nn.Module):
@@ -63,30 +79,79 @@ class Added(nn.Module):
 
 def example() -> tuple[Tensor, Tensor]:
     mask = torch.ones(3, 11, dtype=torch.bool)
-    mask[0, 7:] = mask[1, ::3] = False
+    mask[0, 7:] = mask[1, 2::3] = False
     return torch.randn(3, 11, 16, generator=torch.Generator().manual_seed(0)), mask
 
 
 @functools.cache
-def quantized(form: str) -> tuple[nn.Module, q8.Model]:
+def quantized(forms: tuple[str, ...] = ()) -> tuple[nn.Module, q8.Model]:
     torch.manual_seed(1)
-    module = Masked(form).eval()
+    module = Masked(forms).eval()
     return module, q8.compile(q8.quantize(module, example(), [example()], progress=False))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_masked_attention_is_int8(form: str) -> None:
-    """What is masked changes no byte of what is not, and no scale."""
-    module, model = quantized(form)
-    assert "q8ta_masked_softmax" in {node.op for node in model.graph.nodes}
-    assert model.report().exact
+@pytest.fixture(scope="module")
+def written() -> tuple[q8.Model, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """All forms: the model, its results and torch's, and the results for other values of what is masked."""
+    module, model = quantized(tuple(FORMS))
     x, mask = example()
-    session = q8.Session(model, "reference")
-    found, expected = torch.from_numpy(session(x, mask)), module(x, mask)
-    assert (found - expected).abs().max() < 0.04 * expected.abs().max()
     other = x.clone()
     other[0, 7:] = 100.0
-    np.testing.assert_array_equal(session(other, mask)[0, :, :7], found[0, :, :7])
+    session = q8.Session(model, "reference")
+    with torch.no_grad():
+        return model, session(x, mask), module(x, mask), session(other, mask)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_masked_attention_is_int8(form: str, written: Any) -> None:
+    """However a mask is written: what is masked changes no byte of what is not, and no scale."""
+    model, found, expected, changed = written
+    assert model.report().exact
+    assert not any(node.op == "q8ta_softmax" for node in model.graph.nodes)
+    assert np.abs(found[form] - expected[form].numpy()).max() < 0.04 * expected[form].abs().max()
+    np.testing.assert_array_equal(changed[form][0, :, :7], found[form][0, :, :7])
+
+
+class Decoder(nn.Module):
+    """torch's decoder: a causal mask and padding in its own attention, padding in the one to its memory."""
+
+    causal: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, 24, batch_first=True), 1)
+        self.register_buffer("causal", torch.ones(11, 11, dtype=torch.bool).triu(1))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        masks = {"tgt_key_padding_mask": ~mask, "memory_key_padding_mask": ~mask[:, :9]}
+        y: Tensor = self.layers(x, x.flip(2)[:, :9], tgt_mask=self.causal, **masks)
+        return y
+
+
+def test_a_decoder_of_torch() -> None:
+    """No part of it is float32; reference, simulation and the module agree."""
+    torch.manual_seed(0)
+    module, (x, mask) = Decoder().eval(), example()
+    program = q8.quantize(module, (x, mask), [(x, mask)], progress=False)
+    model = q8.compile(program)
+    assert model.report().exact
+    assert [node.op for node in model.graph.nodes].count("q8ta_masked_softmax") == 2
+    found = q8.Session(model, "reference")(x, mask)
+    for expected in (program.module()(x, mask), module(x, mask)):
+        assert np.abs(found - expected.detach().numpy()).max() < 0.05 * np.abs(found).max()
+
+
+def test_a_mask_of_numbers_says_what_to_give() -> None:
+    """Their softmax is float32, as any number may be among them."""
+
+    class Added(Masked):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            y: Tensor = super().forward(x, (1.0 - mask) * LOW)
+            return y
+
+    x, mask = example()
+    model = q8.compile(q8.quantize(Added().eval(), (x, mask.float()), [(x, mask.float())], progress=False))
+    assert "softmax stays in float32: numbers that are known when" in str(model.report())
 
 
 @pytest.mark.parametrize("form", ["partial", "moved", "padded"])
@@ -100,7 +165,7 @@ def test_a_choice_that_is_no_mask_is_added(form: str) -> None:
 
 def test_bools_on_devices_and_in_files(device: Device, tmp_path: Path) -> None:
     """The reference's bytes; a row without a key is zeros, as torch has it. Files keep what an input is given as."""
-    module, model = quantized("attention")
+    module, model = quantized()
     x, mask = example()
     mask[2] = False
     expected = q8.Session(model, "reference")(x, mask)

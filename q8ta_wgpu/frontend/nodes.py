@@ -159,6 +159,12 @@ def is_constant(node: Node) -> bool:
     return node.op == "get_attr"
 
 
+def constant(module: torch.nn.Module, node: Node) -> torch.Tensor:
+    """The value of a parameter or buffer."""
+    value: torch.Tensor = operator.attrgetter(str(node.target))(module)
+    return value
+
+
 def is_qdq(node: Node) -> bool:
     """Whether a node quantizes or dequantizes."""
     return str(node.target).startswith(f"{QDQ}.")

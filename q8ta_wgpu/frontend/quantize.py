@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import given
+from q8ta_wgpu.frontend.attention import masks_unread
 from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import check_module, import_decomposed
@@ -138,7 +139,7 @@ def float_program(
     """The module exported, without in-place operators. `whole` refuses what `compile` would."""
     shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
-        with steps_untraced():
+        with steps_untraced(), masks_unread():
             program = torch.export.export(module, example, dynamic_shapes=shapes)
         rewrite(program)
         if not is_plain(program):

@@ -11,10 +11,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, shown
-from q8ta_wgpu.frontend.attention import expand_attention, given_mask, join_masks, masks, masks_as_sums, parts_of
+from q8ta_wgpu.frontend.attention import expand_attention
 from q8ta_wgpu.frontend.cats import norms_before_cats
 from q8ta_wgpu.frontend.constants import float_constants
 from q8ta_wgpu.frontend.identities import remove_identities
+from q8ta_wgpu.frontend.masks import gather_masks, given_mask, masks, parts_of
 from q8ta_wgpu.frontend.nodes import (
     adds,
     clamps,
@@ -218,8 +219,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         expand_recurrent(model)
         remove_identities(model)
         float_constants(model)
-        masks_as_sums(model)
-        join_masks(model)
+        gather_masks(model)
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
