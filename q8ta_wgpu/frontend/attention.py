@@ -39,7 +39,6 @@ def expand_attention(module: GraphModule) -> None:
                 node.replace_all_uses_with(_expanded(module, node, arguments))
             module.graph.erase_node(node)
             _reshape_views(module.graph)
-    module.recompile()
 
 
 def _reshape_views(graph: torch.fx.Graph) -> None:

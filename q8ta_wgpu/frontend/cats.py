@@ -41,7 +41,6 @@ def norms_before_cats(model: GraphModule, stays: Callable[[Node], bool]) -> None
         if chain and not any(map(stays, (cat, *chain))) and _joins_channels(cat) and _pays(cat):
             _move(model, cat, chain)
     fold_norms(model)
-    model.recompile()
 
 
 def _chain(cat: Node) -> list[Node]:

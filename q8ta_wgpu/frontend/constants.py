@@ -59,7 +59,6 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
         node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
-    module.recompile()
 
 
 _ARITHMETIC = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
@@ -82,7 +81,6 @@ def float_constants(module: GraphModule) -> None:
         made.meta = {**node.meta, "val": node.meta["val"].float()}
         for user in users:
             user.replace_input_with(node, made)
-    module.recompile()
 
 
 def fold_batches(module: GraphModule) -> None:
@@ -110,7 +108,6 @@ def fold_batches(module: GraphModule) -> None:
                     folded.meta = dict(node.meta)
             node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
-    module.recompile()
 
 
 def _is_batch(node: Node) -> bool:

@@ -16,4 +16,3 @@ def remove_identities(model: GraphModule) -> None:
         assert isinstance(source, Node)
         node.replace_all_uses_with(source)
         model.graph.erase_node(node)
-    model.recompile()

@@ -18,6 +18,8 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, GraphModule, Node
 
+from q8ta_wgpu.frontend import qdq
+
 
 def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
     """The program that torch.export would make of a module: its parameters and buffers become inputs of the graph.
@@ -79,13 +81,16 @@ def _state(module: GraphModule) -> dict[str, torch.Tensor]:
 
 
 def _copied(graph: Graph, node: Node, nodes: dict[Node, Any]) -> Node:
-    """A call in the new graph, named after its operator, and its value: torchao gives its own calls none."""
+    """A call in the new graph, named after its operator, and its value: torchao gives its own calls none. Those round
+    a tensor or make it real again, for which torch takes longer than for any operator of its own."""
     target: Any = node.target
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), nodes.__getitem__)
     name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else target.__name__
     made = graph.create_node("call_function", target, args, kwargs, name)
     made.meta = dict(node.meta)
     if "val" not in made.meta:
+        values: Any
         values, named = torch.fx.map_arg((args, kwargs), lambda argument: argument.meta["val"])
-        made.meta["val"] = target(*values, **named)
+        dtype = qdq.result(made)
+        made.meta["val"] = torch.empty_like(values[0], dtype=dtype) if dtype else target(*values, **named)
     return made

@@ -79,7 +79,6 @@ def gather_masks(module: GraphModule) -> None:
         if masked.meta["val"].shape == x.meta["val"].shape:
             node.replace_input_with(x, masked)
     module.graph.eliminate_dead_code()
-    module.recompile()
 
 
 class _Gatherer:

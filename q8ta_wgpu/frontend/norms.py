@@ -1,8 +1,4 @@
-"""Batch norms of a float program: folded where that is right, before PT2E looks at it, and kept as they are elsewhere.
-
-torchao folds every batch norm behind a convolution, in place: wrong where the convolution's result also feeds something
-else, where one convolution is applied twice, and for transposed convolutions with groups.
-"""
+"""Batch norms of a float program: folded where that is right, before PT2E looks at it, kept as they are elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.nodes import folds_into, is_constant, is_transposed, named_arguments, normalizes
-from q8ta_wgpu.frontend.pt2e import Quantizer
 
 
 def fold_norms(model: GraphModule) -> None:
@@ -27,7 +22,6 @@ def fold_norms(model: GraphModule) -> None:
         weighted = norm.args[0]
         if folds_into(norm, weighted) and _is_known(norm) and _is_known(weighted):
             _fold(model, norm, weighted)
-    model.recompile()
 
 
 def _parameters(node: Node) -> dict[str, Any]:
@@ -86,49 +80,3 @@ def new_constant(model: GraphModule, node: Node, name: str, value: Tensor) -> No
     constant = model.graph.get_attr(target)
     constant.meta["val"] = node.meta["val"].fake_mode.from_tensor(parameter, static_shapes=True)
     return constant
-
-
-def hide_norms(model: GraphModule) -> None:
-    """Names batch norms by their overload packets, which compute the same and export to the same.
-
-    `prepare_pt2e` then folds none, and `convert_pt2e` does not search for 48 patterns of quantization-aware training,
-    each traced anew, which takes half a minute.
-    """
-    for node in model.graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and normalizes(node):
-            node.target = node.target.overloadpacket
-    model.recompile()
-
-
-def show_norms(model: GraphModule) -> None:
-    """Takes back what `hide_norms` did."""
-    for node in model.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverloadPacket):
-            node.target = node.target.default
-
-
-class Shown(Quantizer):  # type: ignore[misc]
-    """A quantizer to which hidden batch norms are shown again."""
-
-    def __init__(self, quantizer: Quantizer) -> None:
-        super().__init__()
-        self._quantizer = quantizer
-
-    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Shows them, then does what the quantizer does."""
-        show_norms(model)
-        transformed: GraphModule = self._quantizer.transform_for_annotation(model)
-        return transformed
-
-    def annotate(self, model: GraphModule) -> GraphModule:
-        """As the quantizer does."""
-        annotated: GraphModule = self._quantizer.annotate(model)
-        return annotated
-
-    def validate(self, model: GraphModule) -> None:
-        """As the quantizer does."""
-        self._quantizer.validate(model)
-
-    def prepare_obs_or_fq_callback(self, model: GraphModule, observers: Any) -> None:
-        """As the quantizer does."""
-        self._quantizer.prepare_obs_or_fq_callback(model, observers)

@@ -19,6 +19,16 @@ def quantizes(node: torch.fx.Node) -> bool:
     return str(node.target).startswith(f"{QDQ}.quantize_per_")
 
 
+def result(node: torch.fx.Node) -> torch.dtype | None:
+    """The dtype that a call makes of its first argument, whose shape it keeps; None of calls that do something else."""
+    _, _, name = str(node.target).rpartition(f"{QDQ}.")
+    if name not in _IMPORTS:
+        return None
+    arguments = named_arguments(node)
+    dtype = arguments["dtype"] if name.startswith("quantize") else arguments.get("out_dtype")
+    return dtype or torch.float32
+
+
 def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
     """The value that the operator `name` of the namespace becomes with these arguments; raises RefusedError."""
     if name not in _IMPORTS:

@@ -19,10 +19,10 @@ from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
 from q8ta_wgpu.frontend.importer import check_module, import_decomposed
 from q8ta_wgpu.frontend.lifted import lifted
-from q8ta_wgpu.frontend.norms import Shown, fold_norms, hide_norms, show_norms
+from q8ta_wgpu.frontend.norms import fold_norms
 from q8ta_wgpu.frontend.plain import is_plain
+from q8ta_wgpu.frontend.preparing import converted, prepared
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
-from q8ta_wgpu.frontend.pt2e import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.frontend.rewrite import rewrite
@@ -85,31 +85,28 @@ def quantize(
             check_module(graph)
         if whole:
             given.check_floats(graph)
-        hide_norms(graph)
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
-        prepared = prepare_pt2e(graph, Shown(quantizer))
+        observed = prepared(graph, quantizer)
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         if fits:
-            watch_inputs(prepared)
+            watch_inputs(observed)
         index = -1
         for index, item in enumerate(items):
             update(3 + index, total, "calibrating")
             arguments = given.calibration_item(item, index, example)
-            with given.finite(prepared, arguments, index):
-                prepared(*arguments)
+            with given.finite(observed, arguments, index):
+                observed(*arguments)
         if index < 0:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
-        given.check_ranges(prepared)
-        hide_norms(prepared)
+        given.check_ranges(observed)
         if fits:
-            round_weights(prepared)
-        lost = given.lost_values(prepared)
-        converted = convert_pt2e(prepared, fold_quantize=False)
-        show_norms(converted)
-        fold(converted, quantizing=True)
-        quantized = lifted(converted, program)
+            round_weights(observed)
+        lost = given.lost_values(observed)
+        int8 = converted(observed)
+        fold(int8, quantizing=True)
+        quantized = lifted(int8, program)
     if lost:
         warnings.warn(lost, stacklevel=2)
     return quantized

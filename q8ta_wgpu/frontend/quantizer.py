@@ -220,6 +220,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         remove_identities(model)
         float_constants(model)
         gather_masks(model)
+        model.recompile()
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from q8ta_wgpu.frontend.decompose import table
@@ -25,6 +25,7 @@ def rewrite(program: ExportedProgram) -> None:
     """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
     elementwise ones on values of which there is no view, and composites of one result by what they are made of."""
     places = {node: place for place, node in enumerate(program.graph.nodes)}
+    traced: dict[Any, Graph | None] = {}
     for node in list(places):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not node.users:
@@ -36,8 +37,7 @@ def rewrite(program: ExportedProgram) -> None:
             and isinstance(node.meta.get("val"), torch.Tensor)
             and all(user.op != "output" for user in node.users)
         ):
-            _expand(program, node, places)
-    program.graph_module.recompile()
+            _expand(program, node, places, traced)
 
 
 def _make_functional(node: Node, places: dict[Node, int]) -> None:
@@ -66,31 +66,43 @@ def _same_type(functional: Any, node: Node) -> bool:
     return bool(found.dtype == value.dtype and found.shape == value.shape)
 
 
-def _expand(program: ExportedProgram, node: Node, places: dict[Node, int]) -> None:
+def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], traced: dict[Any, Graph | None]) -> None:
     """Puts the operators in place of a call that torch makes of it, if the table knows all of them; their place is
-    that of the call."""
+    that of the call. Calls that are alike are traced once."""
     sources = node.all_input_nodes
-    values = [source.meta.get("val") for source in sources]
+    values: list[Any] = [source.meta.get("val") for source in sources]
     if not values or not all(isinstance(value, torch.Tensor) for value in values):
         return
+    among = dict(zip(sources, range(len(sources)), strict=True))
+    arguments = str(torch.fx.map_arg((node.args, node.kwargs), lambda source: f"input {among[source]}"))
+    key = (node.target, arguments, *((value.dtype, str(value.shape), str(value.stride())) for value in values))
+    if key not in traced:
+        traced[key] = _operators(node, values)
+    if (operators := traced[key]) is None:
+        return
+    nodes: dict[Node, Node] = dict(zip(operators.find_nodes(op="placeholder"), sources, strict=True))
+    with program.graph.inserting_before(node):
+        for made in operators.nodes:
+            if made.op in ("placeholder", "output"):
+                continue
+            nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
+            nodes[made].meta = {**node.meta, "val": made.meta["val"]}
+            places[nodes[made]] = places[node]
+    node.replace_all_uses_with(nodes[operators.output_node().args[0]])  # type: ignore[index]
+    program.graph.erase_node(node)
+
+
+def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
+    """What torch makes of a call on these values; None if the table does not know all of it."""
 
     def call(*tensors: torch.Tensor) -> Any:
-        known = dict(zip(sources, tensors, strict=True))
+        known = dict(zip(node.all_input_nodes, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     try:
-        traced = make_fx(call, decomposition_table=table())(*values).graph
+        graph: Graph = make_fx(call, decomposition_table=table())(*values).graph
     except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
-        return
-    calls = [made for made in traced.nodes if made.op not in ("placeholder", "output")]
-    if not all(str(made.target) in ATEN for made in calls):
-        return
-    nodes: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), sources, strict=True))
-    with program.graph.inserting_before(node):
-        for made in calls:
-            nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
-            nodes[made].meta = {**node.meta, "val": made.meta["val"]}
-            places[nodes[made]] = places[node]
-    node.replace_all_uses_with(nodes[traced.output_node().args[0]])  # type: ignore[index]
-    program.graph.erase_node(node)
+        return None
+    calls = [made for made in graph.nodes if made.op not in ("placeholder", "output")]
+    return graph if all(str(made.target) in ATEN for made in calls) else None

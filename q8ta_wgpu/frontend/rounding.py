@@ -130,7 +130,6 @@ def round_weights(model: GraphModule) -> None:
         for constant in filter(None, (given, bias)):
             if not constant.users:
                 model.graph.erase_node(constant)
-    model.recompile()
 
 
 def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor:
