@@ -13,14 +13,17 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual
 
 
-def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array) -> Array:
-    """kernels/epilogue/stages.wgsl `requantized_near`, with what `unrounded` adds."""
+def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array, ends: tuple[int, int]) -> Array:
+    """kernels/epilogue/stages.wgsl `requantized_near`, with what `unrounded` adds and `near_bounds` where something is added."""
     offset, low, high, magic = packed[:, 0], *(packed[:, i].view(np.float32) for i in (1, 2, 3))
     with np.errstate(over="ignore"):
         t = np.clip(acc.astype(np.float32) * multiplier, low, high) + magic
         assert t.dtype == np.float32 and np.all((t >= 2**23) & (t < 2**24))
         v = t.view(np.int32) + offset + added.astype(np.int32)
-    rounded: Array = (v + (2 ** (FRACTION - 1) - 1 + (((v >> FRACTION) ^ zero) & 1))) >> FRACTION
+        low, high = (np.float32(3 * 2**22 + ((end - zero) << FRACTION)) for end in ends)
+        within = np.clip(v.view(np.float32), low, high) if added.any() else v.view(np.float32)
+        whole = (within + np.float32(3 * 2**36)).view(np.int32)
+    rounded: Array = whole - 0x52400300 + zero
     return rounded
 
 
@@ -50,10 +53,8 @@ def test_equals_the_definition(zero: int, lo: int, hi: int, residual: int) -> No
     t = arithmetic.scaled_accumulator(acc, multiplier)
     expected = arithmetic.saturate(arithmetic.rte(t + offset + added, FRACTION), zero, lo, hi)
     lowest, highest = ((end - zero) << FRACTION for end in (lo, hi))
-    packed = near.pack(offset, lowest - 127 * residual, highest + 128 * residual, zero)
-    found = _near(acc, multiplier, packed.transpose(0, 2, 1).reshape(-1, 4), zero, added)
-    if residual:
-        found = np.clip(found, lo, hi)
+    packed = near.pack(offset, lowest - 127 * residual, highest + 128 * residual)
+    found = _near(acc, multiplier, packed.transpose(0, 2, 1).reshape(-1, 4), zero, added, (lo, hi))
     np.testing.assert_array_equal(found, expected)
 
 

@@ -230,7 +230,7 @@ def _whole(call: Call) -> bool:
 def _near(prefix: str, multiplier: float, zero: int, lo: int, hi: int) -> Params:
     """Uniform fields of a rounding."""
     ends = ((lo - zero) << arithmetic.FRACTION, (hi - zero) << arithmetic.FRACTION)
-    offset, *bits = near.pack(np.zeros(4, np.int64), *ends, zero)[0, :, 0]
+    offset, *bits = near.pack(np.zeros(4, np.int64), *ends)[0, :, 0]
     floats = {f"{prefix}{name}": b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=True)}
     return {
         **floats,

@@ -62,14 +62,13 @@ fn load_key(block: Block, step: u32, item: u32) -> vec4<u32> {
 
 // --- from sums to int8: sum (a - az)(b - bz) = sum (a - az) b - bz sum (a - az) ---
 
-// kernels/epilogue/near.py says how it rounds by an addition.
+// kernels/epilogue/near.py says how it rounds by additions.
 struct Rounding { multiplier: f32, low: f32, high: f32, magic: f32, offset: i32, zero: i32 }
 
 fn rounded_near(sum: vec4<i32>, by: Rounding) -> u32 {
   let t = clamp(vec4<f32>(sum) * by.multiplier, vec4<f32>(by.low), vec4<f32>(by.high)) + vec4<f32>(by.magic);
-  let scaled = bitcast<vec4<i32>>(t) + vec4<i32>(by.offset);
-  let odd = ((scaled >> vec4<u32>(FRACTION)) ^ vec4<i32>(by.zero)) & vec4<i32>(1);
-  return pack4xI8((scaled + (odd + vec4<i32>((1i << (FRACTION - 1u)) - 1i))) >> vec4<u32>(FRACTION));
+  let steps = bitcast<vec4<f32>>(bitcast<vec4<i32>>(t) + vec4<i32>(by.offset));
+  return packed_whole(whole_quad(steps), by.zero);
 }
 
 // All bits of the elements of a word of a row that lie before the last key.

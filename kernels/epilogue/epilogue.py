@@ -85,9 +85,11 @@ class Epilogue:
         """
         hooks = [hook for stage in self.stages for hook in stage.hooks]
         if self.near:
-            value = "clamped_near" if isinstance(self.stages[0], Residual) else "requantized_near"
             hooks.remove("quad_value=requantized")
-            hooks += [f"quad_value={value}", "Channel=Near", "channel_quad=near_quad"]
+            hooks += ["Channel=Near", "channel_quad=near_quad"]
+            hooks += ["near_bounds=bounded_near"] if isinstance(self.stages[0], Residual) else []
+            ends = isinstance(self.stages[-1], Requantize)
+            hooks += ["quad_value=whole_near", "store_joined=store_near"] if ends else ["quad_value=requantized_near"]
         return "quad", *hooks
 
     @property
@@ -201,7 +203,7 @@ def pack_offset(call: Call, offset: Array) -> Array:
             least, most = -128 * stage.multiplier, 127 * stage.multiplier
         if isinstance(stage, Requantize) and call.attrs["epilogue"].near:
             lowest, highest = ((end - around.zero) << FRACTION for end in (stage.lo, stage.hi))
-            return near.pack(padded, lowest - most, highest - least, around.zero)
+            return near.pack(padded, lowest - most, highest - least)
     return padded.astype(np.int32)
 
 

@@ -23,16 +23,24 @@ fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 
 
 // --- quad_value: a value of four accumulators ---
 
-// The int8 value where nothing saturates but what the channel's bounds say.
-fn requantized_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
+// near.py says what these are.
+fn whole_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
   let t = clamp(vec4<f32>(acc) * channel.multiplier, channel.low, channel.high) + channel.magic;
   let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, residual);
-  let odd = ((v >> vec4<u32>(FRACTION)) ^ vec4<i32>(params.zero)) & vec4<i32>(1);
-  return (v + (odd + vec4<i32>((1i << (FRACTION - 1u)) - 1i))) >> vec4<u32>(FRACTION);
+  return whole_quad(near_bounds(bitcast<vec4<f32>>(v)));
 }
 
-fn clamped_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
-  return clamp(requantized_near(acc, channel, residual), vec4<i32>(params.lo), vec4<i32>(params.hi));
+// Where nothing saturates but what the channel's bounds say.
+fn near_bounds(v: vec4<f32>) -> vec4<f32> { return v; }
+
+fn bounded_near(v: vec4<f32>) -> vec4<f32> {
+  let ends = (vec2<i32>(params.lo, params.hi) - params.zero) << vec2<u32>(FRACTION);
+  let range = bitcast<vec2<f32>>(ends + STEPS_BITS);
+  return clamp(v, vec4<f32>(range.x), vec4<f32>(range.y));
+}
+
+fn requantized_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
+  return whole_near(acc, channel, residual) - (WHOLE_BITS - params.zero);
 }
 
 fn requantized(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
@@ -111,6 +119,8 @@ fn real_places(quad: u32) -> vec4<u32> {
   return vec4<u32>(channel_place(channel), channel_place(channel + 1u), channel_place(channel + 2u),
                    channel_place(channel + 3u));
 }
+
+fn store_near(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = packed_whole(v, params.zero); }
 
 fn store_joined(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = packed(v); }
 
