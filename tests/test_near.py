@@ -1,4 +1,4 @@
-"""Rounding by an addition gives what the contract's definition gives: in numpy, step by step as the WGSL does it."""
+"""Rounding by additions gives what the contract's definition gives: in numpy, step by step as the WGSL does it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual
 
 
 def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array, ends: tuple[int, int]) -> Array:
-    """kernels/epilogue/stages.wgsl `requantized_near`, with what `unrounded` adds and `near_bounds` where something is added."""
+    """kernels/epilogue/stages.wgsl `requantized_near`, with what `unrounded` adds and, where it does, the bounds."""
     offset, low, high, magic = packed[:, 0], *(packed[:, i].view(np.float32) for i in (1, 2, 3))
     with np.errstate(over="ignore"):
         t = np.clip(acc.astype(np.float32) * multiplier, low, high) + magic
         assert t.dtype == np.float32 and np.all((t >= 2**23) & (t < 2**24))
         v = t.view(np.int32) + offset + added.astype(np.int32)
-        low, high = (np.float32(3 * 2**22 + ((end - zero) << FRACTION)) for end in ends)
-        within = np.clip(v.view(np.float32), low, high) if added.any() else v.view(np.float32)
+        least, most = (np.float32(3 * 2**22 + ((end - zero) << FRACTION)) for end in ends)
+        within = np.clip(v.view(np.float32), least, most) if added.any() else v.view(np.float32)
         whole = (within + np.float32(3 * 2**36)).view(np.int32)
     rounded: Array = whole - 0x52400300 + zero
     return rounded

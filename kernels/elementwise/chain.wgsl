@@ -62,6 +62,6 @@ fn b_spread(word: u32, p: vec4<u32>) -> vec4<i32> {
 
 // --- hooks that read ---
 
-fn residual_at_word(word: u32, quad: u32) -> vec4<i32> { return residual_lanes(residual_word_of(word)); }
+fn residual_at_word(word: u32, quad: u32) -> ResidualWord { return residual_word_of(word); }
 
-fn addend_at_word(word: u32, quad: u32) -> vec4<i32> { return addend_lanes(addend_word_of(word)); }
+fn addend_at_word(word: u32, quad: u32) -> u32 { return addend_word_of(word); }

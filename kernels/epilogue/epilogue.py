@@ -94,7 +94,7 @@ class Epilogue:
 
     @property
     def near(self) -> bool:
-        """Whether its sums can be rounded by an addition (near.py)."""
+        """Whether its sums can be rounded by additions (near.py)."""
         first, *others = self.stages
         rounds = others[0] if isinstance(first, Residual) else first
         if not isinstance(rounds, Requantize):

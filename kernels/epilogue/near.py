@@ -9,8 +9,9 @@ apart, one int8 step: this addition rounds half to even again, and the last byte
 zero point, plus a constant. Compilers cannot join the two additions, since whole numbers are added between them, nor
 the product and the first, since the clamp stands between.
 
-What conversions to whole numbers, shifts and masks did is done by additions of floats, twice as fast on many GPUs: on
-an NVIDIA H200, products of small depth take %% less time. The bytes are those of q8ta_wgpu/ir/arithmetic.py.
+Shifts, masks, conversions to whole numbers and clamps of them, which many GPUs do at half the speed, become additions
+of floats: on an NVIDIA H200, products of small depth and depthwise convolutions take 7 to 12 % less time by it than by
+whole numbers. The bytes are those of q8ta_wgpu/ir/arithmetic.py.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ WIDEST = 2 * (1 << 22) - 1024
 
 
 def pack(offset: NDArray[np.int64], lowest: int, highest: int) -> NDArray[np.int32]:
-    """What `near_quad` of kernels/epilogue/stages.wgsl reads of four channels: four int32 of the offset with the middle
-    that is added to the bits of the sum, and as the bits of float32 the ends of the interval and what is added to round.
+    """What `near_quad` of kernels/epilogue/stages.wgsl reads of four channels: four int32 of the offset with the
+    middle, which are added to the bits of the sum, and as the bits of float32 the ends of the interval and what rounds.
 
     Args:
         offset: in 2^-14 output steps, a whole number of quads of channels.

@@ -144,7 +144,7 @@ class Residual(Stage):
 
     name = "residual"
     operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
-    hooks = ("residual_of=residual_quad", "unrounded=plus_residual")
+    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "unrounded=plus_residual")
 
     def apply(self, value: Array, around: Around) -> Array:
         return value + (around.values.astype(np.int64) - around.operand_zero) * self.multiplier
@@ -161,7 +161,7 @@ class ScaledResidual(Stage):
 
     name = "scaled_residual"
     operand = Operand("residual", dtypes=INTEGERS, at_result=True)
-    hooks = ("residual_of=residual_quad", "unrounded=plus_scaled_residual")
+    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "unrounded=plus_scaled_residual")
 
     def apply(self, value: Array, around: Around) -> Array:
         return value + arithmetic.scaled_term(around.values.astype(np.int64) - around.operand_zero, self.multiplier)

@@ -3,7 +3,7 @@
 
 // --- channel_quad: what belongs to four channels ---
 
-// near.py says how it rounds by an addition.
+// near.py says how it rounds by additions.
 struct Near { multiplier: vec4<f32>, offset: vec4<i32>, low: vec4<f32>, high: vec4<f32>, magic: vec4<f32> }
 
 fn near_quad(quad: u32) -> Near {
@@ -24,7 +24,7 @@ fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 
 // --- quad_value: a value of four accumulators ---
 
 // near.py says what these are.
-fn whole_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
+fn whole_near(acc: vec4<i32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
   let t = clamp(vec4<f32>(acc) * channel.multiplier, channel.low, channel.high) + channel.magic;
   let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, residual);
   return whole_quad(near_bounds(bitcast<vec4<f32>>(v)));
@@ -39,42 +39,44 @@ fn bounded_near(v: vec4<f32>) -> vec4<f32> {
   return clamp(v, vec4<f32>(range.x), vec4<f32>(range.y));
 }
 
-fn requantized_near(acc: vec4<i32>, channel: Near, residual: vec4<i32>) -> vec4<i32> {
+fn requantized_near(acc: vec4<i32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
   return whole_near(acc, channel, residual) - (WHOLE_BITS - params.zero);
 }
 
-fn requantized(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
+fn requantized(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
   let v = bent(unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
-fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
+fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
   let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
 // The bits of floats that are never rounded: (f32(acc) + f32(offset)) * multiplier.
-fn scaled(acc: vec4<i32>, channel: Channel, residual: vec4<i32>) -> vec4<i32> {
+fn scaled(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
   return bitcast<vec4<i32>>((vec4<f32>(acc) + vec4<f32>(channel.offset)) * channel.multiplier);
 }
 
-// --- residual_of, addend_of: what is read for a quad beyond its sums ---
+// --- residual_of, addend_of: the word that is read for a quad beyond its sums ---
 
-fn residual_of(m: u32, quad: u32) -> vec4<i32> { return vec4<i32>(0); }
+alias ResidualWord = u32;
 
-fn addend_of(m: u32, quad: u32) -> vec4<i32> { return vec4<i32>(0); }
+fn residual_of(m: u32, quad: u32) -> ResidualWord { return ResidualWord(0); }
+
+fn addend_of(m: u32, quad: u32) -> u32 { return 0u; }
 
 // --- unrounded, bent: what is added to it, and what it becomes, before it is rounded ---
 
-fn unrounded(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> { return v; }
+fn unrounded(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> { return v; }
 
 // The residual's zero point is in the channels' offset.
-fn plus_residual(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
-  return v + residual * params.residual_multiplier;
+fn plus_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
+  return v + residual_lanes(residual) * params.residual_multiplier;
 }
 
-fn plus_scaled_residual(v: vec4<i32>, residual: vec4<i32>) -> vec4<i32> {
-  let product = vec4<f32>(residual - params.residual_zero) * params.residual_multiplier;
+fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
+  let product = vec4<f32>(residual_lanes(residual) - params.residual_zero) * params.residual_multiplier;
   return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
@@ -95,15 +97,15 @@ fn on_curve(v: vec4<i32>, channel: Channel) -> vec4<i32> {
 
 // --- joined: what becomes of the int8 value ---
 
-fn joined(v: vec4<i32>, addend: vec4<i32>) -> vec4<i32> { return v; }
+fn joined(v: vec4<i32>, addend: u32) -> vec4<i32> { return v; }
 
-fn plus_addend(v: vec4<i32>, addend: vec4<i32>) -> vec4<i32> {
-  let other = addend * params.addend_multiplier;
+fn plus_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
+  let other = addend_lanes(addend) * params.addend_multiplier;
   let sum = v * params.inner_multiplier + (other + params.sum_offset);  // wraps on the way, not at its end
   return int8_quad(sum, params.shift, params.sum_zero, params.sum_lo, params.sum_hi);
 }
 
-fn in_table(v: vec4<i32>, addend: vec4<i32>) -> vec4<i32> {
+fn in_table(v: vec4<i32>, addend: u32) -> vec4<i32> {
   return vec4<i32>(looked_up(v.x), looked_up(v.y), looked_up(v.z), looked_up(v.w));
 }
 

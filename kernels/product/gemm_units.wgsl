@@ -7,6 +7,7 @@
 // Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has the
 // units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of their
 // own, or with the subgroup's number as the built-in says it, everything takes twice as long.
+// What joins the sums is read before the loop over k where EARLY, else after it (gemm.joins_early).
 // Weights come in order (column tile, step, channel, vector of k). Rows may come in phases, as in gemm.wgsl.
 
 // GPUs do best to read nothing where a tap is outside the image.
@@ -57,6 +58,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
   for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
 
+  // Each lane finishes one quad of channels in every ROWS_AT_ONCE-th row.
+  let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane % QUADS;
+  let lane_m = first_m + first_row + lane / QUADS;
+  var residuals: Residuals;
+  if (EARLY == 1u) { residuals = residuals_of(lane_m, quad); }
   var sums: array<array<Sums, FRAGMENTS_N>, FRAGMENTS_M>;
   for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) { staged[(m_lane + i * (THREADS / STEP)) * ROW + k_lane] = next_x[i]; }
@@ -86,23 +92,18 @@ fn main(@builtin(local_invocation_index) local: u32,
     workgroupBarrier();
   }
 
-  // Each lane finishes one quad of channels in every ROWS_AT_ONCE-th row.
+  if (EARLY == 0u) { residuals = residuals_of(lane_m, quad); }
   let own = subgroup * (UNIT_M * SUMS_ROW);
-  let lane_quad = lane % QUADS;
-  let lane_row = lane / QUADS;
-  let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane_quad;
   let channel = channel_quad(quad);
   let start = start_quad(phase * params.quads + quad);
   let places = quad_places(quad);
   for (var i = 0u; i < FRAGMENTS_M; i++) {
-    // What joins is read without a condition, all of it before anything is stored: the loads run side by side, and
+    // Addends are read without a condition, all of them before anything is stored: the loads run side by side, and
     // while the sums are on their way.
     var pixels: array<u32, ROUNDS>;
-    var residual: array<vec4<i32>, ROUNDS>;
-    var addend: array<vec4<i32>, ROUNDS>;
+    var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
-      pixels[e] = pixel_of(first_m + first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE);
-      residual[e] = residual_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
+      pixels[e] = pixel_of(lane_m + i * UNIT_M + e * ROWS_AT_ONCE);
       addend[e] = addend_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
     }
     for (var j = 0u; j < FRAGMENTS_N; j++) {
@@ -110,10 +111,24 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     workgroupBarrier();
     for (var e = 0u; e < ROUNDS; e++) {
-      let sum = start + bitcast<vec4<i32>>(staged[own + (lane_row + e * ROWS_AT_ONCE) * SUMS_ROW + lane_quad]);
-      let value = joined(quad_value(sum, channel, residual[e]), addend[e]);
-      if (pixels[e] < params.rows && quad < params.quads) { store_joined(value, pixels[e], quad, places); }
+      let at = own + (lane / QUADS + e * ROWS_AT_ONCE) * SUMS_ROW + lane % QUADS;
+      let value = quad_value(start + bitcast<vec4<i32>>(staged[at]), channel, residuals[i][e]);
+      if (pixels[e] < params.rows && quad < params.quads) { store_joined(joined(value, addend[e]), pixels[e], quad, places); }
     }
     workgroupBarrier();
   }
+}
+
+// What joins a lane's quads in the epilogue, read without a condition and side by side.
+alias Residuals = array<array<ResidualWord, ROUNDS>, FRAGMENTS_M>;
+
+fn residuals_of(m: u32, quad: u32) -> Residuals {
+  var found: Residuals;
+  for (var i = 0u; i < FRAGMENTS_M; i++) {
+    for (var e = 0u; e < ROUNDS; e++) {
+      let pixel = min(pixel_of(m + i * UNIT_M + e * ROWS_AT_ONCE), params.rows - 1u);
+      found[i][e] = residual_of(pixel, min(quad, params.quads - 1u));
+    }
+  }
+  return found;
 }

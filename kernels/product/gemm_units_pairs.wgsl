@@ -103,8 +103,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   let of_columns = vec4<i32>(sum_of_row(b_sums[column]), sum_of_row(b_sums[column + 1u]),
                              sum_of_row(b_sums[column + 2u]), sum_of_row(b_sums[column + 3u]));
   for (var i = 0u; i < FRAGMENTS_M; i++) {
-    var residual: array<vec4<i32>, ROUNDS>;
-    var addend: array<vec4<i32>, ROUNDS>;
+    var residual: array<ResidualWord, ROUNDS>;
+    var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
       let m = min(first_m + first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE, all_rows - 1u);
       residual[e] = residual_of(batch * all_rows + m, min(quad, params.quads - 1u));

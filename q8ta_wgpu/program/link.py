@@ -5,7 +5,7 @@ integers only), `x_at(p)` (the element as i32 or f32) and, where result and oper
 word for a result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and
 Element (the type of its elements: i32 or f32). A word is four elements: a u32 of int8, a vec2<u32> of int16. `x_Word`
 is its type, `x_lanes(word)` its elements, for the result `Word` and `packed(elements)`. Behind a weighted sum,
-`x_quad(m, quad)` is the elements in row m of an operand that lies as the result does, `y_quad(m, quad)` the index of
+`x_quad(m, quad)` is the word in row m of an operand that lies as the result does, `y_quad(m, quad)` the index of
 the result's word; an epilogue brings the hooks its stages fill.
 Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as vectors of four instead.
 Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is what its buffer holds at an index. A synced
@@ -75,8 +75,7 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
         lines.append(f"fn {name}_lanes(word: {word}) -> vec4<i32> {{ return {unpack}(word); }}")
     if binding.at_result and binding.layout is not None:
         index = _quad_index(name, binding.layout)
-        unpack = f"unpack{_SUFFIX[binding.dtype]}"
-        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> vec4<i32> {{ return {unpack}({name}[{index}]); }}")
+        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ return {name}[{index}]; }}")
     if binding.layout is None or name in wide:
         return lines
     lines.append(
