@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -118,6 +120,18 @@ def test_commands(page: str) -> None:
     assert [word for word in given if word not in COMMANDS] == []
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert [word for word in words_after("make", page) if word not in targets] == []
+
+
+@each_page
+def test_command_lines(page: str) -> None:
+    """A module that is run is there, and ours takes the options as they are written."""
+    for line in code(page):
+        found = re.fullmatch(r"python -m ([a-z0-9_.]+)(?: ([^|\[]*))?", line.strip())
+        if found is not None:
+            assert importlib.util.find_spec(found[1]) is not None, line
+            words = shlex.split(found[2] or "")
+            if found[1] == "q8ta_wgpu" and len(words) > 1:  # one alone is the command's name
+                parser().parse_args(words)
 
 
 @each_page
