@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Graph
-from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.ir.op import FLOAT_MAX, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import unary
 from q8ta_wgpu.model import reference
@@ -127,7 +127,7 @@ def test_operators_that_join_elements_on_a_device(op: Op, device: Device) -> Non
 def in_torch(op: Op, graph: Graph, inputs: dict[str, Array]) -> Array:
     attrs = graph.nodes[0].attrs
     if op.name == "clamp":
-        attrs = {name: np.copysign(np.inf, v) if abs(v) == unary.FLOAT_MAX else v for name, v in attrs.items()}
+        attrs = {name: np.copysign(np.inf, v) if abs(v) == FLOAT_MAX else v for name, v in attrs.items()}
     arrays = {**graph.constants, **inputs}
     tensors = [torch.from_numpy(arrays[name].astype(np.float64)) for name in graph.nodes[0].inputs]
     found: Array = oracle.TORCH[op.name](attrs, *tensors).numpy()

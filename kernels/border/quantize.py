@@ -11,13 +11,9 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, ONLY_4W, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
-from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims, quantized_as_first, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channel_tile
-
-
-def _infer_quantize(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    return types[0].shape, INT8X4
 
 
 def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
@@ -91,7 +87,7 @@ OPS = (
     Op(
         name="quantize",
         operands=(Operand("x"),),
-        infer=_infer_quantize,
+        infer=quantized_as_first,
         results=(INT16X4,),
         reference=_quantize,
         reads=reads_same_place,

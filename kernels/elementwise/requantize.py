@@ -7,14 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT16X4, Array, Call
 from q8ta_wgpu.ir.kernel import Kernel, Params, eight_words
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, reads_same_place
-
-
-def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    return types[0].shape, INT8X4
+from q8ta_wgpu.ir.layout import ANY_INT8
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, quantized_as_first, reads_same_place
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -39,7 +35,7 @@ OPS = (
     Op(
         name="q8ta_requantize",
         operands=(Operand("x", dtypes=INTEGERS),),
-        infer=_infer,
+        infer=quantized_as_first,
         results=(INT16X4,),
         reference=_reference,
         reads=reads_same_place,

@@ -18,13 +18,10 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_same_place, same_as_first
-from q8ta_wgpu.kernels.elementwise.binary import number_of
+from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, Case, Import, Op, Operand, reads_same_place, same_as_first
+from q8ta_wgpu.kernels.elementwise import aten_calls
 
 Float64 = NDArray[np.float64]
-
-FLOAT_MAX = float(np.finfo(np.float32).max)
-"""Stands for an absent bound of a clamp, which lets infinities pass: attributes are finite."""
 
 NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
 POSITIVE = Attr("float", low=1e-30, high=1e30)
@@ -119,102 +116,6 @@ def _none(args: Mapping[str, Any]) -> Attrs:
     return {}
 
 
-def _bounds(low: Any, high: Any) -> Attrs:
-    """Attributes of a clamp whose bounds may be None or infinite; torch gives the upper bound when they cross."""
-    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
-    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
-    return {"min": min(low, high), "max": high}
-
-
-def _import_gelu(b: Builder, args: Mapping[str, Any]) -> str:
-    return b.emit("gelu_tanh" if args["approximate"] == "tanh" else "gelu", (args["self"],))
-
-
-def _import_pow(b: Builder, args: Mapping[str, Any]) -> str:
-    exponent = float(args.get("exponent", 2))
-    named = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
-    if exponent == 1.0:
-        return str(args["self"])
-    if exponent in named:
-        return b.emit(named[exponent], (args["self"],))
-    return b.emit("pow", (args["self"],), {"exponent": exponent})
-
-
-def _divisor(b: Builder, number: Any) -> float:
-    """A divisor as torch has it, in float32: what is left of large numbers depends on its last bit."""
-    found = float(np.float32(number))
-    if found == 0:
-        raise b.refuse("it divides by zero")
-    return found
-
-
-def _import_divide(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division by a number, rounded down, towards zero or not at all."""
-    number = _divisor(b, args["other"])
-    rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args["rounding_mode"] or "")
-    if rounded:
-        return b.emit(rounded, (args["self"],), {"divisor": number})
-    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
-
-
-def _import_remainder(op: str) -> Import:
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        return b.emit(op, (args["self"],), {"divisor": _divisor(b, args["other"])})
-
-    return rule
-
-
-def _import_power_of(b: Builder, args: Mapping[str, Any]) -> str:
-    """A number to the power of a tensor."""
-    base = float(args["self"])
-    if base <= 0:
-        raise b.refuse(f"it takes {base:g} to a power: a positive number is supported")
-    powers = b.emit("affine", (args["exponent"],), {"factor": math.log(base), "term": 0.0})
-    return b.emit("exp", (powers,))
-
-
-def _import_logarithm(base: float) -> Import:
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        natural = b.emit("log", (args["self"],))
-        return b.emit("affine", (natural,), {"factor": 1.0 / math.log(base), "term": 0.0})
-
-    return rule
-
-
-def _import_compare(name: str) -> Import:
-    """With an infinity as with the largest number: what is above it, or not above, is that infinity, or not."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        number = float(args["other"])
-        if not math.isinf(number):
-            return b.emit(f"{name}_scalar", (args["self"],), {"number": number})
-        if name not in ("eq", "ne"):
-            raise b.refuse(f"it compares with {number}: torch.isinf tells infinities")
-        found = b.emit(
-            "gt_scalar" if number > 0 else "lt_scalar", (args["self"],), {"number": math.copysign(FLOAT_MAX, number)}
-        )
-        return found if name == "eq" else b.emit("eq_scalar", (b.truth(found),), {"number": 0.0})
-
-    return rule
-
-
-def _import_logical_not(b: Builder, args: Mapping[str, Any]) -> str:
-    return b.emit("eq_scalar", (args["self"],), {"number": 0.0})
-
-
-def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
-    if args["other"] == 0:
-        raise b.refuse("it divides by zero")
-    return b.emit("affine", (args["self"],), {"factor": 1.0 / args["other"], "term": 0.0})
-
-
-def _import_rsub(b: Builder, args: Mapping[str, Any]) -> str:
-    number, alpha = number_of(b, args["other"], args["self"]), float(args["alpha"])
-    if number is None:
-        return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
-    return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})
-
-
 ROWS = (
     _Row(
         "relu",
@@ -228,12 +129,12 @@ ROWS = (
         _clamp,
         schema={"min": NUMBER, "max": NUMBER},
         aten={
-            "relu6.default": lambda _: _bounds(0, 6),
-            "hardtanh.default": lambda a: _bounds(a["min_val"], a["max_val"]),
-            "clamp.default": lambda a: _bounds(a["min"], a["max"]),
-            "clip.default": lambda a: _bounds(a["min"], a["max"]),
-            "clamp_min.default": lambda a: _bounds(a["min"], None),
-            "clamp_max.default": lambda a: _bounds(None, a["max"]),
+            "relu6.default": lambda _: aten_calls.bounds(0, 6),
+            "hardtanh.default": lambda a: aten_calls.bounds(a["min_val"], a["max_val"]),
+            "clamp.default": lambda a: aten_calls.bounds(a["min"], a["max"]),
+            "clip.default": lambda a: aten_calls.bounds(a["min"], a["max"]),
+            "clamp_min.default": lambda a: aten_calls.bounds(a["min"], None),
+            "clamp_max.default": lambda a: aten_calls.bounds(None, a["max"]),
         },
         clamp=lambda a: (a["min"], a["max"]),
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
@@ -242,7 +143,7 @@ ROWS = (
     _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, joins=True),
     _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, joins=True),
     _Row("silu", lambda x, _: x * _sigmoid(x), aten={"silu.default": _none}, joins=True),
-    _Row("gelu", lambda x, _: _gelu(x), rules={"gelu.default": _import_gelu}, joins=True),
+    _Row("gelu", lambda x, _: _gelu(x), rules={"gelu.default": aten_calls.gelu}, joins=True),
     _Row("gelu_tanh", lambda x, _: _gelu_tanh(x), joins=True),
     _Row("hardswish", lambda x, _: x * _hardsigmoid(x), aten={"hardswish.default": _none}, joins=True),
     _Row("hardsigmoid", lambda x, _: _hardsigmoid(x), aten={"hardsigmoid.default": _none}, joins=True),
@@ -285,7 +186,7 @@ ROWS = (
         "pow",
         lambda x, a: np.power(x, a["exponent"]),
         schema={"exponent": NUMBER},
-        rules={"pow.Tensor_Scalar": _import_pow, "square.default": _import_pow},
+        rules={"pow.Tensor_Scalar": aten_calls.power, "square.default": aten_calls.power},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
     ),
     _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}),
@@ -312,8 +213,8 @@ ROWS = (
         for name, function, rules in (
             ("floor_divide", _floor_divide, {}),
             ("trunc_divide", _trunc_divide, {}),
-            ("remainder", _remainder, {"remainder.Scalar": _import_remainder("remainder")}),
-            ("fmod", _fmod, {"fmod.Scalar": _import_remainder("fmod")}),
+            ("remainder", _remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
+            ("fmod", _fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
         )
     ),
     _Row("isnan", lambda x, _: np.isnan(x).astype(np.float64), aten={"isnan.default": _none}, tolerance=0),
@@ -326,7 +227,7 @@ ROWS = (
             f"{name}_scalar",
             _compared(compare),
             schema={"number": NUMBER},
-            rules={f"{name}.Scalar": _import_compare(name), **rules},
+            rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
@@ -335,7 +236,7 @@ ROWS = (
             ("ge", np.greater_equal, {}),
             ("lt", np.less, {}),
             ("le", np.less_equal, {}),
-            ("eq", np.equal, {f"{name}_not.default": _import_logical_not for name in ("logical", "bitwise")}),
+            ("eq", np.equal, {f"{name}_not.default": aten_calls.logical_not for name in ("logical", "bitwise")}),
             ("ne", np.not_equal, {}),
         )
     ),
@@ -345,14 +246,14 @@ ROWS = (
         schema={"factor": NUMBER, "term": NUMBER},
         aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
         rules={
-            "div.Scalar": _import_div,
-            "div.Scalar_mode": _import_divide,
-            "pow.Scalar": _import_power_of,
-            "exp2.default": lambda b, a: _import_power_of(b, {"self": 2.0, "exponent": a["self"]}),
-            "log2.default": _import_logarithm(2.0),
-            "log10.default": _import_logarithm(10.0),
-            "rsub.Scalar": _import_rsub,
-            "rsub.Tensor": _import_rsub,
+            "div.Scalar": aten_calls.div,
+            "div.Scalar_mode": aten_calls.divide,
+            "pow.Scalar": aten_calls.power_of,
+            "exp2.default": lambda b, a: aten_calls.power_of(b, {"self": 2.0, "exponent": a["self"]}),
+            "log2.default": aten_calls.logarithm(2.0),
+            "log10.default": aten_calls.logarithm(10.0),
+            "rsub.Scalar": aten_calls.rsub,
+            "rsub.Tensor": aten_calls.rsub,
         },
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),

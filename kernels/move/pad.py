@@ -16,13 +16,12 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import ANY_DTYPE, FLOAT_MAX, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.strided import eight
 
 MAX_RANK = 8
-FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def _pairs(attrs: Attrs) -> list[tuple[int, int]]:

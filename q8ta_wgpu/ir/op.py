@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, Monotonic, Moves
@@ -20,6 +22,9 @@ from q8ta_wgpu.ir.layout import Shape, canonical
 
 MAX_EXTENT = 1 << 24
 """Largest kernel size, stride, padding or dimension an attribute may hold."""
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+"""In an attribute, which is finite, stands for an infinity: the absent bound of a clamp, which lets infinities pass."""
 
 MAX_WORK = 1 << 42
 """Most loop steps (multiply-accumulates, window taps) one dispatch may take. The largest real layers (a 4K image, 128
@@ -283,6 +288,11 @@ ANY_DTYPE = (FLOAT32, *INTEGERS)
 def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     """The shape rule of elementwise operators of one tensor."""
     return types[0].shape, types[0].dtype
+
+
+def quantized_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of what rounds one tensor; int8, where its quantization parameters say no other integers."""
+    return types[0].shape, INT8X4
 
 
 def dims(t: TensorType) -> tuple[int, int, int, int]:

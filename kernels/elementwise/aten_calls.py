@@ -1,0 +1,118 @@
+"""What the importer makes of aten calls of one tensor and a number that are more than a row of `unary.ROWS`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Attrs
+from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Import
+from q8ta_wgpu.kernels.elementwise.binary import number_of
+
+
+def bounds(low: Any, high: Any) -> Attrs:
+    """Attributes of a clamp whose bounds may be None or infinite; torch gives the upper bound when they cross."""
+    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
+    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
+    return {"min": min(low, high), "max": high}
+
+
+def gelu(b: Builder, args: Mapping[str, Any]) -> str:
+    """Exact, or by tanh."""
+    return b.emit("gelu_tanh" if args["approximate"] == "tanh" else "gelu", (args["self"],))
+
+
+def power(b: Builder, args: Mapping[str, Any]) -> str:
+    """A tensor to the power of a number; without one, its square."""
+    exponent = float(args.get("exponent", 2))
+    named = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+    if exponent == 1.0:
+        return str(args["self"])
+    if exponent in named:
+        return b.emit(named[exponent], (args["self"],))
+    return b.emit("pow", (args["self"],), {"exponent": exponent})
+
+
+def divisor(b: Builder, number: Any) -> float:
+    """A divisor as torch has it, in float32: what is left of large numbers depends on its last bit."""
+    found = float(np.float32(number))
+    if found == 0:
+        raise b.refuse("it divides by zero")
+    return found
+
+
+def divide(b: Builder, args: Mapping[str, Any]) -> str:
+    """A division that says how it is rounded: down, towards zero or not at all."""
+    number = divisor(b, args["other"])
+    rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args["rounding_mode"] or "")
+    if rounded:
+        return b.emit(rounded, (args["self"],), {"divisor": number})
+    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+
+
+def remainder(op: str) -> Import:
+    """What a division by a number leaves: `remainder` has the divisor's sign, `fmod` the tensor's."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        return b.emit(op, (args["self"],), {"divisor": divisor(b, args["other"])})
+
+    return rule
+
+
+def power_of(b: Builder, args: Mapping[str, Any]) -> str:
+    """A number to the power of a tensor."""
+    base = float(args["self"])
+    if base <= 0:
+        raise b.refuse(f"it takes {base:g} to a power: a positive number is supported")
+    powers = b.emit("affine", (args["exponent"],), {"factor": math.log(base), "term": 0.0})
+    return b.emit("exp", (powers,))
+
+
+def logarithm(base: float) -> Import:
+    """The natural logarithm, scaled."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        natural = b.emit("log", (args["self"],))
+        return b.emit("affine", (natural,), {"factor": 1.0 / math.log(base), "term": 0.0})
+
+    return rule
+
+
+def compare(name: str) -> Import:
+    """With an infinity as with the largest number: what is above it, or not above, is that infinity, or not."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        number = float(args["other"])
+        if not math.isinf(number):
+            return b.emit(f"{name}_scalar", (args["self"],), {"number": number})
+        if name not in ("eq", "ne"):
+            raise b.refuse(f"it compares with {number}: torch.isinf tells infinities")
+        found = b.emit(
+            "gt_scalar" if number > 0 else "lt_scalar", (args["self"],), {"number": math.copysign(FLOAT_MAX, number)}
+        )
+        return found if name == "eq" else b.emit("eq_scalar", (b.truth(found),), {"number": 0.0})
+
+    return rule
+
+
+def logical_not(b: Builder, args: Mapping[str, Any]) -> str:
+    """True where there is a zero."""
+    return b.emit("eq_scalar", (args["self"],), {"number": 0.0})
+
+
+def div(b: Builder, args: Mapping[str, Any]) -> str:
+    """A division by a number."""
+    if args["other"] == 0:
+        raise b.refuse("it divides by zero")
+    return b.emit("affine", (args["self"],), {"factor": 1.0 / args["other"], "term": 0.0})
+
+
+def rsub(b: Builder, args: Mapping[str, Any]) -> str:
+    """A number or another tensor, less alpha times this one."""
+    number, alpha = number_of(b, args["other"], args["self"]), float(args["alpha"])
+    if number is None:
+        return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
+    return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})
