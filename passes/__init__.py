@@ -17,6 +17,7 @@ from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
+from q8ta_wgpu.passes.scale_parts import scale_parts
 from q8ta_wgpu.passes.simplify import simplify
 
 Pass = Callable[[Graph], None]
@@ -28,6 +29,8 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
     # Needs the convolutions' float weights as constants; before fusion, so that the bias is final.
     fuse_batch_norm,
+    # Parts of a sum that have scales of their own are one int8 tensor before byte-moving operators take them apart.
+    scale_parts,
     # Byte-moving operators leave the float side: dequantizes move down past them, activations and quantizes up.
     sink_dequantize,
     sink_moves,

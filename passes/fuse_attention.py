@@ -96,7 +96,8 @@ def _place(rewriter: Rewriter, name: str) -> _Place:
     if node is None or node.op not in ("view", "permute", "slice"):
         return here
     before = _place(rewriter, node.inputs[0])
-    if graph.types[before.root].shape[-1] % WORD:
+    root, q = graph.types[before.root], graph.types[name].q
+    if root.shape[-1] % WORD or (root.q and q and root.q.zero != q.zero):
         return here
     dims = list(before.dims)
     if node.op == "permute":

@@ -41,6 +41,7 @@ from q8ta_wgpu.frontend.nodes import (
     takes_result,
 )
 from q8ta_wgpu.frontend.observer import RangeObserver, ShareObserver
+from q8ta_wgpu.frontend.parts import taken_apart
 from q8ta_wgpu.frontend.pt2e import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
@@ -78,7 +79,7 @@ _EPS = 2.0**-20
 _ANNOTATION = "quantization_annotation"
 
 
-def _activation(qat: bool) -> QuantizationSpec:
+def _activation(qat: bool, scheme: torch.qscheme = torch.per_tensor_affine) -> QuantizationSpec:
     if qat:
         observer = FusedMovingAvgObsFakeQuantize.with_args(
             observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS
@@ -89,7 +90,7 @@ def _activation(qat: bool) -> QuantizationSpec:
         dtype=torch.int8,
         quant_min=-128,
         quant_max=127,
-        qscheme=torch.per_tensor_affine,
+        qscheme=scheme,
         observer_or_fake_quant_ctr=observer,
     )
 
@@ -176,7 +177,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     an int8 tensor is stored: a weighted sum, an add, a mul or a batch norm is one unit with the batch norm, the addend,
     the activation and the clamps behind it, and a weighted sum whose result nothing reads in int8 is not rounded at
     all. Operators that only move bytes share one scale and zero
-    point between inputs and output.
+    point between inputs and output, but for those that take a weighted sum apart: each part has its own scale.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
@@ -207,6 +208,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._residual = _residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
         self._activation = _activation(qat)
+        self._part = _activation(qat, torch.per_tensor_symmetric)
         self._shares = functools.cache(_fixed if qat else _share)
         self._weight = _weight(qat, channels=0)
         self._columns = _weight(qat, channels=1)
@@ -256,7 +258,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     self._weighted(node)
                 case Rowwise(_, result):
                     x = node.all_input_nodes[0]
-                    inputs = {} if _is_masked(x) else {x: self._activation}
+                    inputs = {} if _is_masked(x) else {x: self._read(x)}
                     self._put(node, inputs, self._shares(result) if result else None)
                 case Arithmetic() if masks(node) or given_mask(node) or _scales_operand(node):
                     self._passing(node)
@@ -271,7 +273,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 case Normalization() if folds_into(node, node.args[0]):
                     pass  # part of the sum before it, which stays in float
                 case Normalization() | Sloped():
-                    self._put(node, {node.all_input_nodes[0]: self._activation})
+                    self._put(node, {node.all_input_nodes[0]: self._read(node.all_input_nodes[0])})
         if self._residual:
             widen(model, self._residual)
         return model
@@ -291,10 +293,20 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if isinstance(weight, Node) and is_constant(weight):
             columns = is_transposed(node) and not is_depthwise(weight, arguments)
             self._put(node, {x: self._read(x), weight: self._columns if columns else self._weight})
+            self._apart(node)
         elif isinstance(matrix, Node) and _is_matrix(matrix):
             self._put(node, {x: self._activation, matrix: self._columns})
         elif isinstance(matrix, Node):
             self._put(node, self._operands((x, matrix)))
+
+    def _apart(self, node: Node) -> None:
+        """Parts of a sum are rounded each by itself, with one zero point, so that they can be stored as one tensor."""
+        moves, parts = taken_apart(node)
+        if not parts or any(_ANNOTATION in value.meta for value in (*moves, *parts)):
+            return
+        for value in (node, *moves, *parts):
+            given = value.meta.setdefault(_ANNOTATION, QuantizationAnnotation(_annotated=True))
+            given.output_qspec = self._part if value in parts else None
 
     def _recurrent(self, node: Node) -> None:
         """Input, weights and the hidden states of all steps; other states stay in float32."""
@@ -307,7 +319,10 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             result.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
 
     def _read(self, node: Node) -> Any:
-        """How an operand is quantized: as it was where its operator says how, whatever the data."""
+        """How an operand is quantized: as it was where its operator says how, whatever the data, and as a part of a
+        sum."""
+        if (given := node.meta.get(_ANNOTATION)) and given.output_qspec is self._part:
+            return self._part
         match kind(node):
             case Moves() if node.all_input_nodes:
                 return self._read(node.all_input_nodes[0])

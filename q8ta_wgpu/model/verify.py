@@ -14,6 +14,9 @@ RUNNABLE = "runnable"
 can rely on, no value has more than MAX_ELEMENTS elements and no dispatch takes more than MAX_WORK steps, and only
 float32, int8x4 and int16x4 values go in and out."""
 
+RESCALES = "view"
+"""Gives bytes another shape, and another scale: those of a tensor whose parts have scales of their own."""
+
 MAX_ELEMENTS = 1 << 31
 """Elements one value may have: u32 addresses, and what no device could bind is refused before it is allocated."""
 
@@ -92,7 +95,7 @@ def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str,
         if lo < low or hi > high:
             raise GraphError(f"{what} has the range {lo}..{hi}, its result is {found.dtype}: {low}..{high}")
     moving = [t for i, t in enumerate(inputs) if not op.operand(i, node.attrs).constant]
-    if op.keeps_int8 and dtype != FLOAT32 and any(t.q != found.q for t in moving):
+    if op.keeps_int8 and op.name != RESCALES and dtype != FLOAT32 and any(t.q != found.q for t in moving):
         raise GraphError(f"{what} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
     if runnable:
         _verify_runnable(graph, node, op, what)
