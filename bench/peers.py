@@ -20,7 +20,7 @@ import numpy as np
 
 import q8ta_wgpu
 from bench.options import Options
-from bench.peer import PEERS
+from bench.runtimes import PEERS
 from q8ta_wgpu.progress import through
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")

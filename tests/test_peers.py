@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench import peer, peers
+from bench.runtimes import PEERS
 from tests.networks import NETWORKS, example_input
 
 
@@ -18,7 +19,7 @@ def test_ours_and_torch_compute_the_same_network(tmp_path: Path, monkeypatch: py
     module, x = entry.factory(), example_input(entry.small_shape)
     found = {}
     for name in (peers.OURS, peers.REFERENCE):
-        one = peer.PEERS[name]
+        one = PEERS[name]
         one.make(module, x, tmp_path)
         found[name], figures = peer.timed(lambda one=one: one.load(tmp_path, 1), x.numpy())  # type: ignore[misc]
         others = figures.pop("others", 0.0)

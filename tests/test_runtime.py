@@ -1,11 +1,9 @@
-"""Devices: what becomes a DeviceError, what is freed, and OpenGL, whose one context ends the process if shared."""
+"""Devices: what becomes a DeviceError, what is freed, and pipelines, compiled at a time and kept by who uses them."""
 
 from __future__ import annotations
 
 import functools
 import gc
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +16,12 @@ import wgpu
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.runtime import engines, handles
-from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime import handles
 from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.timestamps import timestamps
 from tests import harness
-from tests.conftest import BACKENDS
 from tests.small import small_input, small_model
 
 MODEL = small_model()
@@ -198,6 +194,9 @@ def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pyt
         opened(small_input())
 
 
+# --- pipelines ---
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_pipelines_compile_at_a_time(threads: int, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, each once, and an error is that of its kernel; what compiled before it stays."""
@@ -296,75 +295,3 @@ def test_types_are_read_alone(vulkan: Device) -> None:
     assert parser._declarations == declared
     with pytest.raises(Exception, match="WGPUNothing"):
         parser.parse_type("WGPUNothing *")
-
-
-# --- threads ---
-
-
-def test_alive_waits_for_its_turn(device: Device) -> None:
-    """On OpenGL, and where a session is recording: asking whether a device works is using it."""
-    with ThreadPoolExecutor(1) as pool:
-        with device.lock:
-            asked = pool.submit(lambda: device.alive)
-            time.sleep(0.05)
-            assert not asked.done()
-        assert asked.result(60)
-
-
-def test_all_of_opengl_has_one_lock() -> None:
-    if "opengl" not in BACKENDS:
-        pytest.skip("this machine has no OpenGL compute")
-    first = open_device("opengl")
-    assert Device(first.wgpu).lock is first.lock
-    assert open_device("vulkan").lock is not first.lock
-    with ThreadPoolExecutor(1) as pool:
-        with first.lock:
-            asked = pool.submit(engines.native().adapters)
-            time.sleep(0.05)
-            assert not asked.done()
-        assert asked.result(60)
-
-
-TWO_THREADS = """
-import threading, time
-from q8ta_wgpu import Session
-from q8ta_wgpu.runtime.engines import native
-from tests.small import small_input, small_model
-
-MODEL, X, SECONDS = small_model(), small_input(), 6.0
-runs, started = [0], threading.Event()
-
-def run():
-    with Session(MODEL, "opengl") as session:
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            session(X)
-            runs[0] += 1
-            started.set()
-
-thread = threading.Thread(target=run)
-thread.start()
-started.wait(120)
-opened = 0
-while thread.is_alive():
-    assert native().adapters()
-    for where in ("vulkan", "opengl", None):
-        with Session(MODEL, where) as session:
-            session(X)
-            session.time(X, repeats=1, warmup=0)
-    native().request(native().adapters()[0]).destroy()
-    opened += 1
-assert runs[0] > 1 and opened, (runs, opened)
-print("ended well")
-"""
-
-
-def test_sessions_are_opened_while_another_thread_runs_on_opengl() -> None:
-    """In a process of its own: what goes wrong here aborts it."""
-    if "opengl" not in BACKENDS:
-        pytest.skip("this machine has no OpenGL compute")
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, check=False, cwd=ROOT, timeout=240
-    )
-    assert done.stdout == "ended well\n", f"{done.returncode}\n{done.stderr[-3000:]}"
-    assert done.returncode == 0, done.stderr[-3000:]

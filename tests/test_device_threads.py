@@ -1,0 +1,87 @@
+"""Devices in several threads; OpenGL, whose one context ends the process if shared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.device import Device
+from tests.conftest import BACKENDS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_alive_waits_for_its_turn(device: Device) -> None:
+    """On OpenGL, and where a session is recording: asking whether a device works is using it."""
+    with ThreadPoolExecutor(1) as pool:
+        with device.lock:
+            asked = pool.submit(lambda: device.alive)
+            time.sleep(0.05)
+            assert not asked.done()
+        assert asked.result(60)
+
+
+def test_all_of_opengl_has_one_lock() -> None:
+    if "opengl" not in BACKENDS:
+        pytest.skip("this machine has no OpenGL compute")
+    first = open_device("opengl")
+    assert Device(first.wgpu).lock is first.lock
+    assert open_device("vulkan").lock is not first.lock
+    with ThreadPoolExecutor(1) as pool:
+        with first.lock:
+            asked = pool.submit(engines.native().adapters)
+            time.sleep(0.05)
+            assert not asked.done()
+        assert asked.result(60)
+
+
+TWO_THREADS = """
+import threading, time
+from q8ta_wgpu import Session
+from q8ta_wgpu.runtime.engines import native
+from tests.small import small_input, small_model
+
+MODEL, X, SECONDS = small_model(), small_input(), 6.0
+runs, started = [0], threading.Event()
+
+def run():
+    with Session(MODEL, "opengl") as session:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            session(X)
+            runs[0] += 1
+            started.set()
+
+thread = threading.Thread(target=run)
+thread.start()
+started.wait(120)
+opened = 0
+while thread.is_alive():
+    assert native().adapters()
+    for where in ("vulkan", "opengl", None):
+        with Session(MODEL, where) as session:
+            session(X)
+            session.time(X, repeats=1, warmup=0)
+    native().request(native().adapters()[0]).destroy()
+    opened += 1
+assert runs[0] > 1 and opened, (runs, opened)
+print("ended well")
+"""
+
+
+def test_sessions_are_opened_while_another_thread_runs_on_opengl() -> None:
+    """In a process of its own: what goes wrong here aborts it."""
+    if "opengl" not in BACKENDS:
+        pytest.skip("this machine has no OpenGL compute")
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, check=False, cwd=ROOT, timeout=240
+    )
+    assert done.stdout == "ended well\n", f"{done.returncode}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, done.stderr[-3000:]
