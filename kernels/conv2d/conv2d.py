@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib.numbers import both, repeated
 from q8ta_wgpu.kernels.product import weighted
 
 
@@ -107,7 +108,7 @@ def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Seque
     """Top, left, bottom, right of aten's padding: numbers on both sides; 'valid' is none, 'same' keeps the
     size, the odd element at the end."""
     if not isinstance(padding, str):
-        return tuple(padding) * (4 // len(padding))
+        return repeated(padding, 4)
     totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
     before = [total // 2 for total in totals]
     return (*before, *(total - first for total, first in zip(totals, before, strict=True)))
@@ -116,9 +117,9 @@ def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Seque
 def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
     shape = b.type(args["weight"]).shape
     bias = args["bias"] or b.constant(np.zeros(shape[0], np.float32), "bias")
-    dilation = tuple(args["dilation"]) * (2 // len(args["dilation"]))
+    dilation = repeated(args["dilation"], 2)
     attrs = {
-        "stride": tuple(args["stride"]) * (2 // len(args["stride"])),
+        "stride": repeated(args["stride"], 2),
         "padding": _around(args["padding"], shape[2:], dilation),
         "dilation": dilation,
         "groups": args["groups"],
@@ -159,7 +160,7 @@ def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
     shape, kernel = b.type(args["input"]).shape, b.type(args["weight"]).shape[2:]
     padding = [args["padding"]] * 3 if isinstance(args["padding"], str) else args["padding"]
     numbers = {"kernel": kernel, "stride": args["stride"], "dilation": args["dilation"], "padding": padding}
-    three = {name: tuple(given) * (3 // len(given)) for name, given in numbers.items()}
+    three = {name: repeated(given, 3) for name, given in numbers.items()}
     flat = [i for i in range(3) if kernel[i] == three["stride"][i] == 1 and three["padding"][i] in (0, "same", "valid")]
     if len(shape) != 5:
         raise b.refuse(f"conv3d takes a 5-D input, found shape {shape}")
@@ -223,13 +224,8 @@ def _case(
     groups: int = 1,
     values: str = "random",
 ) -> Case:
-    pad = padding if isinstance(padding, tuple) else (padding,) * 4
-    attrs = {"stride": _two(stride), "padding": pad, "dilation": _two(dilation), "groups": groups}
+    attrs = {"stride": both(stride), "padding": both(padding, 4), "dilation": both(dilation), "groups": groups}
     return Case((x, weight, (weight[0],)), attrs, values)
-
-
-def _two(value: Any) -> Any:
-    return value if isinstance(value, tuple) else (value, value)
 
 
 CASES = (

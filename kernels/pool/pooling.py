@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, pair
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib.numbers import both
 
 SCHEMA: Mapping[str, Attr] = {
     "kernel": pair(),
@@ -195,10 +196,5 @@ def pool_case(
     shape: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, values: str = "random", **more: Any
 ) -> Case:
     """A test case; single numbers stand for both axes, and for all four sides."""
-
-    def both(value: Any) -> Any:
-        return value if isinstance(value, tuple) else (value, value)
-
-    four = padding if isinstance(padding, tuple) else (padding,) * 4
-    attrs = {"kernel": both(kernel), "stride": both(stride), "padding": four, "ceil_mode": False, **more}
+    attrs = {"kernel": both(kernel), "stride": both(stride), "padding": both(padding, 4), "ceil_mode": False, **more}
     return Case((shape,), attrs, values)

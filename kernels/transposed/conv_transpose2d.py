@@ -22,6 +22,7 @@ from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib.numbers import both, repeated
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
 
@@ -176,10 +177,6 @@ def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(rows)
 
 
-def _two(value: Sequence[int]) -> tuple[int, ...]:
-    return tuple(value) * (2 // len(value))
-
-
 def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
     """torch's weight is (inputs, outputs / groups, ...): the group moves from the inputs to the outputs."""
     groups, (inputs, outputs, *kernel) = args["groups"], b.type(args["weight"]).shape
@@ -189,7 +186,7 @@ def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
     weight = b.emit("permute", (weight,), {"dims": (0, 2, 1, 3, 4)})
     weight = b.emit("view", (weight,), {"shape": (groups * outputs, inputs // groups, *kernel)})
     bias = args["bias"] or b.constant(np.zeros(groups * outputs, np.float32), "bias")
-    attrs = {name: _two(args[name]) for name in ("stride", "padding", "output_padding", "dilation")}
+    attrs = {name: repeated(args[name], 2) for name in ("stride", "padding", "output_padding", "dilation")}
     return b.emit("conv_transpose2d", (args["input"], weight, bias), {**attrs, "groups": groups})
 
 
@@ -218,7 +215,7 @@ def _case(
     values: str = "random",
 ) -> Case:
     pairs = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-    attrs = {name: v if isinstance(v, tuple) else (v, v) for name, v in pairs.items()}
+    attrs = {name: both(v) for name, v in pairs.items()}
     return Case((x, weight, (weight[0],)), {**attrs, "groups": groups}, values)
 
 
