@@ -69,6 +69,40 @@ def through_a_dropout(y: Tensor) -> Tensor:
     return same * 2
 
 
+def view_read_before(y: Tensor) -> Tensor:
+    part = y.transpose(2, 3) * 2
+    y.relu_()
+    return y + part
+
+
+def written_over(y: Tensor) -> Tensor:
+    y[:] = y.unsqueeze(2)[:, :, 0] + y.mean(1, keepdim=True)
+    return y * 2
+
+
+def written_over_by_less(y: Tensor) -> Tensor:
+    y.copy_(y.mean(3, keepdim=True))
+    return y * 2
+
+
+def written_over_by_what_changes(y: Tensor) -> Tensor:
+    other = y * 3
+    y.copy_(other)
+    other.relu_()
+    return y + other
+
+
+def written_over_behind_a_view(y: Tensor) -> Tensor:
+    view = y.flatten(1)
+    y.copy_(y * 2)
+    return view * 3
+
+
+def written_over_in_part(y: Tensor) -> Tensor:
+    y[:, :2] = y[:, 2:] * 2
+    return y * 2
+
+
 @pytest.mark.parametrize(
     ("function", "replaced"),
     [
@@ -78,6 +112,15 @@ def through_a_dropout(y: Tensor) -> Tensor:
         (lambda y: torch.addcmul(y, y, y) * y.mul_(2.0), True),
         (lambda y: torch.einsum("nchw,ndhw->ncd", y, y).softmax(-1), True),
         (lambda y: y / torch.linalg.vector_norm(y, dim=1, keepdim=True), True),
+        (lambda y: F.dropout(y * 2, training=False, inplace=True) + 1, True),
+        (lambda y: F.unfold(y, 2, padding=1, stride=2).softmax(-1), True),
+        (lambda y: F.fold(y.flatten(2)[:, :, :9], (4, 4), 2) + 1, True),
+        (view_read_before, True),
+        (written_over, True),
+        (written_over_by_what_changes, False),
+        (written_over_by_less, False),
+        (written_over_behind_a_view, False),
+        (written_over_in_part, False),
         (returned, False),
         (compared, False),
         (through_a_view, False),

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-_IDENTITIES = ("aten.dropout.default", "aten.feature_dropout.default", "aten.alias.default")
+from q8ta_wgpu.frontend.nodes import named_arguments
+
+_DROPOUTS = tuple(f"aten.{name}.default" for name in ("dropout", "dropout_", "feature_dropout", "feature_dropout_"))
+
+
+def is_idle_dropout(node: Node) -> bool:
+    """Whether a node is a dropout that is not training."""
+    return str(node.target) in _DROPOUTS and not named_arguments(node)["train"]
 
 
 def remove_identities(model: GraphModule) -> None:
     """Takes aliases, and dropouts that are not training, out of a graph. A clone may be what a view needs: it stays."""
     for node in list(model.graph.nodes):
-        if str(node.target) not in _IDENTITIES or (len(node.args) > 2 and node.args[2]):
+        if str(node.target) != "aten.alias.default" and not is_idle_dropout(node):
             continue
         source = node.args[0]
         assert isinstance(source, Node)

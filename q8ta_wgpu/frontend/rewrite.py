@@ -12,7 +12,9 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import table
+from q8ta_wgpu.frontend.identities import is_idle_dropout
 from q8ta_wgpu.frontend.nodes import kind
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import ATEN
@@ -23,7 +25,8 @@ _FRESH = (WeightedSum, Normalization, Arithmetic, Product, Rowwise, Elementwise)
 
 def rewrite(program: ExportedProgram) -> None:
     """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
-    elementwise ones on values of which there is no view, and composites of one result by what they are made of."""
+    elementwise ones and copies on values of which no view is read later, dropouts that are not training, and composites
+    of one result by what they are made of."""
     places = {node: place for place, node in enumerate(program.graph.nodes)}
     traced: dict[Any, Graph | None] = {}
     for node in list(places):
@@ -42,21 +45,45 @@ def rewrite(program: ExportedProgram) -> None:
 
 def _make_functional(node: Node, places: dict[Node, int]) -> None:
     """Lets an in-place operator give a new value, which is what its operand's later readers then read."""
-    target: Any = node.target
-    name = target._schema.name.removeprefix("aten::").removesuffix("_")
-    functional = getattr(getattr(torch.ops.aten, name, None), target._overloadname, None)
     x = node.args[0] if node.args else None
-    if functional is None or not isinstance(x, Node) or not isinstance(kind(x), _FRESH):
+    if not isinstance(x, Node):
         return
-    if str(functional) not in ATEN or not isinstance(ATEN[str(functional)][0].int8, Arithmetic | Elementwise):
+    if is_idle_dropout(node):
+        if all(user.op != "output" for user in node.users):
+            node.replace_all_uses_with(x)
+            node.graph.erase_node(node)
         return
-    if any(user.op == "output" for user in x.users) or not _same_type(functional, node):
+    if not isinstance(kind(x), _FRESH) or any(user.op == "output" for user in x.users):
         return
-    earlier = [user for user in x.users if places[user] < places[node]]
-    if not all(isinstance(kind(user), _FRESH) for user in earlier):  # a view of x would change with it
+    if not all(_ends_before(node, user, places) for user in x.users if places[user] < places[node]):
+        return
+    if (call := _functional(node)) is None:
         return
     x.replace_all_uses_with(node, delete_user_cb=lambda user: places[user] > places[node])
-    node.target = functional
+    node.target, node.args, node.kwargs = call
+
+
+def _ends_before(node: Node, reader: Node, places: dict[Node, int]) -> bool:
+    """Whether what a reader gives is no view, or one that nothing reads at a node and behind it."""
+    return isinstance(kind(reader), _FRESH) or all(
+        places[user] < places[node] and _ends_before(node, user, places) for user in reader.users
+    )
+
+
+def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The call that gives what an in-place operator leaves; None where the table has none."""
+    target: Any = node.target
+    if target is torch.ops.aten.copy_.default:
+        source = node.args[1]
+        value, copied = (n.meta["val"] for n in (node, source))  # type: ignore[union-attr]
+        alike = (copied.dtype, copied.shape) == (value.dtype, value.shape)
+        return (torch.ops.aten.clone.default, (source,), {}) if alike else None  # what is copied may change later
+    name = target._schema.name.removeprefix("aten::").removesuffix("_")
+    functional = getattr(getattr(torch.ops.aten, name, None), target._overloadname, None)
+    if functional is None or str(functional) not in ATEN:
+        return None
+    fits = isinstance(ATEN[str(functional)][0].int8, Arithmetic | Elementwise) and _same_type(functional, node)
+    return (functional, node.args, dict(node.kwargs)) if fits else None
 
 
 def _same_type(functional: Any, node: Node) -> bool:
@@ -93,7 +120,7 @@ def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], trace
 
 
 def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
-    """What torch makes of a call on these values; None if the table does not know all of it."""
+    """What torch makes of a call on these values; None if the table does not know all that depends on them."""
 
     def call(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
@@ -104,5 +131,11 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
         graph: Graph = make_fx(call, decomposition_table=table())(*values).graph
     except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
         return None
-    calls = [made for made in graph.nodes if made.op not in ("placeholder", "output")]
-    return graph if all(str(made.target) in ATEN for made in calls) else None
+    varying: set[Node] = set()
+    for made in graph.nodes:
+        if is_pure(made) and varying.isdisjoint(made.all_input_nodes):
+            continue
+        varying.add(made)
+        if made.op not in ("placeholder", "output") and str(made.target) not in ATEN:
+            return None
+    return graph
