@@ -71,8 +71,10 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
         arrays[0] = (np.rint(arrays[0] * 4) / 8).astype(np.float32)
     if op.name in ("batch_norm", "sqrt", "rsqrt", "log", "log1p", "pow", "pow_tensors"):
         arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
-    if op.name in ("asin", "acos"):
+    if op.name in ("asin", "acos", "atanh"):
         arrays = [np.tanh(a) for a in arrays]
+    if op.name == "acosh":
+        arrays = [np.abs(a) + np.float32(1) for a in arrays]
     return arrays
 
 

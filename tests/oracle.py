@@ -233,7 +233,10 @@ TORCH: Mapping[str, Function] = {
         name: lambda _, x, name=name: getattr(torch, name)(x)
         for name in ("sin", "cos", "erf", "floor", "round", "sign", "ceil", "trunc", "log1p", "expm1", "tan", "atan")
     },
-    **{name: lambda _, x, name=name: getattr(torch, name)(x) for name in ("asin", "acos", "sinh", "cosh")},
+    **{
+        name: lambda _, x, name=name: getattr(torch, name)(x)
+        for name in ("asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc")
+    },
     **{name: lambda _, x, name=name: getattr(torch, name)(x).double() for name in ("isnan", "isinf")},
     **{name: lambda a, x, name=name: getattr(torch, name)(x, a["divisor"]) for name in ("remainder", "fmod")},
     "cumsum": lambda a, x: x.cumsum(a["dim"]),

@@ -19,6 +19,8 @@ from tests.importing import flat, imported
 
 BOUNDS = torch.tensor([-1.0, 0.0, 0.5])
 ROWS = torch.arange(2)
+W = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
+V = torch.randn(2, 3, 3, 2, 4, generator=torch.Generator().manual_seed(2))
 
 
 def _written(x: Tensor) -> Tensor:
@@ -37,8 +39,34 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "remainders of large numbers": lambda x: (torch.fmod(x * 1e6, 0.7), torch.remainder(x * 1e6, x.abs() + 0.5)),
     "powers": lambda x: (2.0**x, torch.exp2(x), x.abs().add(1).log2(), x.abs().add(1).log10(), F.logsigmoid(x)),
     "angles": lambda x: (torch.atan2(x, x.flip(1)), torch.atan2(x.relu(), x.flip(2).relu())),
+    "distances": lambda x: (
+        torch.cdist(x[0], x[1] + 1),
+        torch.cdist(x, x[:, :, ::2], p=1.0),
+        torch.cdist(x[0].flatten(0, 1).tile(2, 1), x[1].flatten(0, 1), p=3.0),
+        torch.cdist(x.view(2, 30, 4), x.view(2, 30, 4)[:, :7] * 2),
+    ),
+    "norms": lambda x: (torch.linalg.vector_norm(x, 3, 1), torch.linalg.vector_norm(x.relu(), 0, (1, 2))),
+    "two tensors": lambda x: (torch.fmod(x * 9, x.flip(1)), torch.hypot(x * 1e30, x.flip(2) * 1e30)),
+    "products of two": lambda x: F.bilinear(x[..., :4], x[..., 1:], W, x[0, 0, 0, :3]),
+    "sums by place": lambda x: (
+        x.index_add(1, ROWS, x[:, 2:4], alpha=2),
+        x.index_add(-1, x[0, 0, :, 0].argsort(), x[..., 2:]),
+        x.scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2)),
+    ),
+    "volumes": lambda x: (
+        F.adaptive_avg_pool3d(x, (2, 3, 4)),
+        F.adaptive_max_pool3d(x, (3, 5, 2)),
+        F.conv_transpose3d(
+            x[None], V, stride=(2, 1, 3), padding=(1, 0, 2), output_padding=(1, 0, 1), dilation=(1, 2, 1)
+        ),
+    ),
+    "antialiased": lambda x: (
+        F.interpolate(x, (3, 11), mode="bilinear", antialias=True),
+        F.interpolate(x, scale_factor=0.4, mode="bicubic", antialias=True),
+        F.interpolate(x, (2, 5), mode="bicubic", antialias=True, align_corners=True),
+    ),
     "spread": lambda x: (x.var(1), x.std((2, 3), unbiased=False), torch.var_mean(x, (0, 2), keepdim=True)),
-    "order": lambda x: (x.median(1), x.kthvalue(2, -1, keepdim=True)),
+    "order": lambda x: (x.median(1), x.median(), x.kthvalue(2, -1, keepdim=True)),
     "diagonals": lambda x: (x.diagonal(1, 2, 3), x.diagonal(-1, 1, 3), x[0, 0].trace()),
     "written": _written,
     "deep windows": lambda x: (
@@ -53,6 +81,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         torch.zeros_like(x).scatter(3, x.argsort(3), x),
         torch.bucketize(x, BOUNDS),
         torch.bucketize(x, BOUNDS, right=True),
+        torch.searchsorted(x.sort(3)[0], x[..., :2].contiguous(), side="right"),
     ),
     "indices": lambda x: (
         x[ROWS, x[:, :, 0, 0].argmax(1)],

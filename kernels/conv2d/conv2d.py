@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import share, volumes
 from q8ta_wgpu.kernels.lib.numbers import both, repeated
 from q8ta_wgpu.kernels.product import weighted
 
@@ -127,12 +127,10 @@ def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("conv2d", (args["input"], args["weight"], bias), attrs)
 
 
-_TRANSPOSED = {1: "1d.default", 2: "2d.input"}
+_TRANSPOSED = {1: "1d.default", 2: "2d.input", 3: "3d.input"}
 
 
 def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
-    if args["transposed"] and len(args["stride"]) not in _TRANSPOSED:
-        raise b.refuse(f"transposed convolutions of 1 and 2 dimensions are supported, found {len(args['stride'])}")
     if args["transposed"]:
         return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
     rules = {3: _import_conv1d, 5: _import_conv3d}
@@ -190,29 +188,20 @@ def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str,
     span, whole = apart * (taps - 1), three["padding"]
     before = {"same": span // 2, "valid": 0}.get(whole[0], whole[0])
     after = span - before if whole[0] == "same" else before
-    x = args["input"]
-    if before or after:
-        x = b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, 0, 0, 0, before, after], "value": 0.0})
-    _, channels, depth = b.type(x).shape[:3]
+    x = volumes.padded(b, args["input"], before, after)
+    depth = b.type(x).shape[2]
     made = (depth - span - 1) // step + 1
     if made < 1:
         raise b.refuse(f"its kernel spans {span + 1} images, found {depth}")
-    places = np.arange(taps)[:, None] * apart + np.arange(made) * step
-    index = b.constant(places.reshape(-1).astype(np.int32), "index")
-    x = b.emit("index_select", (x, index), {"dim": 2, "extent": depth})
-    x = b.emit("view", (x,), {"shape": (0, channels * taps, made, -2, -2)})
-    x = b.emit("permute", (x,), {"dims": (0, 2, 1, 3, 4)})
     outputs, deep = b.type(args["weight"]).shape[:2]
     plane = {
         "stride": stride,
         "dilation": dilation,
         "padding": args["padding"] if isinstance(args["padding"], str) else list(whole[1:]),
-        "input": b.emit("view", (x,), {"shape": (-1, -2, -2, -2)}),
+        "input": volumes.gathered(b, x, np.arange(taps)[:, None] * apart + np.arange(made) * step),
         "weight": b.emit("view", (args["weight"],), {"shape": (outputs, deep * taps, -2, -2)}),
     }
-    y = _import_conv2d(b, {**args, **plane})
-    y = b.emit("view", (y,), {"shape": (-1, made, outputs, -2, -2)})
-    return b.emit("permute", (y,), {"dims": (0, 2, 1, 3, 4)})
+    return volumes.stacked(b, _import_conv2d(b, {**args, **plane}), made)
 
 
 def _case(

@@ -35,9 +35,12 @@ def _sigmoid(x: Float64) -> Float64:
     return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
 
 
+def _erfc(x: Float64) -> Float64:
+    return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)
+
+
 def _gelu(x: Float64) -> Float64:
-    erfc = np.frompyfunc(math.erfc, 1, 1)(-x * math.sqrt(0.5))
-    return np.asarray(0.5 * x * np.asarray(erfc, np.float64))
+    return np.asarray(0.5 * x * _erfc(-x * math.sqrt(0.5)))
 
 
 def _gelu_tanh(x: Float64) -> Float64:
@@ -200,6 +203,10 @@ ROWS = (
     _Row("acos", lambda x, _: np.arccos(x), aten={"acos.default": _none}),
     _Row("sinh", lambda x, _: np.sinh(x), aten={"sinh.default": _none}),
     _Row("cosh", lambda x, _: np.cosh(x), aten={"cosh.default": _none}),
+    _Row("asinh", lambda x, _: np.arcsinh(x), aten={"asinh.default": _none}),
+    _Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}),
+    _Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}),
+    _Row("erfc", lambda x, _: _erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
     _Row("ceil", lambda x, _: np.ceil(x), aten={"ceil.default": _none}, tolerance=0),
     _Row("trunc", lambda x, _: np.trunc(x), aten={"trunc.default": _none, "fix.default": _none}, tolerance=0),
     *(

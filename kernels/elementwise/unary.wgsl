@@ -119,8 +119,12 @@ fn sin_of(x: f32, quarters: i32) -> f32 {
   return select(value, -value, (quadrant & 2) == 2);
 }
 
+// Infinity with the sign of x: no formula gives it, since a shader may be compiled as if there were none.
+fn infinity(x: f32) -> f32 { return bitcast<f32>(0x7f800000u | (bitcast<u32>(x) & 0x80000000u)); }
+
 // The power series where 1 + x would lose what x has.
 fn log1p_of(x: f32) -> f32 {
+  if (x == -1.0) { return infinity(x); }
   let series = x * (1.0 - x * (0.5 - x * (0.33333333 - x * (0.25 - x * 0.2))));
   return select(log(1.0 + x), series, abs(x) < 0.06);
 }
@@ -179,6 +183,31 @@ fn acos_of(x: f32) -> f32 {
   return select(1.5707964 - asin_of(x), select(half, 3.1415927 - half, x < 0.0), abs(x) > 0.5);
 }
 
+// By log1p, which keeps what is near 0; far away 1 is nothing beside x.
+fn asinh_of(x: f32) -> f32 {
+  let m = min(abs(x), 1e4);
+  let near = log1p_of(m + m * m / (1.0 + sqrt(m * m + 1.0)));
+  return sign(x) * select(near, log(abs(x)) + 0.69314718, abs(x) > m);
+}
+
+fn acosh_of(x: f32) -> f32 {
+  if (x < 1.0) { return params.at_nan; }
+  let t = min(x, 1e4) - 1.0;
+  return select(log1p_of(t + sqrt(t * (t + 2.0))), log(x) + 0.69314718, x > 1e4);
+}
+
+fn atanh_of(x: f32) -> f32 {
+  let m = abs(x);
+  if (m > 1.0) { return params.at_nan; }
+  if (m == 1.0) { return infinity(x); }
+  return sign(x) * 0.5 * log1p_of(2.0 * m / (1.0 - m));
+}
+
+fn erfc_of(x: f32) -> f32 {
+  let tail = erfc(abs(x));
+  return select(tail, 2.0 - tail, x < 0.0);
+}
+
 fn truth(holds: bool) -> f32 { return select(0.0, 1.0, holds); }
 
 fn compute(p: vec4<u32>) -> f32 {
@@ -224,6 +253,10 @@ fn at_number(x: f32) -> f32 {
     case ACOS: { return acos_of(x); }
     case SINH: { return sinh_of(x); }
     case COSH: { return cosh_of(x); }
+    case ASINH: { return asinh_of(x); }
+    case ACOSH: { return acosh_of(x); }
+    case ATANH: { return atanh_of(x); }
+    case ERFC: { return erfc_of(x); }
     case CEIL: { return ceil(x); }
     case TRUNC: { return trunc(x); }
     case FLOOR_DIVIDE: { return floor_quotient(x, params.a); }

@@ -119,7 +119,10 @@ adaptive_max_pool2d = Op(
         ),
         pooling.adaptive_extents,
     ),
-    aten={"aten.adaptive_max_pool2d.default": _import_adaptive},
+    aten={
+        "aten.adaptive_max_pool2d.default": _import_adaptive,
+        "aten.adaptive_max_pool3d.default": pooling.volumes_to_size(_import_adaptive),
+    },
     int8=Monotonic(),
     work=lambda call: call.output.numel * math.prod(pooling.adaptive_extents(call)),
     cases=(

@@ -192,6 +192,22 @@ def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] =
     return deep
 
 
+def volumes_to_size(rule: Callable[[Builder, Mapping[str, Any]], list[str]]) -> Import:
+    """The same rule for volumes, where its windows are windows of windows: the images of all depths, then along the
+    depth."""
+
+    def deep(b: Builder, args: Mapping[str, Any]) -> list[str]:
+        x, (made, rows, columns) = args["self"], args["output_size"]
+        lead, (channels, depth) = [0] * (len(b.type(x).shape) - 4), b.type(x).shape[-4:-2]
+        images = b.emit("view", (x,), {"shape": (*lead, channels * depth, -2, -2)})
+        (y,) = rule(b, {"self": images, "output_size": (rows, columns)})
+        y = b.emit("view", (y,), {"shape": (*lead, channels, depth, rows * columns)})
+        (y,) = rule(b, {"self": y, "output_size": (made, rows * columns)})
+        return [b.emit("view", (y,), {"shape": (*lead, channels, made, rows, columns)})]
+
+    return deep
+
+
 def pool_case(
     shape: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, values: str = "random", **more: Any
 ) -> Case:

@@ -1,7 +1,7 @@
 """conv_transpose2d and its int8 form: any kernel size, stride, padding, output padding, dilation, groups.
 
 The weight is held as a convolution's, (outputs, inputs / groups, kernel height, kernel width), so that an output
-channel is a row of it everywhere. conv_transpose1d goes through here too.
+channel is a row of it everywhere. conv_transpose1d and conv_transpose3d go through here too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import share, volumes
 from q8ta_wgpu.kernels.lib.numbers import both, repeated
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
@@ -204,6 +204,30 @@ def _import_conv_transpose1d(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("view", (_conv_transpose(b, wide),), {"shape": (0, 0, -2)})
 
 
+def _import_conv_transpose3d(b: Builder, args: Mapping[str, Any]) -> str:
+    """Of each depth of the result the images that its taps read, or one of zeros behind all."""
+    names = ("stride", "padding", "output_padding", "dilation")
+    three = {name: repeated(args[name], 3) for name in names}
+    step, before, more, apart = (three[name][0] for name in names)
+    inputs, outputs, taps = b.type(args["weight"]).shape[:3]
+    x = b.type(args["input"]).shape
+    if len(x) != 5:
+        raise b.refuse(f"conv_transpose3d takes a 5-D input, found shape {x}")
+    depth = x[2]
+    made = (depth - 1) * step - 2 * before + apart * (taps - 1) + more + 1
+    if made < 1:
+        raise b.refuse(f"its result would have {made} images")
+    at = np.arange(made) + before - apart * np.arange(taps)[:, None]
+    places = np.where((at % step == 0) & (at >= 0) & (at < depth * step), at // step, depth)
+    weight = b.emit("permute", (args["weight"],), {"dims": (0, 2, 1, 3, 4)})
+    plane = {
+        **{name: three[name][1:] for name in names},
+        "input": volumes.gathered(b, volumes.padded(b, args["input"], 0, 1), places),
+        "weight": b.emit("view", (weight,), {"shape": (inputs * taps, outputs, -2, -2)}),
+    }
+    return volumes.stacked(b, _conv_transpose(b, {**args, **plane}), made)
+
+
 def _case(
     x: Shape,
     weight: Shape,
@@ -260,7 +284,11 @@ conv_transpose2d = Op(
         ),
         lambda call: call.inputs[1].shape[1:],
     ),
-    aten={"aten.conv_transpose2d.input": _conv_transpose, "aten.conv_transpose1d.default": _import_conv_transpose1d},
+    aten={
+        "aten.conv_transpose2d.input": _conv_transpose,
+        "aten.conv_transpose1d.default": _import_conv_transpose1d,
+        "aten.conv_transpose3d.input": _import_conv_transpose3d,
+    },
     int8=WeightedSum(_lower),
     cases=CASES,
     tolerance=1e-5,

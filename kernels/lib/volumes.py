@@ -1,0 +1,34 @@
+"""Convolutions of volumes as those of images: the images that a kernel reads at once are channels of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.op import Builder
+
+
+def gathered(b: Builder, x: str, places: Array) -> str:
+    """Images of (N, C, D, H, W) side by side: for each depth of the result one of C * taps channels, (N * made, C *
+    taps, H, W), where `places` (taps, made) says which image a tap reads."""
+    _, channels, depth = b.type(x).shape[:3]
+    taps, made = places.shape
+    index = b.constant(places.reshape(-1).astype(np.int32), "index")
+    x = b.emit("index_select", (x, index), {"dim": 2, "extent": depth})
+    x = b.emit("view", (x,), {"shape": (0, channels * taps, made, -2, -2)})
+    x = b.emit("permute", (x,), {"dims": (0, 2, 1, 3, 4)})
+    return b.emit("view", (x,), {"shape": (-1, -2, -2, -2)})
+
+
+def stacked(b: Builder, y: str, made: int) -> str:
+    """(N * made, C, H, W) as volumes, (N, C, made, H, W)."""
+    y = b.emit("view", (y,), {"shape": (-1, made, b.type(y).shape[1], -2, -2)})
+    return b.emit("permute", (y,), {"dims": (0, 2, 1, 3, 4)})
+
+
+def padded(b: Builder, x: str, before: int, after: int) -> str:
+    """Volumes with images of zeros in front and behind."""
+    if not (before or after):
+        return x
+    found: str = b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, 0, 0, 0, before, after], "value": 0.0})
+    return found

@@ -1,0 +1,99 @@
+"""Resizing as products with constant weights, and averages of volumes as those of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_aten = torch.ops.aten
+
+
+def _cubic_kernel(d: Tensor, a: float) -> Tensor:
+    """The weight of a tap at each distance."""
+    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((d - 5) * d + 8) * d * a - 4 * a
+    return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
+
+
+def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) -> Tensor:
+    """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as torch has it."""
+    if align_corners:
+        step = (extent - 1) / (size - 1) if size > 1 else 0.0
+        place = torch.arange(size) * step
+    else:
+        step = 1.0 / factor if factor else extent / size
+        place = (torch.arange(size) + 0.5) * step - 0.5
+    first, along, weights = place.floor(), torch.arange(extent), torch.zeros(size, extent)
+    for tap in (-1, 0, 1, 2):
+        column = (first + tap).clamp(0, extent - 1)
+        weights = weights + _cubic_kernel((place - first - tap).abs(), -0.75)[:, None] * (column[:, None] == along)
+    return weights
+
+
+def _antialiased(size: int, extent: int, factor: float | None, align_corners: bool, cubic: bool) -> Tensor:
+    """The weights of a resize from `extent` to `size`, (size, extent), whose taps are as far apart as its results where
+    these are fewer; as Pillow and torch have it, a = -0.5."""
+    if align_corners:
+        step = (extent - 1) / (size - 1) if size > 1 else 0.0
+    else:
+        step = 1.0 / factor if factor else extent / size
+    apart = max(step, 1.0)
+    center = step * (torch.arange(size, dtype=torch.float64)[:, None] + 0.5)
+    reach = (2.0 if cubic else 1.0) * apart
+    first = (center - reach + 0.5).trunc().clamp(min=0)
+    last = (center + reach + 0.5).trunc().clamp(max=extent)
+    along = torch.arange(extent, dtype=torch.float64)
+    d = ((along - center + 0.5) / apart).abs()
+    weights = _cubic_kernel(d, -0.5) if cubic else (1 - d).clamp(min=0)
+    weights = torch.where((along >= first) & (along < last), weights, 0.0)
+    return (weights / weights.sum(1, True)).float()
+
+
+def _by_products(weights: Callable[..., Tensor], **options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Rules that resize images by rows, then columns: of a size, and of a size or factors."""
+
+    def resized(x: Tensor, size: Any, align_corners: bool, factors: Any) -> Tensor:
+        rows, columns = (
+            weights(n, extent, factor, align_corners, **options)
+            for n, extent, factor in zip(size, x.shape[-2:], factors, strict=True)
+        )
+        return rows @ (x @ columns.t())
+
+    def of_size(
+        x: Tensor, output_size: Any, align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+    ) -> Tensor:
+        return resized(x, output_size, align_corners, (scales_h, scales_w))
+
+    def of_factors(x: Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> Tensor:
+        size = output_size or [math.floor(n * f) for n, f in zip(x.shape[-2:], scale_factors, strict=True)]
+        return resized(x, size, align_corners, scale_factors or (None, None))
+
+    return of_size, of_factors
+
+
+def _adaptive_average(x: Tensor, output_size: Any) -> Tensor:
+    """The images of all depths, then along the depth. Windows are boxes: an average of theirs is one of averages."""
+    *lead, channels, depth, height, width = x.shape
+    deep, rows, columns = output_size
+    images = F.adaptive_avg_pool2d(x.reshape(*lead, channels * depth, height, width), (rows, columns))
+    along = F.adaptive_avg_pool2d(images.reshape(*lead, channels, depth, rows * columns), (deep, rows * columns))
+    return along.reshape(*lead, channels, deep, rows, columns)
+
+
+_CUBIC, _CUBIC_FACTORS = _by_products(_cubic)
+_SMOOTH, _SMOOTH_FACTORS = _by_products(_antialiased, cubic=False)
+_SMOOTH_CUBIC, _SMOOTH_CUBIC_FACTORS = _by_products(_antialiased, cubic=True)
+
+RESIZING: Mapping[Any, Callable[..., Any]] = {
+    _aten.upsample_bicubic2d.default: _CUBIC,
+    _aten.upsample_bicubic2d.vec: _CUBIC_FACTORS,
+    _aten._upsample_bilinear2d_aa.default: _SMOOTH,
+    _aten._upsample_bilinear2d_aa.vec: _SMOOTH_FACTORS,
+    _aten._upsample_bicubic2d_aa.default: _SMOOTH_CUBIC,
+    _aten._upsample_bicubic2d_aa.vec: _SMOOTH_CUBIC_FACTORS,
+    _aten._adaptive_avg_pool3d.default: _adaptive_average,
+}
