@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "load long": (lambda: q8.load("a" * 10**6), "File name too long"),
     "save None": (lambda: MODEL.save(None), "save takes the path"),  # type: ignore[arg-type]
     "compile None": (lambda: q8.compile(None), "expected a torch.export.ExportedProgram, found NoneType"),
+    "compile a module": (lambda: q8.compile(nn.ReLU()), r"found ReLU: q8ta_wgpu.quantize\(module, .* makes one"),
     "repeats text": (lambda: reference().time(X, repeats="3"), "found '3' and 5"),  # type: ignore[arg-type]
     "repeats float": (lambda: reference().time(X, repeats=2.5), "found 2.5 and 5"),  # type: ignore[arg-type]
     "repeats big": (lambda: reference().time(X, repeats=BIG), "found int that cannot be shown"),

@@ -122,6 +122,11 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     "sparse tensor": (InputError, "example input 0 is torch.sparse_coo", {"example": (X.to_sparse(),)}),
     "no calibration": (InputError, "iterable of inputs, found NoneType", {"calibration": None}),
     "images with labels": (InputError, r"2 arguments.*image for image, _ in", {"calibration": [(X, X[0])]}),
+    "a larger batch": (
+        InputError,
+        r"is torch.float32 \(4, 3, 5, 5\).*for x in batch.split\(1\)",
+        {"calibration": [torch.cat([X] * 4)]},
+    ),
     "an item None": (InputError, "item 0 is NoneType", {"calibration": [None]}),
     "an item (None,)": (InputError, "item 0 is NoneType", {"calibration": [(None,)]}),
     "dataclass": (UnsupportedError, "tuples, lists or dicts", {"module": module(lambda s, x: Result(s.conv(x)))}),
@@ -146,7 +151,7 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     ),
     "dropout": (
         UnsupportedError,
-        r"dropout in training mode",
+        r"dropout in training mode: call module.eval\(\), and give F.dropout training=self.training",
         {"module": module(lambda s, x: F.dropout(s.conv(x), 0.5, True))},
     ),
     "an error in forward": (InputError, "does not run.*division by zero", {"module": module(lambda s, x: 1 / 0)}),

@@ -104,7 +104,9 @@ def _import_unsqueeze(b: Builder, args: Mapping[str, Any]) -> str:
 def _same(b: Builder, args: Mapping[str, Any]) -> str:
     """Operators that change nothing at inference become their input."""
     if args.get("train"):
-        raise b.refuse("it is a dropout in training mode: export the module after module.eval()")
+        raise b.refuse(
+            "it is a dropout in training mode: call module.eval(), and give F.dropout training=self.training"
+        )
     if args.get("dtype") is not None and str(args["dtype"]) != "torch.float32":
         raise b.refuse(f"conversions to {args['dtype']} are not supported, activations are float32")
     return str(args["self"] if "self" in args else args["input"])

@@ -123,9 +123,12 @@ def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
             raise InputError(f"calibration item {index} is {kind}: give a dense tensor with values")
         if not isinstance(argument, torch.Tensor) or argument.shape != one.shape or argument.dtype != one.dtype:
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
+            way = "model.reshape changes the sizes of a compiled model"
+            if isinstance(argument, torch.Tensor) and one.dim() and argument.shape[1:] == one.shape[1:]:
+                way = f"of larger batches: [x for batch in batches for x in batch.split({one.shape[0]})]"
             raise InputError(
                 f"calibration item {index} is {found}, the example input is {described([one])}: "
-                "give torch tensors shaped as example_inputs (model.reshape changes the sizes of a compiled model)"
+                f"give torch tensors shaped as example_inputs ({way})"
             )
         if not torch.isfinite(argument).all():
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")

@@ -25,7 +25,8 @@ def plain(program: Any) -> ExportedProgram:
     if not isinstance(exported, ExportedProgram):
         raise UnsupportedError(
             f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
-            "pass torch.export.export(converted_module, example_inputs)"
+            "q8ta_wgpu.quantize(module, example_inputs, calibration) makes one of a float module; of one that another "
+            "PT2E quantizer converted, give torch.export.export(converted_module, example_inputs)"
         )
     return exported if is_plain(exported) else decomposed(exported)
 
