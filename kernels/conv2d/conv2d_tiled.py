@@ -113,8 +113,26 @@ def _prefers_product(call: Call, target: Target, label: str) -> bool:
 
 
 def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    rows = every_row(call.attrs["stride"]) if tile.body == UNITS and _is_pointwise(call) else ()
-    return tile.body, "dot", *READINGS[_reading(call)][1], *rows, "sums_planes"
+    given: tuple[str, ...] = ()
+    if tile.body == UNITS:
+        pointwise = _is_pointwise(call)
+        given = (
+            every_row(call.attrs["stride"]) if pointwise else ("pixel_words=given_words", "kernel_width=given_width")
+        )
+    return tile.body, "dot", *READINGS[_reading(call)][1], *given, "sums_planes"
+
+
+def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
+    """`gemm.kernel_fields`, with the numbers that units find the places of a window by."""
+    fields = gemm.kernel_fields(tile, sizes)
+
+    def constants(call: Call) -> dict[str, int]:
+        found: dict[str, int] = fields["constants"](call)
+        if tile.body != UNITS or _is_pointwise(call):
+            return found
+        return {**found, "PIXEL_WORDS": _quads(call.inputs[0].shape[1]), "KERNEL_WIDTH": call.inputs[1].shape[3]}
+
+    return {**fields, "constants": constants}
 
 
 def _product_wide(call: Call) -> tuple[str, ...]:
@@ -134,7 +152,7 @@ def _product_kernels() -> tuple[Kernel, ...]:
             wide=_product_wide,
             params=functools.partial(_product_params, tile),
             prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
-            **gemm.kernel_fields(tile, sizes),
+            **_product_fields(tile),
         )
         for method, tiles in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
         for label, tile in tiles.items()

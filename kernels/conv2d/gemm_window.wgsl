@@ -1,62 +1,69 @@
 // Rows of x as im2col would lay them out, found while loading: k runs over (tap, channel). A reading of x fills the
 // hooks `place_of` and `load_x`: by whole vectors, by words, or by bytes.
 
-// Where the window of a pixel of the result begins: first row of its image, row and column in it.
-struct Row { image: u32, y: u32, x: u32 }
+// Where the window of a pixel of the result begins: its first word in x, and row and column in its image.
+struct Row { first: u32, y: u32, x: u32 }
 
 fn row_of(m: u32) -> Row {
   let r = m / params.sums.w;
   // Unsigned: a tap above or left of the image wraps to a huge number.
-  return Row(r / params.sums.z * params.x_dims.z,
-             r % params.sums.z * params.stride.x - params.padding.x,
-             m % params.sums.w * params.stride.y - params.padding.y);
+  let y = r % params.sums.z * params.stride.x - params.padding.x;
+  let column = m % params.sums.w * params.stride.y - params.padding.y;
+  let pixel = (r / params.sums.z * params.x_dims.z + y) * params.x_dims.w + column;
+  return Row(pixel * params.row_words, y, column);
 }
+
+// What places are found by: where they are constants, divisions by them are cheap.
+fn pixel_words() -> u32 { return params.row_words; }
+fn kernel_width() -> u32 { return params.kernel.y; }
+fn given_words() -> u32 { return PIXEL_WORDS; }
+fn given_width() -> u32 { return KERNEL_WIDTH; }
 
 // --- whole vectors: k runs over (tap, channels) ---
 
-struct Place { y: u32, x: u32, channel: u32 }
+// From a window's first vector, row and column on.
+struct Place { vector: u32, y: u32, x: u32 }
 
 fn place_of(k: u32) -> Place {
-  let vectors = params.row_words / 4u;
+  let vectors = pixel_words() / 4u;
   let tap = k / vectors;
-  return Place(tap / params.kernel.y * params.dilation.x, tap % params.kernel.y * params.dilation.y, k % vectors);
+  let y = tap / kernel_width() * params.dilation.x;
+  let column = tap % kernel_width() * params.dilation.y;
+  return Place((y * params.x_dims.w + column) * vectors + k % vectors, y, column);
 }
 
 fn load_x(row: Row, place: Place) -> vec4<u32> {
-  let y = row.y + place.y;
-  let column = row.x + place.x;
-  let outside = y >= params.x_dims.z || column >= params.x_dims.w;
+  let outside = row.y + place.y >= params.x_dims.z || row.x + place.x >= params.x_dims.w;
   if (BRANCHES && outside) { return params.x_zeros; }
-  let value = x[((row.image + y) * params.x_dims.w + column) * (params.row_words / 4u) + place.channel];
+  let value = x[row.first / 4u + place.vector];
   return select(value, params.x_zeros, !BRANCHES && outside);
 }
 
 // --- words, where a pixel's channels are no whole vectors: k runs over (tap, channel quad) ---
 
-struct WordPlaces { y: vec4<u32>, x: vec4<u32>, channel: vec4<u32> }
+struct WordPlaces { word: vec4<u32>, y: vec4<u32>, x: vec4<u32> }
 
 fn place_of_words(k: u32) -> WordPlaces {
   let word = 4u * k + vec4<u32>(0u, 1u, 2u, 3u);
-  let tap = word / params.row_words;
-  return WordPlaces(
-    tap / params.kernel.y * params.dilation.x, tap % params.kernel.y * params.dilation.y, word % params.row_words);
+  let tap = word / pixel_words();
+  let y = tap / kernel_width() * params.dilation.x;
+  let column = tap % kernel_width() * params.dilation.y;
+  return WordPlaces((y * params.x_dims.w + column) * pixel_words() + word % pixel_words(), y, column);
 }
 
-fn load_word(row: Row, y_step: u32, x_step: u32, channel: u32) -> u32 {
-  let y = row.y + y_step;
-  let column = row.x + x_step;
-  let outside = y >= params.x_dims.z || column >= params.x_dims.w;
+fn load_word(row: Row, word: u32, y: u32, column: u32) -> u32 {
+  let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
   if (BRANCHES && outside) { return params.x_zeros.x; }
-  let value = x[((row.image + y) * params.x_dims.w + column) * params.row_words + channel];
+  let value = x[row.first + word];
   return select(value, params.x_zeros.x, !BRANCHES && outside);
 }
 
 fn load_words(row: Row, place: WordPlaces) -> vec4<u32> {
   return vec4<u32>(
-    load_word(row, place.y.x, place.x.x, place.channel.x),
-    load_word(row, place.y.y, place.x.y, place.channel.y),
-    load_word(row, place.y.z, place.x.z, place.channel.z),
-    load_word(row, place.y.w, place.x.w, place.channel.w));
+    load_word(row, place.word.x, place.y.x, place.x.x),
+    load_word(row, place.word.y, place.y.y, place.x.y),
+    load_word(row, place.word.z, place.y.z, place.x.z),
+    load_word(row, place.word.w, place.y.w, place.x.w));
 }
 
 // --- bytes, for images of one channel: k runs over taps alone, four of them to a word ---
@@ -69,18 +76,16 @@ fn place_of_bytes(k: u32) -> BytePlaces {
   var place: BytePlaces;
   for (var i = 0u; i < 4u; i++) {
     let tap = 16u * k + 4u * i + vec4<u32>(0u, 1u, 2u, 3u);
-    place.y[i] = tap / params.kernel.y * params.dilation.x;
-    place.x[i] = tap % params.kernel.y * params.dilation.y;
+    place.y[i] = tap / kernel_width() * params.dilation.x;
+    place.x[i] = tap % kernel_width() * params.dilation.y;
   }
   return place;
 }
 
-fn load_byte(row: Row, y_step: u32, x_step: u32) -> u32 {
-  let y = row.y + y_step;
-  let column = row.x + x_step;
-  let outside = y >= params.x_dims.z || column >= params.x_dims.w;
+fn load_byte(row: Row, y: u32, column: u32) -> u32 {
+  let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
   if (BRANCHES && outside) { return params.x_zeros.x & 0xffu; }
-  let value = x[(row.image + y) * params.x_dims.w + column];
+  let value = x[row.first + y * params.x_dims.w + column];
   return select(value, params.x_zeros.x, !BRANCHES && outside) & 0xffu;
 }
 
