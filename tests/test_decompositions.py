@@ -67,6 +67,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     ),
     "spread": lambda x: (x.var(1), x.std((2, 3), unbiased=False), torch.var_mean(x, (0, 2), keepdim=True)),
     "order": lambda x: (x.median(1), x.median(), x.kthvalue(2, -1, keepdim=True)),
+    "running": lambda x: (
+        x.cumprod(1),
+        x.cummax(3),
+        (x * 2).round().cummax(1),
+        x.round().cummin(-1),
+    ),
+    "running, with nothing": lambda x: (torch.log(x).cummax(2), x.prod(), x.prod(2), x.prod(-1, keepdim=True)),
     "diagonals": lambda x: (x.diagonal(1, 2, 3), x.diagonal(-1, 1, 3), x[0, 0].trace()),
     "written": _written,
     "deep windows": lambda x: (
@@ -94,6 +101,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.argmax().float() * x,
         (x * 3).long(),
         x.int() % 3,
+        x.argmax(1).cummax(1),
+        (x > 0).long().prod(1),
+        x.argmax(1) @ x.argmax(1).mT,
     ),
 }
 
@@ -123,6 +133,9 @@ def test_torch_computes_it(name: str, found: tuple[Tensor, Any]) -> None:
         (lambda x: x.argmax(1) ** 13, "67108864"),
         (lambda x: x.max(1).indices * 9_999_999, "39999996"),
         (lambda x: x.topk(2, 1).indices * 9_999_999, "39999996"),
+        (lambda x: (x.argmax(1) * 20).prod(1), "40960000"),
+        (lambda x: x.argmax(1) @ (x.argmax(1).mT * 1_000_000), "96000000"),
+        (lambda x: (x.argmax(1) * 20).cumprod(1), "40960000"),
     ],
 )
 def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor], reached: str) -> None:

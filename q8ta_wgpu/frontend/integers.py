@@ -66,9 +66,15 @@ class Ranges:
             shape, dim = given["self"].meta["val"].shape, given.get("dim", -1 if name in ("topk", "sort") else None)
             return 0, int(math.prod(shape) if dim is None or not shape else shape[dim]) - 1
         if name in ("sum", "cumsum"):
-            (x, y), ends = (n.meta["val"] for n in (given["self"], node)), self.of(given["self"])
-            count = int(x.numel() // y.numel() if name == "sum" else x.shape[given["dim"]] if x.dim() else 1)
+            count, ends = _joined(node, given), self.of(given["self"])
             return ends and (min(ends[0], count * ends[0]), max(ends[1], count * ends[1]))
+        if name in ("prod", "cumprod"):
+            count, ends = _joined(node, given), self.of(given["self"])
+            return ends and _power(ends, count)
+        if name in ("mm", "bmm", "matmul"):
+            first, second = given["self"], given.get("mat2", given.get("other"))
+            products = (first.meta["val"].shape[-1] * a * b for a, b in _pairs(self.of(first), self.of(second)))
+            return _ends(products)
         if name in _LINEAR:
             first, second = (self.of(given.get(key, 0)) for key in ("self", "other"))
             return _ends(_LINEAR[name](a, b, given.get("alpha", 1)) for a, b in _pairs(first, second))
@@ -80,8 +86,7 @@ class Ranges:
             ends, power = self.of(given["self"]), given["exponent"]
             if ends is None or not isinstance(power, int) or power < 1:
                 return None
-            most = min(max(map(abs, ends)), EXACT) ** min(power, 32)  # 2^32 is too large already
-            return -most, most
+            return _power(ends, power)
         if name == "clamp":
             low, high = self.of(given["self"]) or (-math.inf, math.inf)
             if given.get("min") is not None:
@@ -105,12 +110,26 @@ def _pairs(first: Range, second: Range) -> Iterable[tuple[float, float]]:
     return itertools.product(first, second) if first and second else ()
 
 
+def _joined(node: Node, given: Mapping[str, Any]) -> int:
+    """How many elements a result is made of, by a sum or product, or at most by a running one."""
+    x, y = (n.meta["val"] for n in (given["self"], node))
+    if str(node.target).startswith("aten.cum"):
+        return int(x.shape[given["dim"]]) if x.dim() else 1
+    return int(x.numel() // y.numel())
+
+
+def _power(ends: tuple[float, float], count: int) -> Range:
+    """What products of as many factors may reach."""
+    most = min(max(map(abs, ends)), EXACT) ** min(count, 32)  # 2^32 is too large already
+    return -most, most
+
+
 def _ends(values: Iterable[float]) -> Range:
     found = list(values)
     return (min(found), max(found)) if found else None
 
 
-_PLACES = ("argmax", "argmin", "topk", "sort")
+_PLACES = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
 """Operators whose integers are places."""
 
 _LINEAR: Mapping[str, Callable[[float, float, float], float]] = {

@@ -1,0 +1,128 @@
+"""cumsum, cumprod, cummax and cummin: what elements along a dimension come to so far, in float32, by teams of threads.
+
+A product of elements is the last of their running products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
+from q8ta_wgpu.kernels.lib import rows
+
+TURNS = 12
+"""Turns of a thread for each of its items, at most: a step for each doubling of 256 threads, and some."""
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape = types[0].shape
+    if attrs["dim"] >= len(shape):
+        raise GraphError(f"it runs along dimension {attrs['dim']} of {shape}")
+    return shape, FLOAT32
+
+
+def _rows(call: Call) -> rows.Rows:
+    shape, dim = call.output.shape, call.attrs["dim"]
+    return rows.Rows(call.output.numel // shape[dim], shape[dim], math.prod(shape[dim + 1 :]), vectors=1)
+
+
+def _check_dtype(b: Builder, args: Mapping[str, Any]) -> None:
+    if str(args.get("dtype") or "torch.float32").removeprefix("torch.") not in ("float32", "int64", "int32"):
+        raise b.refuse(f"its result must be float32 or integers, found {args['dtype']}")
+
+
+def _import(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        _check_dtype(b, args)
+        rank = len(b.type(args["self"]).shape)
+        return b.emit(op, (args["self"],), {"dim": args["dim"] % rank}) if rank else str(args["self"])
+
+    return rule
+
+
+def _import_product(b: Builder, args: Mapping[str, Any]) -> str:
+    x, shape, dim = args["self"], b.type(args["self"]).shape, args.get("dim")
+    _check_dtype(b, args)
+    if not shape:
+        return str(x)
+    if dim is None:
+        x, dim = b.emit("view", (x,), {"shape": (-1,)}), 0
+    dim %= len(shape)
+    running = b.emit("cumprod", (x,), {"dim": dim})
+    last: str = b.aten("aten.select.int", {"self": running, "dim": dim, "index": -1})
+    return str(b.aten("aten.unsqueeze.default", {"self": last, "dim": dim})) if args.get("keepdim") else last
+
+
+def _import_extreme(op: str) -> Import:
+    """Values, and the last place up to each element where the extreme is met, or NaN."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
+        x, shape = args["self"], b.type(args["self"]).shape
+        found = _import(op)(b, args)
+        if not shape:
+            return [found, b.emit("affine", (x,), {"factor": 0.0, "term": 0.0})]
+        dim = args["dim"] % len(shape)
+        places = np.arange(shape[dim], dtype=np.float32).reshape([-1 if i == dim else 1 for i in range(len(shape))])
+        met = b.emit("maximum", (b.truth(b.emit("eq", (x, found))), b.truth(b.emit("isnan", (x,)))))
+        choice = {"condition": met, "self": b.constant(places, "places"), "other": 0.0}
+        return [found, b.emit("cummax", (b.aten("aten.where.self", choice),), {"dim": dim})]
+
+    return rule
+
+
+def _op(
+    index: int, name: str, function: Callable[..., Array], neutral: float, aten: Mapping[str, Import], *more: Shape
+) -> Op:
+    def params(call: Call, item: int) -> Params:
+        return {"inner": np.uint32(_rows(call).inner), "neutral": np.float32(neutral)}
+
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        with np.errstate(all="ignore"):
+            return function(arrays[0].astype(np.float64), call.attrs["dim"]).astype(np.float32)
+
+    names = {text.upper(): i for i, text in enumerate(_NAMES)}
+    return Op(
+        name=name,
+        operands=(Operand("x"),),
+        infer=_infer,
+        reference=reference,
+        schema={"dim": Attr("int", low=0, high=7)},
+        kernels=(rows.kernel(name, ("running", "extremes"), (), _rows, params, TURNS, {"RUNNING": index, **names}),),
+        aten=aten,
+        cases=(
+            Case(((2, 21, 5, 7),), {"dim": 1}),
+            Case(((13,),), {"dim": 0}),
+            *(Case((shape,), {"dim": 1}) for shape in more),
+        ),
+        tolerance=1e-5,
+        reads=reads_beside_dim,
+        work=lambda call: TURNS * call.output.numel,
+    )
+
+
+_NAMES = ("cumsum", "cumprod", "cummax", "cummin")
+
+OPS = (
+    _op(0, "cumsum", np.cumsum, 0.0, {"aten.cumsum.default": _import("cumsum")}, (3, 1100), (2, 2, 3, 2, 9)),
+    _op(
+        1,
+        "cumprod",
+        np.cumprod,
+        1.0,
+        {
+            "aten.cumprod.default": _import("cumprod"),
+            "aten.prod.default": _import_product,
+            "aten.prod.dim_int": _import_product,
+        },
+    ),
+    _op(2, "cummax", np.maximum.accumulate, -np.inf, {"aten.cummax.default": _import_extreme("cummax")}),
+    _op(3, "cummin", np.minimum.accumulate, np.inf, {"aten.cummin.default": _import_extreme("cummin")}),
+)
