@@ -69,7 +69,11 @@ with quietly():
         SharedQuantizationSpec,
     )
 
+ANNOTATION = "quantization_annotation"
+"""Where PT2E finds what a quantizer says of a node."""
+
 __all__ = [
+    "ANNOTATION",
     "FakeQuantize",
     "FixedQParamsQuantizationSpec",
     "FusedMovingAvgObsFakeQuantize",

@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, shown
+from q8ta_wgpu.frontend import scheme
 from q8ta_wgpu.frontend.attention import expand_attention
 from q8ta_wgpu.frontend.cats import norms_before_cats
 from q8ta_wgpu.frontend.constants import float_constants
@@ -18,50 +19,27 @@ from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.masks import gather_masks, given_mask, masks, parts_of
 from q8ta_wgpu.frontend.nodes import (
     adds,
-    clamps,
     folds_into,
-    has_channels,
     is_constant,
     is_depthwise,
     is_float,
-    is_function,
     is_kept,
-    is_pair,
     is_transposed,
-    is_weighted,
-    joins,
     keep,
     kind,
     module_paths,
-    multiplies,
     named_arguments,
-    normalizes,
-    scales,
-    slopes_of,
-    takes_result,
 )
-from q8ta_wgpu.frontend.observer import RangeObserver, ShareObserver
 from q8ta_wgpu.frontend.parts import taken_apart
-from q8ta_wgpu.frontend.pt2e import (
-    FakeQuantize,
-    FixedQParamsQuantizationSpec,
-    FusedMovingAvgObsFakeQuantize,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
-    QuantizationAnnotation,
-    QuantizationSpec,
-    SharedQuantizationSpec,
-)
+from q8ta_wgpu.frontend.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.recurrent import expand_recurrent, feeds_states, weights_of
 from q8ta_wgpu.frontend.residual import widen
+from q8ta_wgpu.frontend.units import is_head, only_kept_read, scales_operand, unit_of
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
-    Joined,
     Monotonic,
     Moves,
     Normalization,
@@ -73,94 +51,9 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.kernels import ATEN
 
-_EPS = 2.0**-20
-"""Smallest activation scale; torchao's default of 2^-12 is coarse for small activations."""
-
-_ANNOTATION = "quantization_annotation"
-
-
-def _activation(qat: bool, scheme: torch.qscheme = torch.per_tensor_affine) -> QuantizationSpec:
-    if qat:
-        observer = FusedMovingAvgObsFakeQuantize.with_args(
-            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS
-        )
-    else:
-        observer = RangeObserver.with_args(eps=_EPS)
-    return QuantizationSpec(
-        dtype=torch.int8,
-        quant_min=-128,
-        quant_max=127,
-        qscheme=scheme,
-        observer_or_fake_quant_ctr=observer,
-    )
-
-
-def _fixed(q: QParams) -> FixedQParamsQuantizationSpec:
-    return FixedQParamsQuantizationSpec(
-        dtype=torch.int8,
-        scale=q.scale,
-        zero_point=q.zero,
-        quant_min=-128,
-        quant_max=127,
-        qscheme=torch.per_tensor_affine,
-    )
-
-
-def _share(q: QParams) -> QuantizationSpec:
-    """Shares of a whole, whose steps are those of `q` at most: among many keys each has little."""
-    return QuantizationSpec(
-        dtype=torch.int8,
-        quant_min=-128,
-        quant_max=127,
-        qscheme=torch.per_tensor_affine,
-        observer_or_fake_quant_ctr=ShareObserver.with_args(largest=q.scale, eps=2.0**-16),
-    )
-
-
-def _residual(qat: bool) -> QuantizationSpec:
-    """int16: fine enough for the whole range that is met."""
-    observer = (
-        FusedMovingAvgObsFakeQuantize.with_args(
-            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=2.0**-30
-        )
-        if qat
-        else MinMaxObserver.with_args(eps=2.0**-30)
-    )
-    return QuantizationSpec(
-        dtype=torch.int16,
-        quant_min=-(2**15),
-        quant_max=2**15 - 1,
-        qscheme=torch.per_tensor_symmetric,
-        observer_or_fake_quant_ctr=observer,
-    )
-
-
-def _weight(qat: bool, channels: int) -> QuantizationSpec:
-    if qat:
-        # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
-        fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
-        observer = fake.with_args(
-            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30, ch_axis=channels
-        )
-    else:
-        observer = PerChannelMinMaxObserver.with_args(eps=2.0**-30)
-    return QuantizationSpec(
-        dtype=torch.int8,
-        quant_min=-127,
-        quant_max=127,
-        qscheme=torch.per_channel_symmetric,
-        ch_axis=channels,
-        observer_or_fake_quant_ctr=observer,
-    )
-
 
 def _is_matrix(node: Node) -> bool:
     return is_constant(node) and node.meta["val"].dim() == 2
-
-
-def _scales_operand(node: Node) -> bool:
-    """Whether a node multiplies an operand of products, and of nothing else, by a number."""
-    return scales(node) and bool(node.users) and all(multiplies(user) for user in node.users)
 
 
 def _is_masked(node: Node) -> bool:
@@ -176,8 +69,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     Activations: int8, per tensor, affine. Weights: int8, per output channel, symmetric. A value is rounded only where
     an int8 tensor is stored: a weighted sum, an add, a mul or a batch norm is one unit with the batch norm, the addend,
     the activation and the clamps behind it, and a weighted sum whose result nothing reads in int8 is not rounded at
-    all. Operators that only move bytes share one scale and zero
-    point between inputs and output, but for those that take a weighted sum apart: each part has its own scale.
+    all. Operators that only move bytes share one scale and zero point between inputs and output, but for those that
+    take a weighted sum apart: each part has its own scale.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
@@ -205,13 +98,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
         self.fit_weights = fit_weights and not qat
-        self._residual = _residual(qat) if residual == "int16" else None
+        self._residual = scheme.residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
-        self._activation = _activation(qat)
-        self._part = _activation(qat, torch.per_tensor_symmetric)
-        self._shares = functools.cache(_fixed if qat else _share)
-        self._weight = _weight(qat, channels=0)
-        self._columns = _weight(qat, channels=1)
+        self._activation = scheme.activation(qat)
+        self._part = scheme.activation(qat, torch.per_tensor_symmetric)
+        self._shares = functools.cache(scheme.fixed if qat else scheme.share)
+        self._weight = scheme.weight(qat, channels=0)
+        self._columns = scheme.weight(qat, channels=1)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats;
@@ -237,21 +130,21 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             for node in skipped:
                 keep(node)
         for node in reversed(model.graph.nodes):
-            if isinstance(kind(node), Moves | Monotonic) and _only_kept_read(node):
+            if isinstance(kind(node), Moves | Monotonic) and only_kept_read(node):
                 keep(node)
             if is_kept(node):
-                node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
+                node.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
         for mask in filter(None, map(given_mask, model.graph.nodes)):
             for part in parts_of(mask):
-                part.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
+                part.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
         for node in model.graph.nodes:
             name = str(node.target)
-            if node.op != "call_function" or name not in ATEN or _ANNOTATION in node.meta:
+            if node.op != "call_function" or name not in ATEN or ANNOTATION in node.meta:
                 continue
             if not is_float(node):  # of a comparison what is compared, not the bools
                 if isinstance(kind(node), Arithmetic | Elementwise):
                     inputs = self._operands(node.all_input_nodes)
-                    node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+                    node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
                 continue
             match kind(node):
                 case WeightedSum():
@@ -260,12 +153,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     x = node.all_input_nodes[0]
                     inputs = {} if _is_masked(x) else {x: self._read(x)}
                     self._put(node, inputs, self._shares(result) if result else None)
-                case Arithmetic() if masks(node) or given_mask(node) or _scales_operand(node):
+                case Arithmetic() if masks(node) or given_mask(node) or scales_operand(node):
                     self._passing(node)
                 case Arithmetic() | Product() | Elementwise():
                     self._put(node, self._operands(node.all_input_nodes))
                 case Moves() if _is_masked(node) or feeds_states(node):
-                    node.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
+                    node.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
                 case Moves() | Monotonic():
                     self._shared(node)
                 case Recurrent():
@@ -302,10 +195,10 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def _apart(self, node: Node) -> None:
         """Parts of a sum are rounded each by itself, with one zero point, so that they can be stored as one tensor."""
         moves, parts = taken_apart(node)
-        if not parts or any(_ANNOTATION in value.meta for value in (*moves, *parts)):
+        if not parts or any(ANNOTATION in value.meta for value in (*moves, *parts)):
             return
         for value in (node, *moves, *parts):
-            given = value.meta.setdefault(_ANNOTATION, QuantizationAnnotation(_annotated=True))
+            given = value.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))
             given.output_qspec = self._part if value in parts else None
 
     def _recurrent(self, node: Node) -> None:
@@ -313,15 +206,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         x = node.args[0]
         assert isinstance(x, Node)
         specs = {x: self._read(x), **dict.fromkeys(filter(is_constant, weights_of(node)), self._weight)}
-        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
         for result in node.users:
             spec = self._activation if result.args[1] == 0 else None
-            result.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
+            result.meta[ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
 
     def _read(self, node: Node) -> Any:
         """How an operand is quantized: as it was where its operator says how, whatever the data, and as a part of a
         sum."""
-        if (given := node.meta.get(_ANNOTATION)) and given.output_qspec is self._part:
+        if (given := node.meta.get(ANNOTATION)) and given.output_qspec is self._part:
             return self._part
         match kind(node):
             case Moves() if node.all_input_nodes:
@@ -332,14 +225,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def _operands(self, nodes: Iterable[Node]) -> dict[Node, Any]:
         """How operands are quantized, but for those that a product takes with their factor."""
-        return {n: self._read(n) for n in nodes if is_float(n) and not _scales_operand(n)}
+        return {n: self._read(n) for n in nodes if is_float(n) and not scales_operand(n)}
 
     def _passing(self, node: Node) -> None:
         """What is read, not what is given: scores before their mask, since with it a step would be as large as the mask
         is low, and an operand before its factor, which becomes part of a product's rounding."""
         mask = given_mask(node)
         read = next(n for n in node.all_input_nodes if not is_constant(n) and n is not mask)
-        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map={read: self._read(read)}, _annotated=True)
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map={read: self._read(read)}, _annotated=True)
 
     def _shared(self, node: Node) -> None:
         inputs = [n for n in node.all_input_nodes if is_float(n)]
@@ -348,96 +241,28 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         share = SharedQuantizationSpec((inputs[0], node))
         specs: dict[Node, Any] = {inputs[0]: self._read(inputs[0])} | {n: share for n in inputs[1:]}
         if isinstance(node.meta.get("val"), (list, tuple)):
-            node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+            node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
             for item in filter(is_float, node.users):  # places are none
-                item.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=share, _annotated=True)
+                item.meta[ANNOTATION] = QuantizationAnnotation(output_qspec=share, _annotated=True)
             return
-        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, output_qspec=share, _annotated=True)
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, output_qspec=share, _annotated=True)
 
     def _put(self, node: Node, inputs: dict[Node, Any], output: Any = None) -> None:
         """One unit, rounded once: inputs on its first node, the output's spec on its last."""
-        unit = _unit(node)
-        node.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+        unit = unit_of(node)
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         for before, part in pairwise(unit):
             other = adds(part, before)
             specs = {other: self._read(other)} if other else {}
-            part.meta[_ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
-        if not _is_head(unit):
-            unit[-1].meta[_ANNOTATION].output_qspec = output or self._activation
+            part.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+        if not is_head(unit):
+            unit[-1].meta[ANNOTATION].output_qspec = output or self._activation
             return
         for moved in unit[-1].users:
             if kind(moved) is not None:
-                moved.meta[_ANNOTATION] = QuantizationAnnotation(_annotated=True)
-
-
-def _unit(node: Node) -> list[Node]:
-    """The nodes that are rounded as one: an operator, what its kind says joins it, clamps; behind a product of
-    activations a factor, behind a function of one value others. Each but the last is read by the next alone."""
-    unit, waiting = [node], list(_joined(node))
-    while len(unit[-1].users) == 1:
-        end, user = unit[-1], next(iter(unit[-1].users))
-        if _ANNOTATION in user.meta:
-            break
-        if (place := _place(node, end, user)) in waiting:
-            waiting = waiting[waiting.index(place) + 1 :]
-        elif clamps(user):
-            waiting = []
-        else:
-            scaled = end is node and multiplies(node) and scales(user)
-            maps = is_function(node) and is_function(user) and not _scales_operand(user) and not masks(user)
-            if not (scaled or maps or takes_result(user) or (normalizes(user) and folds_into(user, end))):
-                break
-        unit.append(user)
-    return unit
-
-
-def _joined(node: Node) -> tuple[Joined, ...]:
-    """What the rounding of a node takes in."""
-    int8 = kind(node)
-    if isinstance(int8, WeightedSum):
-        deep = node.meta["val"].dim() == 5 and has_channels(node)  # its images are moved before anything is added
-        return () if multiplies(node) else tuple(what for what in int8.joined if what != "addend" or not deep)
-    return int8.joined if isinstance(int8, Normalization | Sloped) or is_pair(node) else ()  # type: ignore[union-attr]
-
-
-def _place(node: Node, end: Node, user: Node) -> Joined | None:
-    """As what a reader of a unit's end may join its first node."""
-    if normalizes(user) and not is_weighted(node):
-        return "norm"
-    if _is_last_term(user, end):
-        return "addend"
-    return "activation" if joins(user) or slopes_of(user, node) else None
+                moved.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
 
 
 def _comes_from(node: Node, path: str) -> bool:
     """Whether a node was called in a module, or within it."""
     return any(part == path or part.startswith(f"{path}.") for part in module_paths(node))
-
-
-def _sums(node: Node) -> bool:
-    """Whether a node is a sum weighted by constants."""
-    return is_weighted(node) and not multiplies(node)
-
-
-def _is_last_term(node: Node, term: Node) -> bool:
-    """Whether a node adds a weighted sum to what is no later one, which is computed last and takes the addend in."""
-    other = adds(node, term)
-    return other is not None and _ANNOTATION not in node.meta and (other < term or not is_weighted(other))
-
-
-def _is_head(unit: list[Node]) -> bool:
-    """Whether nothing asks for a unit's result in int8: what only operators that were asked to stay in float read, and
-    a weighted sum, without more, which is read by nothing that int8 knows. A pixel_shuffle before the program's end,
-    which the sum takes in, does not ask for it."""
-    if _only_kept_read(unit[-1]):
-        return True
-    plain = _sums(unit[0]) and all(normalizes(part) or takes_result(part) for part in unit[1:])
-    return plain and all(kind(user) is None or _ends_shuffled(user) for user in unit[-1].users)
-
-
-def _only_kept_read(node: Node) -> bool:
-    return bool(node.users) and all(map(is_kept, node.users))
-
-
-def _ends_shuffled(node: Node) -> bool:
-    return str(node.target) == "aten.pixel_shuffle.default" and all(user.op == "output" for user in node.users)

@@ -12,10 +12,8 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.nodes import is_constant, is_float, is_weighted, kind
-from q8ta_wgpu.frontend.pt2e import QuantizationAnnotation, QuantizationSpec
+from q8ta_wgpu.frontend.pt2e import ANNOTATION, QuantizationAnnotation, QuantizationSpec
 from q8ta_wgpu.ir.int8 import Moves
-
-ANNOTATION = "quantization_annotation"
 
 _SUMS = ("aten.add.Tensor", "aten.add_.Tensor")
 _NORMS = ("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms_norm.default")
