@@ -40,6 +40,7 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
         kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
         specs.append(InputSpec(kind, TensorArgument(made.name), target, persistent))
     nodes: dict[Node, Any] = {}
+    rounded: dict[Any, torch.Tensor] = {}
     for node in inputs:
         nodes[node] = graph.node_copy(node)
         specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
@@ -49,7 +50,7 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
             if node.op == "get_attr":  # a module: what an operator of higher order calls
                 nodes[node] = attributes.get(node.target) or graph.node_copy(node)
             elif node.op == "call_function":
-                nodes[node] = _copied(graph, node, nodes)
+                nodes[node] = _copied(graph, node, nodes, rounded)
             elif node.op == "output":
                 results = torch.fx.map_arg(node.args[0], nodes.__getitem__)
                 graph.output(tuple(results)).meta = dict(node.meta)
@@ -80,9 +81,9 @@ def _state(module: GraphModule) -> dict[str, torch.Tensor]:
     return dict(sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Parameter)))
 
 
-def _copied(graph: Graph, node: Node, nodes: dict[Node, Any]) -> Node:
+def _copied(graph: Graph, node: Node, nodes: dict[Node, Any], rounded: dict[Any, torch.Tensor]) -> Node:
     """A call in the new graph, named after its operator, and its value: torchao gives its own calls none. Those round
-    a tensor or make it real again, for which torch takes longer than for any operator of its own."""
+    a tensor or make it real again, so that few values are made for many of them."""
     target: Any = node.target
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), nodes.__getitem__)
     name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else target.__name__
@@ -91,6 +92,11 @@ def _copied(graph: Graph, node: Node, nodes: dict[Node, Any]) -> Node:
     if "val" not in made.meta:
         values: Any
         values, named = torch.fx.map_arg((args, kwargs), lambda argument: argument.meta["val"])
-        dtype = qdq.result(made)
-        made.meta["val"] = torch.empty_like(values[0], dtype=dtype) if dtype else target(*values, **named)
+        if (dtype := qdq.result(made)) is None:
+            made.meta["val"] = target(*values, **named)
+            return made
+        key = (dtype, str(values[0].shape), str(values[0].stride()))
+        if key not in rounded:
+            rounded[key] = torch.empty_like(values[0], dtype=dtype)
+        made.meta["val"] = rounded[key]
     return made
