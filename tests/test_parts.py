@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,6 +93,24 @@ def test_queries_keys_and_values() -> None:
     assert "q8ta_table" not in {node.op for node in model.graph.nodes}
     q, k, v = scales(model)
     assert k < 0.3 * q < 0.03 * v
+
+
+def test_what_is_joined_with_a_part_has_its_scale() -> None:
+    """Pairs of a part that are turned by an angle: nothing is scaled anew before they stand beside each other."""
+
+    cosine, sine = data(2, 7, 8).sin()
+
+    def turned(x: Tensor) -> Tensor:
+        pairs = torch.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+        return torch.add(x * cosine, pairs * sine)
+
+    def forward(s: Any, x: Tensor) -> Tensor:
+        q, k, v = s.qkv(x).reshape(2, 7, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        return attention(turned(q), turned(k), v)
+
+    torch.manual_seed(0)
+    found = [node.op for node in made(Plain(forward, qkv=joint(48)), 2, 7, 16).graph.nodes]
+    assert found.count("q8ta_table") == 2, "each turns the signs of a part"
 
 
 def test_channels_of_a_convolution() -> None:
