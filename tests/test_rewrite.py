@@ -103,6 +103,13 @@ def written_over_in_part(y: Tensor) -> Tensor:
     return y * 2
 
 
+def changed_twice_behind_a_view(y: Tensor) -> Tensor:
+    view = y.flatten(1)
+    y.relu_()
+    y.mul_(2.0)
+    return view * y.flatten(1)
+
+
 @pytest.mark.parametrize(
     ("function", "replaced"),
     [
@@ -121,6 +128,7 @@ def written_over_in_part(y: Tensor) -> Tensor:
         (written_over_by_less, False),
         (written_over_behind_a_view, False),
         (written_over_in_part, False),
+        (changed_twice_behind_a_view, False),
         (returned, False),
         (compared, False),
         (through_a_view, False),

@@ -53,7 +53,7 @@ def _make_functional(node: Node, places: dict[Node, int]) -> None:
             node.replace_all_uses_with(x)
             node.graph.erase_node(node)
         return
-    if not isinstance(kind(x), _FRESH) or any(user.op == "output" for user in x.users):
+    if not _is_fresh(x) or any(user.op == "output" for user in x.users):
         return
     if not all(_ends_before(node, user, places) for user in x.users if places[user] < places[node]):
         return
@@ -63,9 +63,14 @@ def _make_functional(node: Node, places: dict[Node, int]) -> None:
     node.target, node.args, node.kwargs = call
 
 
+def _is_fresh(node: Node) -> bool:
+    """Whether a value is no view of another one, as what an in-place operator gives is."""
+    return isinstance(kind(node), _FRESH) and not node.target._schema.is_mutable  # type: ignore[union-attr]
+
+
 def _ends_before(node: Node, reader: Node, places: dict[Node, int]) -> bool:
     """Whether what a reader gives is no view, or one that nothing reads at a node and behind it."""
-    return isinstance(kind(reader), _FRESH) or all(
+    return _is_fresh(reader) or all(
         places[user] < places[node] and _ends_before(node, user, places) for user in reader.users
     )
 
