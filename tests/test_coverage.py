@@ -129,6 +129,11 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 2)), (1, 2, 3, 4, 6), ()),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, (1, 2, 2)), (1, 2, 3, 4, 6), ()),
     "rms_norm": (nn.RMSNorm(8), X, ()),
+    "unpooled": (
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), [2, 2], output_size=x.shape[2:]),
+        (1, 3, 5, 6),
+        ("argmax", "floor_divide", "add", "clamp", "eq", "upsample_nearest"),
+    ),
     "fill and copy": (lambda x: x + x.new_zeros(8).fill_(0.5) + torch.empty_like(x[0]).copy_(x[1]), X, ()),
 }
 

@@ -90,6 +90,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         torch.bucketize(x, BOUNDS, right=True),
         torch.searchsorted(x.sort(3)[0], x[..., :2].contiguous(), side="right"),
     ),
+    "places of pools": lambda x: (
+        F.max_pool2d(x, 2, return_indices=True),
+        F.max_pool2d(x.round(), (3, 2), (1, 2), (1, 0), return_indices=True),
+        F.max_pool1d(x[0], 3, 2, 1, return_indices=True),
+    ),
+    "unpooled": lambda x: F.max_unpool2d(*F.max_pool2d(x, (2, 4), return_indices=True), (2, 4), output_size=(4, 6)),
     "indices": lambda x: (
         x[ROWS, x[:, :, 0, 0].argmax(1)],
         x[:, :, x[0, 0].argmax(0), -x[0, 1].argmin(0)],

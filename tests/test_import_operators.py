@@ -231,6 +231,11 @@ def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any]) -> No
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
         (lambda x: x / 0, "divides by zero"),
+        (
+            lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, 2, return_indices=True), (3, 3), (2, 2)),
+            "windows .* overlap or are padded",
+        ),
+        (lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True), "result 1 is not supported"),
         (lambda x: x.index_put((x[:, 0, 0].argmax(0),), x[:1]), "index is computed from the input"),
     ],
 )

@@ -46,6 +46,54 @@ def _import_max_pool(b: Builder, args: Mapping[str, Any]) -> str:
     )
 
 
+def _import_with_places(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    """The largest, and if `places` are read where in their images they lie: by the places of the largest in windows,
+    which beyond an edge repeat it, so that it comes first where it did. Dilated windows, and those of ceil_mode, have
+    no places here."""
+    values, x, shape = _import_max_pool(b, args), str(args["self"]), b.type(args["self"]).shape
+    attrs = {**pooling.pool_attrs(args), "dilation": pooling.two(args["dilation"])}
+    if not args.get("places") or attrs["ceil_mode"] or attrs["dilation"] != (1, 1):
+        return [values]
+    padding, width = attrs["padding"], shape[-1]
+    if any(padding):
+        around = [padding[1], padding[3], padding[0], padding[2]]
+        x = b.aten("aten.replication_pad2d.default", {"self": x, "padding": around})
+    for dim in (-2, -1):
+        sizes = {"size": attrs["kernel"][dim], "step": attrs["stride"][dim]}
+        x = b.aten("aten.unfold.default", {"self": x, "dimension": len(shape) + dim, **sizes})
+    x = b.emit("view", (x,), {"shape": (*b.type(values).shape, -1)})
+    taps = b.aten("aten.argmax.default", {"self": x, "dim": len(shape), "keepdim": False})
+    rows = b.emit("floor_divide", (taps,), {"divisor": float(attrs["kernel"][1])})
+    columns = b.emit("add", (taps, rows), {"alpha": -float(attrs["kernel"][1])})
+    found = []
+    for axis, steps in enumerate((rows, columns)):
+        first = np.arange(b.type(values).shape[axis - 2]) * attrs["stride"][axis] - padding[axis]
+        starts = b.constant(first.astype(np.float32).reshape((-1, 1) if axis == 0 else (-1,)), "starts")
+        at = b.aten("aten.add.Tensor", {"self": steps, "other": starts, "alpha": 1})
+        found.append(b.emit("clamp", (at,), {"min": 0.0, "max": float(shape[axis - 2] - 1)}))
+    return [values, b.emit("add", (found[1], found[0]), {"alpha": float(width)})]
+
+
+def _import_unpool(b: Builder, args: Mapping[str, Any]) -> str:
+    """Each value repeated over its window, `kernel`, which is no part of another, and kept where its place is."""
+    height, width = b.type(args["self"]).shape[-2:]
+    kernel, size = args["kernel"], tuple(args["output_size"])
+    covered = (height * kernel[0], width * kernel[1])
+    if any(c > s for c, s in zip(covered, size, strict=True)):
+        raise b.refuse(f"its windows cover {covered}, more than its result's {size}")
+    wide = [
+        b.aten("aten.upsample_nearest2d.vec", {"input": x, "output_size": list(covered), "scale_factors": None})
+        for x in (args["self"], args["indices"])
+    ]
+    places = np.arange(covered[0])[:, None] * size[1] + np.arange(covered[1])
+    here = b.aten("aten.eq.Tensor", {"self": wide[1], "other": b.constant(places.astype(np.float32), "places")})
+    found: str = b.aten("aten.where.self", {"condition": b.truth(here), "self": wide[0], "other": 0.0})
+    if size != covered:
+        around = [0, size[1] - covered[1], 0, size[0] - covered[0]]
+        found = b.aten("aten.constant_pad_nd.default", {"self": found, "pad": around, "value": 0.0})
+    return found
+
+
 def _infer_adaptive(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return pooling.adaptive_shape("adaptive_max_pool2d", types[0].shape, attrs["output_size"]), types[0].dtype
 
@@ -85,7 +133,8 @@ max_pool2d = Op(
     ),
     aten={
         "aten.max_pool2d.default": _import_max_pool,
-        "aten.max_pool2d_with_indices.default": lambda b, args: [_import_max_pool(b, args)],
+        "aten.max_pool2d_with_indices.default": _import_with_places,
+        "aten.max_unpool2d.default": _import_unpool,
         "aten.max_pool3d.default": pooling.three_dimensional(_import_max_pool),
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),
     },

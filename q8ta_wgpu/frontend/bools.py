@@ -1,7 +1,8 @@
-"""What a call means by the dtypes of its operands: a graph holds bools and integers as float32 numbers."""
+"""What a call means by its operands: a graph holds bools, integers and places as float32 numbers."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,10 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     name = str(node.target)
     if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
         return "aten.where.self", _chosen(node, args)
+    if name == "aten.max_pool2d_with_indices.default":
+        return name, {**args, "places": any(user.args[1] == 1 for user in node.users)}
+    if name == "aten.max_unpool2d.default":
+        return name, {**args, "kernel": _window_of(node)}
     if name == "aten.cumsum.default" and _counts_floats(node):
         raise RefusedError("it adds up floats as integers: write x.long().cumsum(dim)")
     if name.startswith("aten.bitwise_") and not is_bool(node):
@@ -26,6 +31,21 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if name.startswith("aten.add.") and is_bool(node):
         return "aten.bitwise_or.Tensor", args
     return name, args
+
+
+def _window_of(node: Node) -> tuple[int, int]:
+    """The windows of the max_pool2d whose places a call reads, which must not touch each other."""
+    places = named_arguments(node)["indices"]
+    pool = places.args[0] if isinstance(places, Node) and places.target is operator.getitem else None
+    if not isinstance(pool, Node) or str(pool.target) != "aten.max_pool2d_with_indices.default":
+        raise RefusedError("its places must be those that a max_pool2d gives")
+    given = named_arguments(pool)
+    kernel = given["kernel_size"]
+    if list(given.get("stride") or kernel) != list(kernel) or any(given.get("padding") or (0,)):
+        raise RefusedError(
+            "the windows of its max_pool2d overlap or are padded: their stride must be their size, their padding 0"
+        )
+    return kernel[0], kernel[-1]
 
 
 def _counts_floats(node: Node) -> bool:
