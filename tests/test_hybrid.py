@@ -36,8 +36,8 @@ class Parts(nn.Module):
         return self.end(x) if self.end else x
 
 
-def largest(x: Tensor) -> Tensor:
-    return torch.cummax(x, dim=1).values
+def summed(x: Tensor) -> Tensor:
+    return torch.logcumsumexp(x, dim=1)
 
 
 def spectrum(x: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ def spectrum(x: Tensor) -> Tensor:
 
 def beside(x: Tensor) -> Tensor:
     """Reads a stored value in PyTorch and in int8: it crosses as it is stored."""
-    y: Tensor = x.cummin(dim=1).values + x  # of maxima the largest sum is 2x, at whose scale every other sum is a tie
+    y: Tensor = x.logcumsumexp(dim=1) + x
     return y
 
 
 def named(x: Tensor) -> dict[str, Any]:
-    return {"largest": x.cummax(dim=1), "plain": [x]}
+    return {"summed": x.mode(dim=1), "plain": [x]}
 
 
 def quantized(module: nn.Module, *inputs: Tensor, **options: Any) -> torch.export.ExportedProgram:
@@ -78,7 +78,7 @@ def check(program: torch.export.ExportedProgram, made: Hybrid, *inputs: Tensor) 
 
 
 PARTS = [
-    {"start": spectrum, "middle": largest, "end": named},
+    {"start": spectrum, "middle": summed, "end": named},
     {"middle": beside},
 ]
 
@@ -109,8 +109,8 @@ def test_what_crosses_as_it_is_stored(dtype: torch.dtype, low: int) -> None:
 
     def forward(s: Any, x: Tensor) -> Tensor:
         stored = ops.quantize_per_tensor(s.a(x), *given)
-        largest = ops.dequantize_per_tensor(stored, *given).cummax(1).values
-        y: Tensor = s.b(largest - ops.dequantize_per_tensor(stored, *given))
+        summed = ops.dequantize_per_tensor(stored, *given).logcumsumexp(1)
+        y: Tensor = s.b(summed - ops.dequantize_per_tensor(stored, *given))
         return y
 
     x = data(1, 3, 4, 4)
@@ -189,9 +189,9 @@ class Rounded(nn.Module):
 def test_nothing_or_everything_on_the_gpu() -> None:
     x = data(2, 3, 4)
     with pytest.raises(
-        q8.UnsupportedError, match=r"nothing of this program(.|\n)*aten.cummax.default(.|\n)*not support"
+        q8.UnsupportedError, match=r"nothing of this program(.|\n)*aten.logcumsumexp.default(.|\n)*not support"
     ):
-        q8.compile(torch.export.export(Plain(lambda _, x: x.cummax(1).values), (x,)), unsupported="torch")
+        q8.compile(torch.export.export(Plain(lambda _, x: x.logcumsumexp(1)), (x,)), unsupported="torch")
     whole = torch.export.export(Plain(lambda _, x: x.relu()), (x,))
     made = q8.compile(whole, unsupported="torch", device="reference")
     assert torch.equal(made(x), x.relu()) and "in PyTorch:\n  nothing" in str(made.report())
