@@ -66,7 +66,7 @@ Each was measured by the same ratio on these networks, with several sets of cali
   dB on segmentation; with those that batch norms tell, 2.2 dB less. They are as they are: calibration comes after.
 * Ranges of attention's scores by what they change behind softmax: less noise of one layer, more of another.
 * Queries, keys and values of one linear have scales of their own: 1.3 dB more on vision, nothing on text. So has each
-  part that a convolution or linear is taken apart into, unless a cat joins it with another.
+  part that a convolution or linear is taken apart into, unless a cat joins one with another value.
 """
 
 

@@ -95,22 +95,18 @@ def test_queries_keys_and_values() -> None:
     assert k < 0.3 * q < 0.03 * v
 
 
-def test_what_is_joined_with_a_part_has_its_scale() -> None:
-    """Pairs of a part that are turned by an angle: nothing is scaled anew before they stand beside each other."""
+def test_what_is_moved_further_is_read_as_the_part_is() -> None:
+    """No table stands between a part and what reads pieces of it, its maxima or its products with a constant."""
 
-    cosine, sine = data(2, 7, 8).sin()
-
-    def turned(x: Tensor) -> Tensor:
-        pairs = torch.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
-        return torch.add(x * cosine, pairs * sine)
-
-    def forward(s: Any, x: Tensor) -> Tensor:
-        q, k, v = s.qkv(x).reshape(2, 7, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
-        return attention(turned(q), turned(k), v)
+    def forward(s: Any, x: Tensor) -> object:
+        q, k, v = s.qkv(x).chunk(3, -1)
+        first, second = k.split(8, -1)
+        return s.a(first) * s.b(second) + F.max_pool1d(v, 4) @ s.table + s.a(q[..., :8])
 
     torch.manual_seed(0)
-    found = [node.op for node in made(Plain(forward, qkv=joint(48)), 2, 7, 16).graph.nodes]
-    assert found.count("q8ta_table") == 2, "each turns the signs of a part"
+    module = Plain(forward, qkv=joint(48), a=nn.Linear(8, 4), b=nn.Linear(8, 4))
+    module.register_buffer("table", torch.randn(4, 4))
+    assert "q8ta_table" not in {node.op for node in made(module, 2, 7, 16).graph.nodes}
 
 
 def test_channels_of_a_convolution() -> None:

@@ -29,7 +29,8 @@ from q8ta_wgpu.ir.int8 import Moves
 def taken_apart(node: Node) -> tuple[list[Node], list[Node]]:
     """The parts that the result of a weighted sum is taken apart into, and the calls before them that move all of it.
 
-    Both are empty where anything reads the whole, where parts share channels, and where a cat joins them again.
+    Both are empty where anything reads the whole, where parts share channels, and where a cat joins one with what has
+    another scale.
     """
     nothing: tuple[list[Node], list[Node]] = [], []
     if not _has_rows(node):
@@ -38,7 +39,7 @@ def taken_apart(node: Node) -> tuple[list[Node], list[Node]]:
     axis = 1 if has_channels(node) else len(shape) - 1
     channels = torch.arange(shape[axis], dtype=torch.int32)
     waiting = [(node, channels.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
-    moves, parts, taken, cats = list[Node](), list[Node](), list[int](), list[Node]()
+    moves, parts, taken = list[Node](), list[Node](), list[int]()
     while waiting:
         value, places = waiting.pop()
         if not value.users or not all(map(_moves, value.users)):
@@ -52,8 +53,7 @@ def taken_apart(node: Node) -> tuple[list[Node], list[Node]]:
                     continue
                 parts.append(result)
                 taken += found
-                cats += set(_cats(result))
-    apart = len(parts) > 1 and all(len(each) == len(set(each)) for each in (taken, cats))
+    apart = len(parts) > 1 and len(taken) == len(set(taken)) and not any(map(_is_joined, parts))
     return ([move for move in moves if move not in parts], parts) if apart else nothing
 
 
@@ -83,10 +83,12 @@ def _results(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, T
         yield from ((item, moved[item.args[1]]) for item in node.users)
 
 
-def _cats(value: Node) -> Iterator[Node]:
-    """What joins a value, moved or not, with others."""
-    for user in value.users:
+def _is_joined(value: Node) -> bool:
+    """Whether a cat reads a value, moved or not."""
+
+    def joins(user: Node) -> bool:
         if user.target is operator.getitem or _moves(user):
-            yield from _cats(user)
-        elif isinstance(kind(user), Moves):
-            yield user
+            return _is_joined(user)
+        return isinstance(kind(user), Moves)
+
+    return any(map(joins, value.users))

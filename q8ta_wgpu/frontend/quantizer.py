@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -188,7 +189,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             self._put(node, {x: self._read(x), weight: self._columns if columns else self._weight})
             self._apart(node)
         elif isinstance(matrix, Node) and _is_matrix(matrix):
-            self._put(node, {x: self._activation, matrix: self._columns})
+            self._put(node, {x: self._read(x), matrix: self._columns})
         elif isinstance(matrix, Node):
             self._put(node, self._operands((x, matrix)))
 
@@ -217,16 +218,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if (given := node.meta.get(ANNOTATION)) and given.output_qspec is self._part:
             return self._part
         match kind(node):
-            case Moves() if node.all_input_nodes:
-                return self._moved([n for n in node.all_input_nodes if is_float(n)] or node.all_input_nodes)
+            case Moves() | Monotonic() if node.all_input_nodes:
+                return self._read(node.all_input_nodes[0])
+            case None if node.target is operator.getitem and isinstance(kind(node.args[0]), Moves):
+                return self._read(node.all_input_nodes[0])
             case Rowwise(_, QParams() as result):
                 return self._shares(result)
         return self._activation
-
-    def _moved(self, nodes: Sequence[Node]) -> Any:
-        """How what is moved as one is quantized: as the first is, or as a part of a sum that is among them."""
-        read = [self._read(node) for node in nodes]
-        return self._part if self._part in read else read[0]
 
     def _operands(self, nodes: Iterable[Node]) -> dict[Node, Any]:
         """How operands are quantized, but for those that a product takes with their factor."""
@@ -244,7 +242,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if not inputs:
             return
         share = SharedQuantizationSpec((inputs[0], node))
-        specs: dict[Node, Any] = {inputs[0]: self._moved(inputs)} | {n: share for n in inputs[1:]}
+        specs: dict[Node, Any] = {inputs[0]: self._read(inputs[0])} | {n: share for n in inputs[1:]}
         if isinstance(node.meta.get("val"), (list, tuple)):
             node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
             for item in filter(is_float, node.users):  # places are none
