@@ -37,7 +37,7 @@ def taken_apart(node: Node) -> tuple[list[Node], list[Node]]:
         return nothing
     shape = [integer(size) for size in node.meta["val"].shape]
     axis = 1 if has_channels(node) else len(shape) - 1
-    channels = torch.arange(shape[axis], dtype=torch.int32)
+    channels = torch.arange(shape[axis], dtype=torch.float32)  # which every move takes
     waiting = [(node, channels.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
     moves, parts, taken = list[Node](), list[Node](), list[int]()
     while waiting:
@@ -47,7 +47,7 @@ def taken_apart(node: Node) -> tuple[list[Node], list[Node]]:
         for user in value.users:
             moves.append(user)
             for result, moved in _results(user, value, places):
-                found = torch.bincount(moved.reshape(-1)).nonzero().reshape(-1).tolist()
+                found = torch.bincount(moved.reshape(-1).int()).nonzero().reshape(-1).tolist()
                 if len(found) == shape[axis]:
                     waiting.append((result, moved))
                     continue
