@@ -15,10 +15,13 @@ from torch.nn import functional as F
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.masks import gather_masks
+from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
 from tests.attention_graphs import masked_softmax
+from tests.quantizing import Plain
 
 LOW = torch.finfo(torch.float32).min
 CAUSAL = torch.ones(11, 11).tril()
@@ -161,6 +164,34 @@ def test_a_choice_that_is_no_mask_is_added(form: str) -> None:
     model = q8.compile(q8.quantize(module, (x, mask), [(x, mask)], progress=False))
     found = torch.from_numpy(q8.Session(model, "reference")(x, mask))
     assert (found - module(x, mask)).abs().max() < 0.04
+
+
+LOWS = torch.tensor([[-100.0, -1e9, -1e9], [0.0, -100.0, -1e9], [0.0, 0.0, -100.0]])
+"""Of the first row what is least low takes part."""
+
+FAINT = torch.tensor([[0.0, 0.0, 0.0], [-60.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+LARGE = torch.tensor([1.0, 1.0, 100.0])
+"""Where -60 masks, and where it would not."""
+
+GATHERED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "constant": lambda s, m: s + LOWS,
+    "of several numbers": lambda s, m: s.abs() * LARGE + torch.where(m, 0.0, -1e9) + FAINT,
+    "a part of what it widens": lambda s, m: (s[0] + torch.where(m, 0.0, -1e9))[:, 0],
+    "a view of what it widens": lambda s, m: (s[:1] + torch.where(m, 0.0, -1e9)).reshape(6, 3, 3),
+}
+"""Scores of (2, 3, 3, 3) and bools as many."""
+
+
+@pytest.mark.parametrize("form", GATHERED)
+def test_gathered_masks_mask_what_they_did(form: str) -> None:
+    """In float32: the shapes that sums widen, rows of nothing but low numbers, masks of different ones."""
+    scores = torch.randn(2, 3, 3, 3, generator=torch.Generator().manual_seed(3)) * 2
+    mask = torch.ones(3, 3, dtype=torch.bool).tril().expand(2, 3, 3, 3).contiguous()
+    module = Plain(lambda _, s, m: GATHERED[form](s, m).softmax(-1)).eval()
+    graph = float_graph(float_program(module, (scores, mask)))
+    gather_masks(graph)
+    graph.recompile()
+    torch.testing.assert_close(graph(scores, mask), module(scores, mask))
 
 
 def test_bools_on_devices_and_in_files(device: Device, tmp_path: Path) -> None:

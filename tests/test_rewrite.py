@@ -110,6 +110,17 @@ def changed_twice_behind_a_view(y: Tensor) -> Tensor:
     return view * y.flatten(1)
 
 
+def read_through_a_diagonal(y: Tensor) -> Tensor:
+    diagonal = y.diagonal(dim1=2, dim2=3)
+    y.relu_()
+    return diagonal * 2
+
+
+def written_through_a_diagonal(y: Tensor) -> Tensor:
+    y.diagonal(dim1=2, dim2=3).fill_(-9.0)
+    return y * 2
+
+
 @pytest.mark.parametrize(
     ("function", "replaced"),
     [
@@ -129,6 +140,8 @@ def changed_twice_behind_a_view(y: Tensor) -> Tensor:
         (written_over_behind_a_view, False),
         (written_over_in_part, False),
         (changed_twice_behind_a_view, False),
+        (read_through_a_diagonal, False),
+        (written_through_a_diagonal, False),
         (returned, False),
         (compared, False),
         (through_a_view, False),

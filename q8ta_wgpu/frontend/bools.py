@@ -13,6 +13,9 @@ from q8ta_wgpu.frontend.builder import RefusedError
 from q8ta_wgpu.frontend.integers import is_integer
 from q8ta_wgpu.frontend.nodes import is_float, named_arguments
 
+_JOINS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "aten.prod.dim_int")
+"""Operators that join elements as numbers of the dtype they are told."""
+
 
 def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The operator that a call is imported as, and its arguments. Raises RefusedError where floats do not do what
@@ -24,8 +27,8 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         return name, {**args, "places": any(user.args[1] == 1 for user in node.users)}
     if name == "aten.max_unpool2d.default":
         return name, {**args, "kernel": _window_of(node)}
-    if name == "aten.cumsum.default" and _counts_floats(node):
-        raise RefusedError("it adds up floats as integers: write x.long().cumsum(dim)")
+    if name in _JOINS and _counts_floats(node):
+        raise RefusedError(f"it joins floats as integers: write x.long().{name.split('.')[1]}(...)")
     if name.startswith("aten.bitwise_") and not is_bool(node):
         raise RefusedError("it computes with the bits of integers: only bools are supported")
     if name.startswith("aten.add.") and is_bool(node):
@@ -41,6 +44,9 @@ def _window_of(node: Node) -> tuple[int, int]:
         raise RefusedError("its places must be those that a max_pool2d gives")
     given = named_arguments(pool)
     kernel = given["kernel_size"]
+    width, made = given["self"].meta["val"].shape[-1], named_arguments(node)["output_size"][-1]
+    if made != width:
+        raise RefusedError(f"its places count in rows of {width}, its result has rows of {made}: give output_size")
     if list(given.get("stride") or kernel) != list(kernel) or any(given.get("padding") or (0,)):
         raise RefusedError(
             "the windows of its max_pool2d overlap or are padded: their stride must be their size, their padding 0"

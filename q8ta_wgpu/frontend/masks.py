@@ -29,11 +29,13 @@ class _Mask:
     Attributes:
         choice: the bools, and for each combination of them where elements take part.
         low: the largest of the numbers that mask.
+        lowest: the smallest of them. One number masks for all: the smallest, so that it does so wherever they did.
         rest: what is added to the elements that take part; None where that is one number for all.
     """
 
     choice: Choice
     low: float
+    lowest: float
     rest: Tensor | None
 
     @staticmethod
@@ -50,9 +52,8 @@ class _Mask:
             return None
         part = Choice(choice.bools, tuple(v > MASKS_FROM for v in choice.values))
         plain = bool((taken == taken[:1]).all())
-        return _Mask(
-            part, max(float(torch.cat(lows).max()), MASKED), None if plain else rest.where(rest > MASKS_FROM, 0)
-        )
+        lowest, low = (max(float(end), MASKED) for end in torch.cat(lows).aminmax())
+        return _Mask(part, low, lowest, None if plain else rest.where(rest > MASKS_FROM, 0))
 
     def hides(self, factor: Choice) -> bool:
         """Whether a factor is 1 wherever an element takes part."""
@@ -71,11 +72,13 @@ def gather_masks(module: GraphModule) -> None:
             continue
         x = node.args[0]
         assert isinstance(x, Node)
-        scores, masks = gatherer.split(x)
-        if scores is None or not masks:
+        scores, found = gatherer.split(x)
+        if scores is None or not found:
+            continue
+        if masks(x) and scores in x.args and len(found) == 1:  # its numbers may differ
             continue
         with module.graph.inserting_before(node):
-            masked = gatherer.sum_of(node, scores, masks)
+            masked = gatherer.sum_of(node, scores, found)
         if masked.meta["val"].shape == x.meta["val"].shape:
             node.replace_input_with(x, masked)
     module.graph.eliminate_dead_code()
@@ -152,7 +155,7 @@ class _Gatherer:
         x = node.args[0]
         assert isinstance(x, Node)
         scores, masks = self.split(x) if is_float(x) else (x, [])
-        if scores is None or not masks:
+        if scores is None or not masks or scores.meta["val"].shape != x.meta["val"].shape:  # a move counts dimensions
             return node, []
         with self._choices.graph.inserting_before(node):
             behind = [self._behind(node, mask) for mask in masks]
@@ -168,12 +171,12 @@ class _Gatherer:
         if rest is not None:
             rest = result(node, {x: rest if scales(node) else rest.expand(x.meta["val"].shape)})
         if scales(node):
-            low = float(result(node, {x: torch.tensor(mask.low)}))
-            return _Mask(mask.choice, max(low, MASKED), rest) if low <= MASKS_FROM else None
+            low, lowest = (max(float(result(node, {x: torch.tensor(v)})), MASKED) for v in (mask.low, mask.lowest))
+            return _Mask(mask.choice, low, lowest, rest) if low <= MASKS_FROM else None
         int8 = kind(node)
         fills = not isinstance(int8, Moves) or int8.fill is not None
         choice = None if fills else self._choices.moved(node, mask.choice)
-        return None if choice is None else _Mask(choice, mask.low, rest)
+        return None if choice is None else _Mask(choice, mask.low, mask.lowest, rest)
 
     def sum_of(self, at: Node, scores: Node, masks: Sequence[_Mask]) -> Node:
         """Scores plus what the masks hold beside low numbers, plus one mask for all of them."""
@@ -182,7 +185,7 @@ class _Gatherer:
             if mask.rest is not None:
                 scores = self._choices.call(at, _aten.add.Tensor, scores, self._choices.constant(at, mask.rest))
             part = self._both(at, part, self._part(at, mask.choice.bools, mask.choice.values))
-        low = max(mask.low for mask in masks)
+        low = min(mask.lowest for mask in masks)
         if isinstance(part, Tensor):
             added = self._choices.constant(at, torch.where(part, 0.0, low))
         else:

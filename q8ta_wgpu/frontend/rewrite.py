@@ -125,7 +125,8 @@ def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], trace
 
 
 def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
-    """What torch makes of a call on these values; None if the table does not know all that depends on them."""
+    """What torch makes of a call on these values; None if the table does not know all that depends on them, and of a
+    view that is copied: what writes into one writes into what it is of."""
 
     def call(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
@@ -136,11 +137,18 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
         graph: Graph = make_fx(call, decomposition_table=table())(*values).graph
     except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
         return None
-    varying: set[Node] = set()
+    views, varying = _views(node), set[Node]()
     for made in graph.nodes:
         if is_pure(made) and varying.isdisjoint(made.all_input_nodes):
             continue
         varying.add(made)
-        if made.op not in ("placeholder", "output") and str(made.target) not in ATEN:
+        calls = made.op not in ("placeholder", "output")
+        if calls and (str(made.target) not in ATEN or (views and not _views(made))):
             return None
     return graph
+
+
+def _views(node: Node) -> bool:
+    """Whether a call gives its first argument, seen in another way."""
+    returns = node.target._schema.returns  # type: ignore[union-attr]
+    return bool(returns) and returns[0].alias_info is not None
