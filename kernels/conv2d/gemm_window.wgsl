@@ -1,16 +1,15 @@
 // Rows of x as im2col would lay them out, found while loading: k runs over (tap, channel). A reading of x fills the
 // hooks `place_of` and `load_x`: by whole vectors, by words, or by bytes.
 
-// Where the window of a pixel of the result begins: its first word in x, and row and column in its image.
-struct Row { first: u32, y: u32, x: u32 }
+// Where the window of a pixel of the result begins: its first pixel in x, and row and column in its image. All wrap where it
+// begins outside: places of taps inside are sums and products of them, never quotients.
+struct Row { pixel: u32, y: u32, x: u32 }
 
 fn row_of(m: u32) -> Row {
   let r = m / params.sums.w;
-  // Unsigned: a tap above or left of the image wraps to a huge number.
   let y = r % params.sums.z * params.stride.x - params.padding.x;
   let column = m % params.sums.w * params.stride.y - params.padding.y;
-  let pixel = (r / params.sums.z * params.x_dims.z + y) * params.x_dims.w + column;
-  return Row(pixel * params.row_words, y, column);
+  return Row((r / params.sums.z * params.x_dims.z + y) * params.x_dims.w + column, y, column);
 }
 
 // What places are found by: where they are constants, divisions by them are cheap.
@@ -35,7 +34,7 @@ fn place_of(k: u32) -> Place {
 fn load_x(row: Row, place: Place) -> vec4<u32> {
   let outside = row.y + place.y >= params.x_dims.z || row.x + place.x >= params.x_dims.w;
   if (BRANCHES && outside) { return params.x_zeros; }
-  let value = x[row.first / 4u + place.vector];
+  let value = x[row.pixel * (pixel_words() / 4u) + place.vector];
   return select(value, params.x_zeros, !BRANCHES && outside);
 }
 
@@ -54,7 +53,7 @@ fn place_of_words(k: u32) -> WordPlaces {
 fn load_word(row: Row, word: u32, y: u32, column: u32) -> u32 {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
   if (BRANCHES && outside) { return params.x_zeros.x; }
-  let value = x[row.first + word];
+  let value = x[row.pixel * pixel_words() + word];
   return select(value, params.x_zeros.x, !BRANCHES && outside);
 }
 
@@ -85,7 +84,7 @@ fn place_of_bytes(k: u32) -> BytePlaces {
 fn load_byte(row: Row, y: u32, column: u32) -> u32 {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
   if (BRANCHES && outside) { return params.x_zeros.x & 0xffu; }
-  let value = x[row.first + y * params.x_dims.w + column];
+  let value = x[row.pixel + y * params.x_dims.w + column];
   return select(value, params.x_zeros.x, !BRANCHES && outside) & 0xffu;
 }
 
