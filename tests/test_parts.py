@@ -118,6 +118,15 @@ def test_channels_of_a_convolution() -> None:
     assert len(scales(model)) == 2
 
 
+def test_a_convolution_that_is_seen_as_matrices() -> None:
+    """As resizing by products sees it."""
+    torch.manual_seed(0)
+    module = Plain(
+        lambda s, x: s.b(F.interpolate(s.a(x), (3, 5), mode="bicubic")), a=nn.Conv2d(3, 4, 1), b=nn.Conv2d(4, 2, 1)
+    )
+    made(module, 2, 3, 6, 6)
+
+
 def test_an_attention_reads_parts_of_other_zero_points() -> None:
     """Other quantizers give each part one; what reads all of them in place knows one zero point for a tensor."""
     torch.manual_seed(0)

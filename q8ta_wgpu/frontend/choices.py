@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,11 +126,10 @@ class Choices:
         return made
 
 
-def result(node: Node, values: dict[Node, Tensor]) -> Tensor:
+def result(node: Node, values: Mapping[Node, Any]) -> Any:
     """What a call gives for these values of what it reads."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-    function: Callable[..., Tensor] = _whole(node.target)
-    return function(*args, **kwargs)
+    return _whole(node.target)(*args, **kwargs)
 
 
 def _whole(target: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from q8ta_wgpu.frontend import choices
 from q8ta_wgpu.frontend.nodes import (
     has_channels,
     integer,
@@ -73,10 +74,7 @@ def _moves(node: Node) -> bool:
 
 def _results(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
     """What a call of `source` gives, and which channel each element is from."""
-    args, kwargs = torch.fx.map_arg(
-        (node.args, node.kwargs), lambda n: places if n is source else integer(n.meta["val"])
-    )
-    moved = node.target(*args, **kwargs)  # type: ignore[operator]
+    moved = choices.result(node, {n: places if n is source else integer(n.meta["val"]) for n in node.all_input_nodes})
     if isinstance(moved, Tensor):
         yield node, moved
     else:
