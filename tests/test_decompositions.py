@@ -152,5 +152,5 @@ def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor
 
 def test_floats_that_are_added_up_as_integers_are_refused() -> None:
     """torch cuts them first."""
-    with pytest.raises(q8.UnsupportedError, match=r"write x.long\(\).cumsum\(dim\)"):
+    with pytest.raises(q8.UnsupportedError, match=r"write x.long\(\).cumsum\("):
         imported(lambda x: x.cumsum(1, dtype=torch.int64), torch.randn(2, 5))
