@@ -13,7 +13,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout, canonical
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
@@ -80,7 +80,7 @@ def _turns(call: Call, columns: int) -> int:
 
 
 def _threads(call: Call, layout: Layout, columns: int) -> tuple[int, int, int]:
-    n, c, h, w = canonical(epilogue.sums(call))
+    n, c, h, w = epilogue.extents(call)
     return n * h * -(-w // columns) * (c // 4), 1, 1
 
 

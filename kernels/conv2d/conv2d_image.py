@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape, canonical
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -70,7 +70,7 @@ def _pack(call: Call, weight: Array) -> Array:
 
 def _sizes(call: Call) -> tuple[int, int, int]:
     """(rows, channels, words along k) of the matrix product: pixels, outputs, taps of all channels."""
-    n, c, h, w = canonical(epilogue.sums(call))
+    n, c, h, w = epilogue.extents(call)
     return n * h * w, c, -(-call.inputs[1].numel // (4 * c))
 
 

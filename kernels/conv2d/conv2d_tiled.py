@@ -13,7 +13,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params, where_loops_are_slow
-from q8ta_wgpu.ir.layout import Layout, canonical
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -34,13 +34,9 @@ def _quads(channels: int) -> int:
     return -(-channels // 4)
 
 
-def _sums(call: Call) -> tuple[int, int, int, int]:
-    return canonical(epilogue.sums(call))
-
-
 def sizes(call: Call) -> tuple[int, int, int]:
     """(rows, channels, words along k) of the matrix product a convolution is: pixels, outputs, taps x input quads."""
-    n, c, h, w = _sums(call)
+    n, c, h, w = epilogue.extents(call)
     _, depth, kh, kw = call.inputs[1].shape
     words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
     return n * h * w, c, words
@@ -71,7 +67,7 @@ def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
         "row_words": np.uint32(_quads(x[1])),
     }
     if _is_pointwise(call):
-        h, w = _sums(call)[2:]
+        h, w = epilogue.extents(call)[2:]
         return {**fields, "row_grid": (h, w, 0, 0), "x_grid": (x[2], x[3], 0, 0), "step_grid": (*attrs["stride"], 0, 0)}
     return {**fields, **weighted.window_params(call), **weighted.zero_words(call)}
 
@@ -113,13 +109,17 @@ def _prefers_product(call: Call, target: Target, label: str) -> bool:
 
 
 def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    given: tuple[str, ...] = ()
-    if tile.body == UNITS:
-        pointwise = _is_pointwise(call)
-        given = (
-            every_row(call.attrs["stride"]) if pointwise else ("pixel_words=given_words", "kernel_width=given_width")
-        )
-    return tile.body, "dot", *READINGS[_reading(call)][1], *given, "sums_planes"
+    found: tuple[str, ...] = ()
+    if _has_given_places(call, tile):
+        found = ("pixel_words=given_words", "kernel_width=given_width")
+    elif tile.body == UNITS:
+        found = every_row(call.attrs["stride"])
+    return tile.body, "dot", *READINGS[_reading(call)][1], *found, "sums_planes"
+
+
+def _has_given_places(call: Call, tile: gemm.AnyTile) -> bool:
+    """Whether a window's places are found by divisions by constants: on matrix units."""
+    return tile.body == UNITS and not _is_pointwise(call)
 
 
 def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
 
     def constants(call: Call) -> dict[str, int]:
         found: dict[str, int] = fields["constants"](call)
-        if tile.body != UNITS or _is_pointwise(call):
+        if not _has_given_places(call, tile):
             return found
         return {**found, "PIXEL_WORDS": _quads(call.inputs[0].shape[1]), "KERNEL_WIDTH": call.inputs[1].shape[3]}
 
@@ -192,7 +192,7 @@ VECTOR = Kernel(
 
 
 def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
-    n, c, h, w = _sums(call)
+    n, c, h, w = epilogue.extents(call)
     return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
 
 

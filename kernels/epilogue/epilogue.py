@@ -161,6 +161,11 @@ def sums(call: Call) -> Shape:
     return shuffle.sums(call.output.shape) if shuffle else call.output.shape
 
 
+def extents(call: Call) -> tuple[int, int, int, int]:
+    """`sums` as (n, c, h, w), leading ones 1."""
+    return canonical(sums(call))
+
+
 def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, Around]]:
     """Every stage of a call with what it meets. An int8 value that is not stored has its zero point with its reader."""
     stages = call.attrs["epilogue"].stages
@@ -210,7 +215,7 @@ def pack_offset(call: Call, offset: Array) -> Array:
 def params(call: Call) -> Params:
     """Uniform fields of the epilogue: of every stage, and where its results lie."""
     fields: dict[str, Any] = {
-        "sums": canonical(sums(call)),
+        "sums": extents(call),
         "channels": np.uint32(call.inputs[1].shape[0]),
         "quads": np.uint32(-(-call.inputs[1].shape[0] // 4)),
         "factor": np.uint32(factor(call.attrs)),

@@ -16,7 +16,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import Shape, canonical
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -51,13 +51,9 @@ def cost(kind: str) -> Callable[[Call], float]:
     return lambda call: macs(call) / weighted.MACS_A_BYTE[kind]
 
 
-def _sums(call: Call) -> tuple[int, int, int, int]:
-    return canonical(epilogue.sums(call))
-
-
 def _grid(call: Call) -> tuple[int, int]:
     """Rows and columns of a phase, those past the result's end included."""
-    _, _, h, w = _sums(call)
+    _, _, h, w = epilogue.extents(call)
     return -(-h // call.attrs["stride"][0]), -(-w // call.attrs["stride"][1])
 
 
@@ -84,8 +80,8 @@ def _steps(call: Call) -> list[int]:
 def sizes(call: Call, tile: gemm.AnyTile | None = None) -> tuple[int, int, int]:
     """(rows, channels, words along k) of all phases' products one below the other, each padded to whole tiles."""
     m = tile.m if tile else 1
-    phase_rows = -(-_sums(call)[0] * math.prod(_grid(call)) // m) * m
-    return math.prod(call.attrs["stride"]) * phase_rows, _sums(call)[1], 4 * _vectors(call)
+    phase_rows = -(-epilogue.extents(call)[0] * math.prod(_grid(call)) // m) * m
+    return math.prod(call.attrs["stride"]) * phase_rows, epilogue.extents(call)[1], 4 * _vectors(call)
 
 
 def pad_phases(call: Call, array: Array) -> Array:

@@ -19,14 +19,17 @@ def _cubic_kernel(d: Tensor, a: float) -> Tensor:
     return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
 
 
+def _step(size: int, extent: int, factor: float | None, align_corners: bool) -> float:
+    """How far apart the places of neighbouring results are in what is resized."""
+    if align_corners:
+        return (extent - 1) / (size - 1) if size > 1 else 0.0
+    return 1.0 / factor if factor else extent / size
+
+
 def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) -> Tensor:
     """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as torch has it."""
-    if align_corners:
-        step = (extent - 1) / (size - 1) if size > 1 else 0.0
-        place = torch.arange(size) * step
-    else:
-        step = 1.0 / factor if factor else extent / size
-        place = (torch.arange(size) + 0.5) * step - 0.5
+    step = _step(size, extent, factor, align_corners)
+    place = torch.arange(size) * step if align_corners else (torch.arange(size) + 0.5) * step - 0.5
     first, along, weights = place.floor(), torch.arange(extent), torch.zeros(size, extent)
     for tap in (-1, 0, 1, 2):
         column = (first + tap).clamp(0, extent - 1)
@@ -37,10 +40,7 @@ def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) ->
 def _antialiased(size: int, extent: int, factor: float | None, align_corners: bool, cubic: bool) -> Tensor:
     """The weights of a resize from `extent` to `size`, (size, extent), whose taps are as far apart as its results where
     these are fewer; as Pillow and torch have it, a = -0.5."""
-    if align_corners:
-        step = (extent - 1) / (size - 1) if size > 1 else 0.0
-    else:
-        step = 1.0 / factor if factor else extent / size
+    step = _step(size, extent, factor, align_corners)
     apart = max(step, 1.0)
     center = step * (torch.arange(size, dtype=torch.float64)[:, None] + 0.5)
     reach = (2.0 if cubic else 1.0) * apart
