@@ -105,6 +105,26 @@ def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: 
     return within < step and carries and not any(start % 4 for start in starts)
 
 
+def aligned(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4) -> bool:
+    """Whether a move is a broadcast of canonical extents: each element of the result comes from its own place, or from
+    place 0 along dimensions of extent 1, which takes no divisions to find."""
+    steps = [0 if old == 1 else step for old, step in zip(x, strides(x), strict=True)]
+    broadcast = merged(list(zip(y, steps, strict=True)))
+    return offset == 0 and all(old in (1, new) for old, new in zip(x, y, strict=True)) and list(walk) == broadcast
+
+
+def _source(digits: Digits, *files: str) -> Callable[[Call], tuple[str, ...]]:
+    """The WGSL of a move: kernels/move/move.wgsl, then `files`."""
+
+    def source(call: Call) -> tuple[str, ...]:
+        x, y = call.inputs[0].shape, call.output.shape
+        walk, offset = digits(x, y, call.attrs)
+        places = ("source_of=aligned_source",) if aligned(merged(walk), offset, canonical(x), canonical(y)) else ()
+        return "move", *files, *places
+
+    return source
+
+
 def _keeps(digits: Digits, axis: int) -> Callable[[Call, Target], bool]:
     def keeps(call: Call, target: Target) -> bool:
         x, y = call.inputs[0], call.output
@@ -118,7 +138,7 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             f"{name}.words_{'NCHW'[axis]}",
-            ("move", "words"),
+            _source(digits, "words"),
             (layouts,),
             layouts,
             supports=_keeps(digits, axis),
@@ -147,7 +167,7 @@ def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             f"{name}.splat_{'NCHW'[axis]}",
-            ("move", "words", "load=load_splat"),
+            _source(digits, "words", "load=load_splat"),
             (ANY,),
             layouts,
             supports=functools.partial(splats, axis=axis),

@@ -184,8 +184,9 @@ PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16
 
 # Every tile of a call asks which is its own.
 @functools.lru_cache(maxsize=1024)
-def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) -> str:
-    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader.
+def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, joined: bool = False) -> str:
+    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader; `joined` is what
+    `joins_early` says of the call.
 
     With matrix units, the tile that should take least time is chosen, among those of dot products, too. Without them
     large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
@@ -199,7 +200,7 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) ->
     if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        return speeds.fastest(sizes, {name: tile for name, tile in TILES.items() if tile.fits(target)})
+        return speeds.fastest(sizes, {name: tile for name, tile in TILES.items() if tile.fits(target)}, joined)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
@@ -210,7 +211,7 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False) ->
 def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
     """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
     found = sizes(call)
-    return found[0] > FEW_ROWS and label == choose(found, target, narrow)
+    return found[0] > FEW_ROWS and label == choose(found, target, narrow, joins_early(call))
 
 
 FEW_ROWS = 8

@@ -16,7 +16,8 @@ const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
 const LOADS_X = STEP * TILE_M / THREADS;
-const LOADS_W = STEP * TILE_N / THREADS;
+const LOADS_W = max(1u, STEP * TILE_N / THREADS);
+const LANES_W = min(THREADS, STEP * TILE_N);
 const UNIT_VECTORS = UNIT_K / 16u;
 const PRODUCTS = STEP / UNIT_VECTORS;
 const ROW = STEP + 1u;
@@ -51,7 +52,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   let steps = steps_of(phase);
   var k = phase * params.steps * STEP;
-  var w_at = (phase * column_tiles + column_tile) * params.steps * STEP * TILE_N + local;
+  var w_at = (phase * column_tiles + column_tile) * params.steps * STEP * TILE_N + local % LANES_W;
   var next_x: array<vec4<u32>, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
   let place = place_of(k + k_lane);
@@ -68,7 +69,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     for (var i = 0u; i < LOADS_X; i++) { staged[(m_lane + i * (THREADS / STEP)) * ROW + k_lane] = next_x[i]; }
     for (var i = 0u; i < LOADS_W; i++) {
       let at = local + i * THREADS;
-      staged[(TILE_M + at / STEP) * ROW + at % STEP] = next_w[i];
+      if (LANES_W == THREADS || local < LANES_W) { staged[(TILE_M + at / STEP) * ROW + at % STEP] = next_w[i]; }
     }
     workgroupBarrier();
     if (step + 1u < steps) {

@@ -73,9 +73,13 @@ class UnitTile:
     def at_depth(self, vectors: int) -> UnitTile:
         """The tile with a step no longer than `vectors` vectors of k need, in whole products of the unit."""
         half = replace(self, step=self.step // 2)
-        loads = half.step * self.m % self.threads == half.step * self.n % self.threads == 0
-        whole = half.step > 0 and half.step % (self.unit.k // 16) == 0
-        return half.at_depth(vectors) if half.step >= vectors and whole and loads else self
+        whole = half.step >= max(vectors, 1) and half.step % (self.unit.k // 16) == 0
+        return half.at_depth(vectors) if whole and half._is_shared() else self
+
+    def _is_shared(self) -> bool:
+        """Whether threads can share what a step brings: equally many vectors of x, and of w, or one of w for some."""
+        x, w = self.step * self.m, self.step * self.n
+        return x % self.threads == 0 and (w % self.threads == 0 or self.threads % w == 0)
 
     def steps(self, vectors: int) -> int:
         """Steps along `vectors` vectors of k."""

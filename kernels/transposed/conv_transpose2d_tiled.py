@@ -148,7 +148,7 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
     rows, channels, words = sizes(call)
-    return label == gemm.choose((rows, channels, words), target)
+    return label == gemm.choose((rows, channels, words), target, joined=gemm.joins_early(call))
 
 
 PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
