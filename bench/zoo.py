@@ -42,7 +42,7 @@ def measured(name: str, adapter: str | None) -> Row:
     from examples.vision import declare_operators
 
     warnings.simplefilter("ignore")
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     library, _, short = name.partition(":")
     row: Row = {"name": name, "versions": _versions("torch", "torchao", library)}
@@ -52,15 +52,17 @@ def measured(name: str, adapter: str | None) -> Row:
         module = BUILDERS[library](short).eval()
         x = example_input(module, torch)
         row["input"] = list(x.shape)
-        step, start = "quantize", time.perf_counter()
+        with torch.no_grad():
+            floats = _arrays(module(x))
+        step, start = "quantize", time.process_time()
         program = q8.quantize(module, (x,), calibration=[x], progress=False)
-        row["quantize_s"] = round(time.perf_counter() - start, 1)
-        step, start = "compile", time.perf_counter()
+        row["quantize_s"] = round(time.process_time() - start, 1)
+        step, start = "compile", time.process_time()
         model = q8.compile(program)
-        row["compile_s"] = round(time.perf_counter() - start, 1)
+        row["compile_s"] = round(time.process_time() - start, 1)
         row |= described(model)
         step = "run"
-        row |= _compared(model, x.numpy(), adapter)
+        row |= _compared(model, x.numpy(), floats, adapter)
     except Exception as error:
         row["error"] = f"{step}: {type(error).__name__}: {error}"
     return row
@@ -85,8 +87,9 @@ def described(model: q8.Model) -> Row:
     }
 
 
-def _compared(model: q8.Model, x: np.ndarray[Any, Any], adapter: str | None) -> Row:
-    """A run on the device beside the reference: elements that differ, and by how much of the largest."""
+def _compared(model: q8.Model, x: np.ndarray[Any, Any], floats: list[np.ndarray[Any, Any]], adapter: str | None) -> Row:
+    """A run on the device beside the reference: elements that differ, and by how much of the largest; and beside the
+    float module, as a ratio of signal to noise."""
     start = time.perf_counter()
     with q8.Session(model, adapter) as session:
         row: Row = {"dispatches": len(session.program.dispatches)}
@@ -101,12 +104,21 @@ def _compared(model: q8.Model, x: np.ndarray[Any, Any], adapter: str | None) -> 
     row["error_share"] = max(
         float(d.max() / max(np.abs(e).max(), 1e-30)) for d, e in zip(differ, expected, strict=True)
     )
+    row["snr_db"] = _snr(floats[0], expected[0])
     return row
+
+
+def _snr(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float | None:
+    """The ratio of signal to noise in dB; None where either is nothing but zeros."""
+    signal, noise = (float((x.astype(np.float64) ** 2).sum()) for x in (wanted, wanted - found))
+    return round(10 * float(np.log10(signal / noise)), 1) if signal and noise else None
 
 
 def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
     if isinstance(outputs, np.ndarray):
         return [outputs]
+    if hasattr(outputs, "numpy"):
+        return [outputs.numpy()]
     parts = outputs.values() if isinstance(outputs, dict) else outputs
     return [array for part in parts if part is not None for array in _arrays(part)]
 
@@ -198,11 +210,14 @@ def table(rows: list[Row]) -> str:
         summary(list(first.values())),
         "",
         "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
-        "which have a tolerance, the largest difference is given as a share of the largest output. Seconds are wall",
-        "time on a machine that did other work as well.",
+        "which have a tolerance, the largest difference is given as a share of the largest output. SNR is that of the",
+        "first output beside the float module's: with random weights it says what int8 adds to a network of this",
+        "depth, not how well a trained one does, and changes by a decibel from one draw to the next; a network that",
+        "gives zeros has none. Seconds are of one processor.",
         "",
-        "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | quantize s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | SNR dB |"
+        " quantize s |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(_row(row) for _, row in sorted(first.items())),
     ]
     lines += _others(rows, devices)
@@ -218,12 +233,12 @@ def _name(row: Row) -> str:
 
 def _row(row: Row) -> str:
     if "error" in row:
-        return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | |"
+        return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | | |"
     floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
     shape = "x".join(map(str, row["input"]))
     return (
         f"| {_name(row)} | {shape} | {_share(row)} | {floats} | {row['islands']} | {row['dispatches']} "
-        f"| {_differing(row)} | {row['quantize_s']} |"
+        f"| {_differing(row)} | {row['snr_db'] or ''} | {row['quantize_s']} |"
     )
 
 

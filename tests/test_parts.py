@@ -56,6 +56,12 @@ def uneven(x: Tensor) -> Tensor:
     return attention(q, k, v[..., 4:])
 
 
+def normalized(x: Tensor) -> Tensor:
+    """Repeats a norm as `expand_as` does, which names a part that it does not read."""
+    q, k, v = x.chunk(3, -1)
+    return attention(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v)
+
+
 def gated(x: Tensor) -> Tensor:
     """Of two parts, one of them a gate, and none a factor of a product."""
     gate, value = x[..., :16], x[..., 16:]
@@ -160,8 +166,8 @@ def apart(function: Callable[..., object], dynamic: bool = False) -> int:
 
 
 def test_forms() -> None:
-    assert [apart(form) for form in (stacked, indexed, chunked, uneven, gated)] == [3, 3, 3, 3, 2]
-    assert apart(stacked, dynamic=True) == 3
+    assert [apart(form) for form in (stacked, indexed, chunked, uneven, normalized, gated)] == [3, 3, 3, 3, 3, 2]
+    assert apart(stacked, dynamic=True) == apart(normalized, dynamic=True) == 3
 
 
 def test_what_is_joined_read_whole_or_shared_has_one_scale() -> None:

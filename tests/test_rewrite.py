@@ -121,6 +121,44 @@ def written_through_a_diagonal(y: Tensor) -> Tensor:
     return y * 2
 
 
+def of_a_cat(y: Tensor) -> Tensor:
+    both = torch.cat([y, y * 2], 1)[:, :8]  # all of it: an alias
+    both += torch.cat([y, y], 1)
+    return both * 2
+
+
+def alias_returned(y: Tensor) -> Tensor:
+    same = y[:, :4]
+    y.relu_()
+    return same
+
+
+def mask_of_parts(y: Tensor) -> Tensor:
+    mask = y.new_zeros(4, 4)
+    mask[1:3, 2:] = 1
+    mask[3:, :2] = 2
+    rows = mask[1:]
+    rows[0].add_(3.0)
+    mask[0].zero_()
+    first, second = mask.chunk(2, 0)
+    return (y + mask).masked_fill(rows[:1] == 4, -1.0) + first.sum() * second[:1]
+
+
+def mask_read_before(y: Tensor) -> Tensor:
+    mask = torch.zeros(4, 4)
+    y = y + mask
+    mask[0] = 1
+    return y + mask
+
+
+def mask_that_varies(y: Tensor) -> Tensor:
+    mask = torch.zeros(4, 4)
+    mask[0] = 1
+    row = mask[1]
+    row.copy_(y[0, 0, 0])
+    return y + mask
+
+
 @pytest.mark.parametrize(
     ("function", "replaced"),
     [
@@ -135,7 +173,12 @@ def written_through_a_diagonal(y: Tensor) -> Tensor:
         (lambda y: F.fold(y.flatten(2)[:, :, :9], (4, 4), 2) + 1, True),
         (view_read_before, True),
         (written_over, True),
-        (written_over_by_what_changes, False),
+        (of_a_cat, True),
+        (mask_of_parts, True),
+        (mask_read_before, False),
+        (mask_that_varies, False),
+        (alias_returned, False),
+        (written_over_by_what_changes, True),
         (written_over_by_less, False),
         (written_over_behind_a_view, False),
         (written_over_in_part, False),
@@ -159,3 +202,30 @@ def test_rewritten_programs_compute_the_same(function: Callable[[Tensor], Tensor
         rewrite(program)
         assert is_plain(program) == replaced
         torch.testing.assert_close(program.module()(x), module(x))
+
+
+class Counts(nn.Module):
+    """Writes into a buffer, and into a copy of a parameter."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.ones(4))
+        self.register_buffer("count", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.bias.clone()
+        bias[:2].zero_()
+        self.count[0] += 1
+        return x + bias + self.count[0]
+
+
+def test_what_a_module_keeps_is_not_written_into() -> None:
+    module = Counts().eval()
+    program = torch.export.export(module, (torch.zeros(4),))
+    rewrite(program)
+    assert not is_plain(program)
+    assert module.count.tolist() == [0, 0]
+    assert module.bias.tolist() == [1, 1, 1, 1]
+    assert program.state_dict["count"].tolist() == [0, 0]

@@ -7,10 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.nodes import QDQ, is_float
+
+_CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def parameters(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Parameters, buffers and constants of a program, by their placeholders."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+
+    def tensor(target: Any) -> torch.Tensor:
+        found = program.state_dict.get(target)
+        found = program.constants[target] if found is None else found
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return {n: tensor(specs[n.name].target) for n in placeholders if specs[n.name].kind in _CONSTANT_KINDS}
 
 
 def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool = False) -> dict[Node, Any]:

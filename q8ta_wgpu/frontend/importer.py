@@ -17,7 +17,7 @@ from q8ta_wgpu.frontend import qdq
 from q8ta_wgpu.frontend.arguments import arguments_of, repeated_for_the_batch
 from q8ta_wgpu.frontend.bools import is_bool, meant
 from q8ta_wgpu.frontend.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.constants import computed
+from q8ta_wgpu.frontend.constants import computed, parameters
 from q8ta_wgpu.frontend.integers import INTEGERS, Ranges
 from q8ta_wgpu.frontend.nodes import INPUTS, QDQ, integer, is_kept, kind, named_arguments, source_of
 from q8ta_wgpu.frontend.plain import plain
@@ -27,8 +27,6 @@ from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
-
-_CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Graph, Structure]:
@@ -52,7 +50,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         raise UnsupportedError(
             f"the program changes {', '.join(mutated)} while it runs: export the module in eval mode, without state"
         )
-    importer = _Importer(program.graph, _parameters(program), _tokens(program))
+    importer = _Importer(program.graph, parameters(program), _tokens(program))
     outputs = importer.run(signature.user_outputs)
     importer.problems.check()
     if given := [name for name in importer.graph.inputs if name in importer.shifted]:
@@ -103,20 +101,6 @@ def check_module(module: torch.fx.GraphModule) -> None:
 def _of_module(module: torch.fx.GraphModule) -> _Importer:
     attributes = module.graph.find_nodes(op="get_attr")
     return _Importer(module.graph, {n: operator.attrgetter(str(n.target))(module) for n in attributes})
-
-
-def _parameters(program: ExportedProgram) -> dict[torch.fx.Node, torch.Tensor]:
-    """Parameters, buffers and constants of a program, by their placeholders."""
-    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-
-    def tensor(target: Any) -> torch.Tensor:
-        found = program.state_dict.get(target)
-        found = program.constants[target] if found is None else found
-        assert isinstance(found, torch.Tensor)
-        return found
-
-    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
-    return {n: tensor(specs[n.name].target) for n in placeholders if specs[n.name].kind in _CONSTANT_KINDS}
 
 
 def _tokens(program: ExportedProgram) -> set[str]:

@@ -16,24 +16,32 @@ from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import table
 from q8ta_wgpu.frontend.identities import is_idle_dropout
 from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.frontend.writes import compute_written
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
 _FRESH = (WeightedSum, Normalization, Arithmetic, Product, Rowwise, Elementwise)
 """Kinds whose results nothing else has a view of."""
 
+_COPIES = ("aten.cat.default", "aten.clone.default")
+"""Moves of which that holds."""
+
 
 def rewrite(program: ExportedProgram) -> None:
     """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
-    elementwise ones and copies on values of which no view is read later, dropouts that are not training, and composites
-    of one result by what they are made of."""
+    elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
+    constants put together by writes, and composites of one result by what they are made of."""
     places = {node: place for place, node in enumerate(program.graph.nodes)}
     traced: dict[Any, Graph | None] = {}
     for node in list(places):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not node.users:
             continue
-        if target._schema.is_mutable:
+        if str(target) == "aten.alias.default":
+            _replace(node, node.args[0])
+        elif target is torch.ops.aten.expand_as.default:
+            _name_sizes(node)
+        elif target._schema.is_mutable:
             _make_functional(node, places)
         elif (
             str(target) not in ATEN
@@ -41,6 +49,24 @@ def rewrite(program: ExportedProgram) -> None:
             and all(user.op != "output" for user in node.users)
         ):
             _expand(program, node, places, traced)
+    compute_written(program)
+
+
+def _replace(node: Node, same: Any) -> None:
+    """Puts what a node is in place of it, unless the program returns it: outputs have names."""
+    if all(user.op != "output" for user in node.users):
+        node.replace_all_uses_with(same)
+        node.graph.erase_node(node)
+
+
+def _name_sizes(node: Node) -> None:
+    """Lets an expand name its sizes instead of a tensor, which would share a scale with what is repeated; not where
+    that is for a dynamic batch."""
+    x, shape = node.args[0].meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
+    kept = [None] * (len(shape) - len(x)) + list(x)
+    sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, kept, strict=True)]
+    if all(isinstance(size, int) for size in sizes):
+        node.target, node.args = torch.ops.aten.expand.default, (node.args[0], sizes)
 
 
 def _make_functional(node: Node, places: dict[Node, int]) -> None:
@@ -49,9 +75,7 @@ def _make_functional(node: Node, places: dict[Node, int]) -> None:
     if not isinstance(x, Node):
         return
     if is_idle_dropout(node):
-        if all(user.op != "output" for user in node.users):
-            node.replace_all_uses_with(x)
-            node.graph.erase_node(node)
+        _replace(node, x)
         return
     if not _is_fresh(x) or any(user.op == "output" for user in x.users):
         return
@@ -65,6 +89,8 @@ def _make_functional(node: Node, places: dict[Node, int]) -> None:
 
 def _is_fresh(node: Node) -> bool:
     """Whether a value is no view of another one, as what an in-place operator gives is."""
+    if str(node.target) in _COPIES:
+        return True
     return isinstance(kind(node), _FRESH) and not node.target._schema.is_mutable  # type: ignore[union-attr]
 
 
