@@ -108,8 +108,8 @@ def test_outputs_have_rows() -> None:
     assert set(ends) == {"linear", "relu"}
     exact = module(x)[0].detach()
     given = torch.from_numpy(q8.Session(q8.compile(program), "reference")(x.numpy())[0])
-    channels = (exact - given).square().sum(0) / exact.square().sum(0)
-    assert ends["linear"].snr == pytest.approx(-10 * float(channels.mean().log10()), abs=0.01)
+    ratio = (exact - given).square().sum() / exact.square().sum()  # two values a class say little of it
+    assert ends["linear"].snr == pytest.approx(-10 * float(ratio.log10()), abs=0.01)
     assert "linear head" in str(found)
     assert str(found).count("(output)") == 2
 

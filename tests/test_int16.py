@@ -206,6 +206,37 @@ def test_sums_of_two_convolutions_and_padded_streams(vulkan: Device) -> None:
     np.testing.assert_array_equal(q8.Session(model, vulkan)(x), q8.Session(model, "reference")(x))
 
 
+class Tokens(nn.Module):
+    """A class token a hundredth as large as the patches beside it, which alone is read, as vision transformers do."""
+
+    def __init__(self, normed: bool) -> None:
+        super().__init__()
+        self.patches, self.first = nn.Conv2d(3, 12, 2, 2), nn.LayerNorm(12) if normed else nn.Identity()
+        self.token = nn.Parameter(torch.randn(1, 1, 12) / 100)
+        self.norm, self.up, self.down = nn.LayerNorm(12), nn.Linear(12, 8), nn.Linear(8, 12)
+        with torch.no_grad():
+            self.down.weight.mul_(0.01)
+            self.down.bias.mul_(0.01)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = self.first(self.patches(x).flatten(2).transpose(1, 2))
+        y = torch.cat([self.token.expand(x.shape[0], -1, -1), patches], 1)
+        y = y + self.down(self.up(self.norm(y)).relu())
+        z: torch.Tensor = self.norm(y)[:, 0]
+        return z
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_class_token_keeps_its_size_beside_patches(normed: bool, vulkan: Device) -> None:
+    torch.manual_seed(0)
+    module = Tokens(normed)
+    model, x = quantized(module, 2, 3, 6, 6)
+    assert [model.graph.types[n.output].dtype for n in model.graph.nodes if n.op == "cat"] == [INT16X4]
+    found, exact = q8.Session(model, "reference")(x), module(x).detach().numpy()
+    assert 10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()) > 30
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(x), found)
+
+
 def test_an_addend_of_many_steps_saturates_with_the_result() -> None:
     """Where the other term is small the sum is past the result's range either way; else the sum stays in float32."""
     for scale, op in ((1e-7, "q16ta_add"), (30.0, "add")):

@@ -283,12 +283,19 @@ def _is_quantize(node: Node) -> bool:
     return str(node.target).startswith(f"{QDQ}.quantize_per_tensor")
 
 
+FEWEST = 8
+"""Values from which a channel's noise is set against its own signal: of a single one, as a classifier gives for each
+class, that is near zero by chance, the ratio says nothing."""
+
+
 def _snr(exact: Array, found: Array) -> float:
     """In dB, at most 120: noise to signal, the mean over all channels (dimension 1), so that no large channel hides
-    what small ones lose. A channel a million times weaker than the others counts as silent."""
+    what small ones lose. A channel a million times weaker than the others counts as silent; where channels have few
+    values, all are taken together."""
     exact = exact.astype(np.float64)
     noise = (exact - found.reshape(exact.shape)) ** 2
-    other = tuple(axis for axis in range(exact.ndim) if axis != 1) if exact.ndim > 1 else None
+    apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]
+    other = tuple(axis for axis in range(exact.ndim) if axis != 1) if apart else None
     signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
     ratio = float(np.mean(noises / (signals + 1e-6 * np.mean(signals) + 1e-30)))
     return min(120.0, -10 * float(np.log10(ratio))) if ratio > 0 else 120.0

@@ -22,16 +22,22 @@ _NORMS = ("aten.layer_norm.default", "aten.native_layer_norm.default", "aten.rms
 def widen(model: GraphModule, spec: QuantizationSpec) -> None:
     """Changes the annotation of every stream in an annotated graph to `spec`, and of what is added to it.
 
-    A weighted sum that only the stream reads is added before it is rounded. What else reads the stream keeps its own
-    spec, to which the stream is requantized. A graph without a stream is left as it is.
+    A weighted sum that only the stream reads is added before it is rounded. A cat that a stream begins with, as that of
+    a class token and patches, is part of it. What else reads the stream keeps its own spec, to which the stream is
+    requantized. A graph without a stream is left as it is.
     """
-    stream = _streams(model)
+    if not (stream := _streams(model)):
+        return
     wide = set(stream)
     for node in model.graph.nodes:
         if node in stream:
             _widen_sum(node, wide, spec)
-        elif _is_shared(node) and any(source in wide for source in node.all_input_nodes) and _feeds(node, stream):
-            _give(node, wide, spec)
+        elif _is_shared(node) and _feeds(node, stream):
+            begins = _begins(node)
+            if begins:
+                _widen_operands(node, wide, spec)
+            if begins or any(source in wide for source in node.all_input_nodes):
+                _give(node, wide, spec)
         elif str(node.target) in _NORMS and node.all_input_nodes[0] in wide:
             _read(node, node.all_input_nodes[0], spec)
 
@@ -69,6 +75,24 @@ def _moves(node: Node) -> bool:
 def _is_shared(node: Node) -> bool:
     """Whether a node moves what is quantized: in a module that is left in float none does."""
     return _moves(node) and bool(getattr(node.meta.get(ANNOTATION), "input_qspec_map", None))
+
+
+def _begins(node: Node) -> bool:
+    """Whether a cat puts a constant, such as a class token, beside what the network computes: at one scale of 8 bits
+    the smaller of them would be lost."""
+    return str(node.target) == "aten.cat.default" and any(map(_is_repeated, node.all_input_nodes))
+
+
+def _is_repeated(node: Node) -> bool:
+    """Whether a node is a constant, repeated for a batch or not."""
+    return is_constant(node) or (_moves(node) and all(map(_is_repeated, node.all_input_nodes[:1])))
+
+
+def _widen_operands(node: Node, wide: set[Node], spec: QuantizationSpec) -> None:
+    """Lets weighted sums that a cat alone reads give what they are in the stream."""
+    for operand in node.all_input_nodes:
+        for moved in _from_weighted(operand) if len(operand.users) == 1 else []:
+            _give(moved, wide, spec)
 
 
 def _is_rounded_sum(node: Node) -> bool:
