@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.graphs import attention, candidates, conv, linear, plan_for, product
+from bench.graphs import attention, candidates, conv, linear, plan_for, product, transposed
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
@@ -40,6 +40,7 @@ def part_kernels(options: Options) -> None:
         "3x3 128->128": conv((1, 128, 28, 28), 128, 3),
         "3x3 s2 512": conv((1, 512, 14, 14), 512, 3, 2),
         "1x1 24->144": conv((1, 24, 56, 56), 144, 1),
+        "1x1 add 24->144": conv((1, 24, 56, 56), 144, 1, residual=True),
         "1x1 add 576->96": conv((1, 576, 14, 14), 96, 1, residual=True),
         "3x3 add 32->32": conv((1, 32, 61, 107), 32, 3, residual=True),
         "5x5 1->32": conv((1, 1, 61, 107), 32, 5),
@@ -47,6 +48,8 @@ def part_kernels(options: Options) -> None:
         "3x3 dw s2 144": conv((2, 144, 56, 56), 144, 3, 2, 144),
         "5x5 dw s2 40": conv((1, 40, 29, 29), 40, 5, 2, 40),
         "1x1 gemv 960->240": conv((4, 960, 1, 1), 240, 1),
+        "2x2 s2 transposed 12->40": transposed((1, 12, 33, 35), 40, 2, 2, 0),
+        "linear of 24": linear(197, 24, 130),
         "linear 1": linear(1, 2048, 1000),
         "linear 8": linear(8, 770, 130),
         "linear 197": linear(197, 768, 768),

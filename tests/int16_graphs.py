@@ -54,7 +54,8 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
         ("rms_norm", WIDE_NORMS[1], 1),
     ):
         yield f"{name} {case}", setting, *unfused_graph(OPS[name], OPS[name].cases[case], setting)
-    for name, case in (("view", 0), ("pad", 2), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8)):
+    moves = (("view", 0), ("pad", 2), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8))
+    for name, case in (*moves, ("expand", 0), ("expand", 4)):
         yield f"{name} {case}", WIDE_MOVES, *unfused_graph(OPS[name], OPS[name].cases[case], WIDE_MOVES)
     for index, (setting, shape) in enumerate(
         zip(WIDE_SUMS, ((2, 5, 3, 7), (3, 13), (2, 8, 4, 4), (257,)), strict=True)

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Call, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.move.strided import keeps_words, merged, permuted, strides
+from q8ta_wgpu.kernels.move.strided import aligned, keeps_words, merged, permuted, strides
 
 
 def whole(sources: np.ndarray, x: tuple[int, ...], axis: int) -> bool:
@@ -52,6 +52,26 @@ def test_words_are_kept_only_where_they_are(
     for axis in (1, 3):
         if keeps_words(merged(digits), offset, canonical(x), canonical(sources.shape), axis):
             assert whole(sources, x, axis)
+
+
+@given(extents, st.tuples(*[st.sampled_from((1, 2, 3))] * 4), st.permutations(range(4)), st.booleans())
+def test_aligned_moves_are_broadcasts(
+    x: tuple[int, ...], grown: tuple[int, ...], dims: list[int], flipped: bool
+) -> None:
+    """Permutations, flips, repeats and broadcasts: those whose sources are their own places, or the first along
+    dimensions of extent 1, and no others."""
+    index = np.arange(math.prod(x)).reshape(x)
+    sources = np.broadcast_to(index, tuple(max(a, b) if a == 1 else a for a, b in zip(x, grown, strict=True)))
+    steps = [0 if d == 1 else s for d, s in zip(x, strides(x), strict=True)]
+    digits = [(sources.shape[d], steps[d]) for d in dims]
+    offset, sources = 0, sources.transpose(dims)
+    if flipped:
+        size, step = digits[0]
+        offset, digits[0], sources = (size - 1) * step, (size, -step), sources[::-1]
+    own = [np.minimum(np.arange(new), old - 1) for new, old in zip(sources.shape, x, strict=True)]
+    is_broadcast = all(old in (1, new) for old, new in zip(x, sources.shape, strict=True))
+    wanted = is_broadcast and np.array_equal(sources, index[np.ix_(*own)])
+    assert aligned(merged(digits), offset, canonical(x), canonical(sources.shape)) == wanted
 
 
 def test_moves_known_to_keep_words() -> None:

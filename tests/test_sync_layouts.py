@@ -249,6 +249,9 @@ def test_costs_count_padding_launches_and_how_bytes_are_read() -> None:
     assert [cost.read_cost(add, t, L4C, out) for out in (L4C, L4C1W)] == [140, 140 * cost.MIXED]
     copied = [cost.read_cost(clone, t, L4C, out) for out in (L4C, L4C1W, L4W)]
     assert copied == [140 * cost.ELEMENT, 280 * cost.ELEMENT, 140 * cost.GATHER]
+    tiled = next(k for k in OPS["q8ta_clone"].kernels if k.name == "q8ta_clone.to_4C")
+    one, four = (replace(t, shape=(1, channels, 5, 7)) for channels in (1, 4))
+    assert tiled.cost(Call("q8ta_clone", {}, (one,), one)) == tiled.cost(Call("q8ta_clone", {}, (four,), four)) == 70
 
 
 @pytest.mark.parametrize("policy", POLICIES)

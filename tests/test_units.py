@@ -8,8 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.graphs import conv, transposed
+from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import BLOCKS
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Residual
+from q8ta_wgpu.kernels.linear import q8ta_matmul
 from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS
 from q8ta_wgpu.kernels.product.units import NVIDIA, UNIT_TILES, UnitTile
@@ -72,6 +78,7 @@ def test_tiles_are_for_devices_that_have_their_unit() -> None:
         ((32 * 240 * 426, 9, 72), "units_128x16"),  # the last layer of the demo's network
         ((32 * 240 * 426, 32, 7), "units_128x32"),  # its first, 5x5 of one channel
         ((32 * 240 * 426, 64, 7), "units_128x64"),
+        ((32 * 112 * 112, 96, 4), "128x32"),  # 16 to 96 channels, MobileNetV2's first: 43 by dot products, units 50
         ((9, 1000, 512), ""),  # few rows: dot products whose threads share k
     ],
 )
@@ -88,6 +95,29 @@ def test_a_residual_favours_smaller_tiles() -> None:
     assert [gemm.choose(sizes, UNITS, joined=joined) for joined in (False, True)] == ["units_128x64", "units_64x64"]
 
 
+def test_kernels_ask_whether_a_residual_joins() -> None:
+    def pick(call: Call) -> str:
+        return next(k.name for k in OPS[call.op].kernels if k.runs(call, UNITS) and k.preferred(call, UNITS))
+
+    for graph, names in (
+        (conv((32, 64, 56, 56), 256, 1), ["q8ta_conv2d.pw_units_128x64", "q8ta_conv2d.pw_units_64x64"]),
+        (
+            transposed((32, 64, 28, 28), 256, 2, 2, 0),
+            ["q8ta_conv_transpose2d.implicit_units_128x64", "q8ta_conv_transpose2d.implicit_units_64x64"],
+        ),
+    ):
+        call = graph.call(graph.nodes[0])
+        after = Epilogue((Residual(9000), *call.attrs["epilogue"].stages))
+        joined = replace(call, attrs={**call.attrs, "epilogue": after}, inputs=(*call.inputs, call.output))
+        assert [pick(call), pick(joined)] == names
+
+
+def test_products_of_activations_share_what_a_step_brings() -> None:
+    """Their kernel has no threads to spare: gemm_units_pairs.wgsl."""
+    for tile in (tile for tile in q8ta_matmul.TILES.values() if isinstance(tile, UnitTile)):
+        assert all(tile.at_depth(v).step * tile.n % tile.threads == 0 for v in (1, 2, 4, 8))
+
+
 def test_every_tile_has_a_speed() -> None:
     assert SPEEDS.keys() >= UNIT_TILES.keys()
     assert SPEEDS.keys() <= gemm.TILES.keys()
@@ -98,7 +128,8 @@ def test_a_trial_for_every_tile() -> None:
     trials = list(trial.unit_trials(NVIDIA, UNITS))
     blocks = [f"q8ta_attention.{name}" for name, block in BLOCKS.items() if block.unit]
     tiles = [f"q8ta_linear.tiled_{name}" for name in UNIT_TILES]
-    assert [t.kernel for t in trials] == [*tiles, "q8ta_matmul.tiled_units_64x64", *blocks]
+    few = [f"q8ta_linear.tiled_units_{name}" for name in ("128x32", "128x16", "64x32_deep")]
+    assert [t.kernel for t in trials] == [*tiles, *few, "q8ta_matmul.tiled_units_64x64", *blocks]
     for each in trials:
         assert len(each.program.dispatches) == 1
         assert each.program.shaders[0].splitlines()[1].startswith("diagnostic(")

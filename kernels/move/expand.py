@@ -66,6 +66,7 @@ expand = move(
         ((7,), {"shape": (2, 3, 7)}),
         ((2, 1, 2, 1, 5), {"shape": (-1, 3, -1, 4, -1)}),
         ((2, 1, 3, 16), {"shape": (-1, 3, -1, -1)}),
+        ((2, 1, 1, 3, 1), {"shape": (-1, 2, 8, -1, 5)}),
     ),
 )
 
@@ -88,6 +89,7 @@ expand_batch = move(
         ((1, 3, 5), {"size": 3}),
         ((1, 1, 16), {"size": 2}),
         ((1, 8, 3, 5), {"size": 2}),
+        ((1, 2, 5, 3, 8), {"size": 3}),
     ),
 )
 """As often as there are images in a batch of any size, whatever size that is: `Model.rebatch` sets it anew, so that no

@@ -257,7 +257,7 @@ def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[
 
 
 def joins_early(call: Call) -> bool:
-    """Whether kernels/product/gemm_units.wgsl reads what joins before its loop over k. An int8 residual takes a
+    """Whether an int8 residual joins, which kernels/product/gemm_units.wgsl reads before its loop over k. It takes a
     register for four channels and hides the memory's delay (a network of 3x3 convolutions to 720p at batch 32 on an
     H200: 3.50 -> 3.21 ms); int16 takes two, and fewer workgroups run beside each other (ViT-B/16: 6.08 -> 6.41)."""
     after: Epilogue = call.attrs["epilogue"]

@@ -1,12 +1,13 @@
 // The product of gemm.wgsl on int8 matrix units: y[m, c] = sum over k of x[m, k] * w[c, k].
 // A workgroup of SUBGROUPS_M x SUBGROUPS_N subgroups makes TILE_M rows x TILE_N channels, a subgroup FRAGMENTS_M x
-// FRAGMENTS_N matrices of sums of it, which stay with the unit. k counts vectors of 16 int8; a step brings STEP of them to
-// workgroup memory while the next step's are already under way. A row there is one vector longer than what it holds, so
-// that the units' loads do not hit one memory bank over and over (padded by one, 447 TOPS on an H200; not padded, 282).
+// FRAGMENTS_N matrices of sums of it, which stay with the unit. k counts vectors of 16 int8; a step brings STEP of them
+// to workgroup memory while the next step's are already under way. Where a step has fewer vectors of weights than there
+// are threads, the first LANES_W threads bring one each. A row there is one vector longer than what it holds, so that
+// the units' loads do not hit one memory bank over and over (padded by one, 447 TOPS on an H200; not padded, 282).
 // Units show nobody their sums: for the epilogue they go through the same workgroup memory, a row of matrices at a time.
-// Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has the
-// units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of their
-// own, or with the subgroup's number as the built-in says it, everything takes twice as long.
+// Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has
+// the units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of
+// their own, or with the subgroup's number as the built-in says it, everything takes twice as long.
 // What joins the sums is read before the loop over k where EARLY, else after it (gemm.joins_early).
 // Weights come in order (column tile, step, channel, vector of k). Rows may come in phases, as in gemm.wgsl.
 
@@ -81,7 +82,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     for (var s = 0u; s < PRODUCTS; s++) {
       var a: array<Left, FRAGMENTS_M>;
-      for (var i = 0u; i < FRAGMENTS_M; i++) { 
+      for (var i = 0u; i < FRAGMENTS_M; i++) {
         a[i] = subgroupMatrixLoad<Left, row_major>(&staged, (first_row + i * UNIT_M) * ROW + s * UNIT_VECTORS, ROW);
       }
       for (var j = 0u; j < FRAGMENTS_N; j++) {

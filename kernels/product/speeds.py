@@ -31,18 +31,17 @@ class Speed:
 
     Attributes:
         at_once: workgroups that run at a time.
-        together: TOPS of so many in their loops over k.
+        together: TOPS of so many in their loops over k; of dot products, in short ones (a large product reaches 100).
         alone: TOPS of one of them while few others run.
         rest: microseconds that they take for the rest.
-        joined: microseconds more where an int8 residual is read before the loop, for which larger tiles take more
-            registers.
+        residual: microseconds more where an int8 residual joins; larger tiles of units take more registers for it.
     """
 
     at_once: int
     together: float
     alone: float
     rest: float
-    joined: float
+    residual: float
 
     def microseconds(self, groups: int, work: float, joined: bool) -> float:
         """Of a call.
@@ -50,9 +49,9 @@ class Speed:
         Args:
             groups: its workgroups.
             work: million operations of each, two for a multiply-accumulate.
-            joined: whether an int8 residual is read before the loop.
+            joined: whether an int8 residual joins.
         """
-        rest = self.rest + self.joined * joined
+        rest = self.rest + (self.residual if joined else 0.0)
         waves, left = divmod(groups, self.at_once)
         last = left * work / min(left * self.alone, self.together) + rest if left else 0.0
         return waves * (self.at_once * work / self.together + rest) + last
@@ -76,14 +75,15 @@ SPEEDS: Mapping[str, Speed] = {
 }
 """By a tile's name, on an NVIDIA H200: fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two networks of 3x3
 convolutions at batch 1 and 32 and to square products, so that what `fastest` chooses takes, added up by network, a
-sixteenth more than the fastest tiles at most; fitted once more, after rounding by additions, for residuals and for few
-words along k (images of one channel, 16 to 32 channels). Layers were timed with their operands in the cache, where few
-large workgroups look better than they are in a network: what was not faster there (tiles of 96x128) is left out."""
+sixteenth more than the fastest tiles at most. Residuals, and few words along k (images of one channel, 16 to 32
+channels), were fitted once more after rounding by additions, to single layers; dot products to those alone. Layers were
+timed with their operands in the cache, where few large workgroups look better than they are in a network: what was not
+faster there (tiles of 96x128) is left out."""
 
 
 def fastest(sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool) -> str:
     """The name of the tile for (rows, channels, words along k), of those whose speed is known; where `joined`, an int8
-    residual is read before the loop over k."""
+    residual joins."""
     rows, channels, words = sizes
 
     def microseconds(name: str) -> float:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.kernel import Variant
+from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
@@ -25,6 +25,9 @@ from q8ta_wgpu.program.program import Program
 
 ROWS, DEPTH, CHANNELS = 300, 400, 150
 """Of a linear: beyond every tile, and no multiple of any; three to seven steps of k, the last one not full."""
+
+SHALLOW = 32
+"""k of a linear whose step is so short that some tiles have more threads than vectors of its weights."""
 
 KEYS, HEAD = 150, 40
 """Of products of two activations and of attention: several steps of both, the last ones not full."""
@@ -75,18 +78,18 @@ def _spread(depth: int) -> float:
     return float(np.float32(2.0**14 * 60 / (73 * 73 * depth**0.5)))
 
 
-def _linear() -> _Case:
+def _linear(depth: int) -> _Case:
     rng = np.random.default_rng(0)
-    weight = rng.integers(-127, 128, (CHANNELS, DEPTH), dtype=np.int8)
+    weight = rng.integers(-127, 128, (CHANNELS, depth), dtype=np.int8)
     weight[:3] = ((-127,), (127,), (0,))
     arrays: dict[str, Array] = {
         "weight": weight,
-        "multiplier": (rng.uniform(0.5, 1.5, CHANNELS) * _spread(DEPTH)).astype(np.float32),
+        "multiplier": (rng.uniform(0.5, 1.5, CHANNELS) * _spread(depth)).astype(np.float32),
         "offset": rng.integers(-(2**19), 2**19, CHANNELS).astype(np.int32),
         "correction": (-128 * weight.sum(1, dtype=np.int64)).astype(np.int32),
     }
     attrs = {"epilogue": Epilogue((Requantize(-128, 127),))}
-    return _case("q8ta_linear", {"x": _int8(ROWS, DEPTH, zero=-128)}, arrays, attrs, _int8(ROWS, CHANNELS, zero=7))
+    return _case("q8ta_linear", {"x": _int8(ROWS, depth, zero=-128)}, arrays, attrs, _int8(ROWS, CHANNELS, zero=7))
 
 
 def _product() -> _Case:
@@ -113,13 +116,23 @@ def _attention() -> _Case:
     return _case("q8ta_attention", inputs, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))
 
 
+def _spares_threads(kernel: Kernel, call: Call) -> bool:
+    """Whether a step has fewer vectors of weights than its workgroup has threads."""
+    constants = kernel.constants(call)
+    channels = constants["UNIT_N"] * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
+    return constants["STEP"] * channels < kernel.workgroup[0]
+
+
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
-    """A trial of every kernel that runs on `target` for the sake of this unit."""
+    """A trial of every kernel that runs on `target` for the sake of this unit, and a second of tiles that bring few
+    weights to a step."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
-    for case in (_linear(), _product(), _attention()):
+    for case in (_linear(DEPTH), _linear(SHALLOW), _product(), _attention()):
         (node,) = case.graph.nodes
         call = case.graph.call(node)
         kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
+        if call.inputs[0].shape[-1] == SHALLOW:
+            kernels = [kernel for kernel in kernels if _spares_threads(kernel, call)]
         expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
         for kernel in kernels:
             reads = tuple(None if name in case.graph.constants else ROW_MAJOR for name in node.inputs)
