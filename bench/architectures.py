@@ -147,3 +147,40 @@ def example_input(module: Any, torch: Any) -> Any:
             continue
         return x
     raise ValueError(f"no input size among {SIZES} and {own} fits")
+
+
+LEAST = 0.01
+"""By how much the outputs of two inputs differ at least in a network that says something of int8."""
+
+
+def is_idle(module: Any, x: Any, torch: Any) -> bool:
+    """Whether what a network gives hardly depends on its input: many do before they are trained, since batch norms
+    that know no statistics let values shrink from layer to layer, and heads and scales of layers begin at zero."""
+    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        first, second = (_first(module(value)) for value in (x, other))
+    return not float((first - second).abs().max()) >= LEAST
+
+
+def wake(module: Any, x: Any, torch: Any) -> None:
+    """Gives the weights of an idle network that are zero, or nearly so, usual sizes, and its batch norms the statistics
+    of random inputs."""
+    norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if not name.endswith("bias") and parameter.abs().max() < 1e-3:
+                torch.nn.init.trunc_normal_(parameter, 0.0 if parameter.dim() > 1 else 0.5, 0.05)
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean of what is met
+            norm.train()
+        module(torch.randn(8, *x.shape[1:], generator=torch.Generator().manual_seed(2)))
+        for norm in norms:
+            norm.eval()
+
+
+def _first(outputs: Any) -> Any:
+    """The first tensor of a network's outputs."""
+    while not hasattr(outputs, "shape"):
+        outputs = next(iter(outputs.values() if isinstance(outputs, dict) else outputs))
+    return outputs

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.architectures import BUILDERS, example_input, names
+from bench.architectures import BUILDERS, example_input, is_idle, names, wake
 from bench.options import Options
 from q8ta_wgpu.progress import through
 
@@ -52,6 +52,8 @@ def measured(name: str, adapter: str | None) -> Row:
         module = BUILDERS[library](short).eval()
         x = example_input(module, torch)
         row["input"] = list(x.shape)
+        if row.setdefault("woken", is_idle(module, x, torch)):
+            wake(module, x, torch)
         with torch.no_grad():
             floats = _arrays(module(x))
         step, start = "quantize", time.process_time()
@@ -190,7 +192,7 @@ def summary(rows: list[Row]) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """docs/zoo.md: all networks on the device that ran most of them, and those that ran on others as well."""
+    """docs/zoo.md: all networks on the device that ran most of them, and how many ran on others."""
     devices = [device for device, _ in Counter(row.get("device", "") for row in rows).most_common() if device]
     on = {device: rank for rank, device in enumerate(devices)}
     first: dict[str, Row] = {}
@@ -212,8 +214,9 @@ def table(rows: list[Row]) -> str:
         "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
         "which have a tolerance, the largest difference is given as a share of the largest output. SNR is that of the",
         "first output beside the float module's: with random weights it says what int8 adds to a network of this",
-        "depth, not how well a trained one does, and changes by a decibel from one draw to the next; a network that",
-        "gives zeros has none. Seconds are of one processor.",
+        "depth, not how well a trained one does, and changes by a decibel from one draw to the next. Networks with a",
+        "star hardly depend on their input as they are made: what they begin with at zero has other values here, and",
+        "their batch norms the statistics of random inputs. Seconds are of one processor.",
         "",
         "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | SNR dB |"
         " quantize s |",
@@ -221,9 +224,9 @@ def table(rows: list[Row]) -> str:
         *(_row(row) for _, row in sorted(first.items())),
     ]
     lines += _others(rows, devices)
-    reasons = Counter(reason for row in first.values() for reason in row.get("reasons", {}))
-    lines += ["", "## Why operators stay in float32", "", "| reason | networks |", "|---|---|"]
-    lines += [f"| {_escaped(reason)} | {count} |" for reason, count in reasons.most_common()]
+    if reasons := Counter(reason for row in first.values() for reason in row.get("reasons", {})):
+        lines += ["", "## Why operators stay in float32", "", "| reason | networks |", "|---|---|"]
+        lines += [f"| {_escaped(reason)} | {count} |" for reason, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
 
 
@@ -237,8 +240,8 @@ def _row(row: Row) -> str:
     floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
     shape = "x".join(map(str, row["input"]))
     return (
-        f"| {_name(row)} | {shape} | {_share(row)} | {floats} | {row['islands']} | {row['dispatches']} "
-        f"| {_differing(row)} | {row['snr_db'] or ''} | {row['quantize_s']} |"
+        f"| {_name(row)}{' *' if row['woken'] else ''} | {shape} | {_share(row)} | {floats} | {row['islands']} "
+        f"| {row['dispatches']} | {_differing(row)} | {row['snr_db'] or ''} | {row['quantize_s']} |"
     )
 
 
@@ -248,21 +251,15 @@ def _differing(row: Row) -> str:
 
 
 def _others(rows: list[Row], devices: list[str]) -> list[str]:
-    """Mismatches of the networks that ran on several devices, a column each."""
-    ran = {(_name(row), row["device"]): row for row in rows if "device" in row}
-    times = Counter(name for name, _ in ran)
-    several = sorted(name for name, count in times.items() if count > 1)
-    if not several:
+    """How many networks ran on each device but the table's, and which of them differ from the reference there."""
+    if not devices[1:]:
         return []
-    cells = ([_differing(ran[name, d]) if (name, d) in ran else "" for d in devices] for name in several)
-    return [
-        "",
-        "## Mismatches on several devices",
-        "",
-        f"| architecture | {' | '.join(devices)} |",
-        "|---|" + "---|" * len(devices),
-        *(f"| {name} | {' | '.join(found)} |" for name, found in zip(several, cells, strict=True)),
-    ]
+    lines = ["", "## Other devices", "", "| device | architectures | mismatches |", "|---|---|---|"]
+    for device in devices[1:]:
+        there = [row for row in rows if row.get("device") == device]
+        differ = [f"{_name(row)} {_differing(row)}" for row in there if row["mismatches"]]
+        lines.append(f"| {device} | {len(there)} | {', '.join(differ) or 'none'} |")
+    return lines
 
 
 def _escaped(text: str) -> str:

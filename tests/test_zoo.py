@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from bench import architectures, zoo
@@ -27,13 +28,14 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     net, refused, missing = rows
     assert (net["mismatches"], net["macs_int8"], net["input"]) == (0, net["macs"], [1, 3, 8, 8])
     assert net["macs"] > 0
+    assert (net["woken"], net["snr_db"] > 20) == (False, True)
     assert "quantize: UnsupportedError" in refused["error"]
     assert "build: KeyError" in missing["error"]
     path = tmp_path / "zoo.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in [{"name": "small:net", "error": "old"}, *rows]))
     assert zoo.read(path) == rows
     text = zoo.table(rows)
-    assert "Mismatches on several devices" not in text
+    assert "Other devices" not in text
     assert "1 of 3 architectures that were tried compile and run, 1 with 0 mismatches; 100.0 %" in text
     assert "| small net | 1x3x8x8 | 100.0 % | none | 0 |" in text
     assert "aten.logcumsumexp.default" in text
@@ -41,7 +43,22 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, elsewhere]))
     text = zoo.table(zoo.read(path))
     assert "1 of 3 architectures" in text
-    assert f"| small net | 0 | 3 of {net['elements']} (by 5.0e-01) |" in text
+    assert f"| another | 1 | small net 3 of {net['elements']} (by 5.0e-01) |" in text
+
+
+def test_an_idle_network_is_woken() -> None:
+    """Values shrink from layer to layer, and the head begins at zero."""
+    torch.manual_seed(0)
+    head = nn.Linear(256, 5)
+    layers = [nn.Sequential(conv(4, 4), nn.BatchNorm2d(4), nn.SiLU()) for _ in range(12)]
+    module = nn.Sequential(conv(3, 4), *layers, nn.Flatten(), head).eval()
+    x = torch.randn(1, 3, 8, 8)
+    assert architectures.is_idle(module, x, torch)
+    nn.init.zeros_(head.weight)
+    architectures.wake(module, x, torch)
+    assert not architectures.is_idle(module, x, torch)
+    assert not module.training
+    assert all(not part.training for part in module.modules())
 
 
 def test_every_name_has_a_builder() -> None:
