@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted
 from q8ta_wgpu.frontend import given
+from q8ta_wgpu.frontend.equalize import equalize_alike
 from q8ta_wgpu.frontend.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
@@ -243,6 +244,7 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: g
         if [str(n.target) for n in found if n.op != "placeholder"] == [
             str(n.target) for n in known if n.op != "placeholder"
         ]:
+            equalize_alike(graph, dict(zip(known, found, strict=True)))
             values = _recorded(graph, example)
             return {n.name: values[f.name] for n, f in zip(known, found, strict=True) if f.name in values}
     raise InputError("the exported program was not made from this module by q8ta_wgpu.quantize")

@@ -20,7 +20,7 @@ def fold_norms(model: GraphModule) -> None:
         if norm.op != "call_function" or "running_mean" not in _parameters(norm):
             continue
         weighted = norm.args[0]
-        if folds_into(norm, weighted) and _is_known(norm) and _is_known(weighted):
+        if folds_into(norm, weighted) and is_known(norm) and is_known(weighted):
             _fold(model, norm, weighted)
 
 
@@ -34,7 +34,7 @@ def _parameters(node: Node) -> dict[str, Any]:
     }
 
 
-def _is_known(node: Node) -> bool:
+def is_known(node: Node) -> bool:
     """Whether what is needed is there and all of it constant."""
     given = _parameters(node)
     required = ("running_mean", "running_var") if normalizes(node) else ("weight",)

@@ -40,22 +40,22 @@ def taken_apart(node: Node) -> tuple[list[Node], list[Node]]:
     axis = 1 if has_channels(node) else len(shape) - 1
     channels = torch.arange(shape[axis], dtype=torch.float32)  # which every move takes
     waiting = [(node, channels.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
-    moves, parts, taken = list[Node](), list[Node](), list[int]()
+    passed, parts, taken = list[Node](), list[Node](), list[int]()
     while waiting:
         value, places = waiting.pop()
-        if not value.users or not all(map(_moves, value.users)):
+        if not value.users or not all(map(moves, value.users)):
             return nothing
         for user in value.users:
-            moves.append(user)
-            for result, moved in _results(user, value, places):
-                found = torch.bincount(moved.reshape(-1).int()).nonzero().reshape(-1).tolist()
+            passed.append(user)
+            for result, places_of in moved(user, value, places):
+                found = torch.bincount(places_of.reshape(-1).int()).nonzero().reshape(-1).tolist()
                 if len(found) == shape[axis]:
-                    waiting.append((result, moved))
+                    waiting.append((result, places_of))
                     continue
                 parts.append(result)
                 taken += found
     apart = len(parts) > 1 and len(taken) == len(set(taken)) and not any(map(_is_joined, parts))
-    return ([move for move in moves if move not in parts], parts) if apart else nothing
+    return ([move for move in passed if move not in parts], parts) if apart else nothing
 
 
 def _has_rows(node: Node) -> bool:
@@ -65,27 +65,27 @@ def _has_rows(node: Node) -> bool:
     return rows and node.meta["val"].dim() < 5
 
 
-def _moves(node: Node) -> bool:
+def moves(node: Node) -> bool:
     """Whether a call moves the elements of one tensor, and those alone."""
     int8 = kind(node)
     tensors = [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), torch.SymInt)]
     return isinstance(int8, Moves) and not int8.fill and len(tensors) == 1 and not is_kept(node)
 
 
-def _results(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
+def moved(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
     """What a call of `source` gives, and which channel each element is from."""
-    moved = choices.result(node, {n: places if n is source else integer(n.meta["val"]) for n in node.all_input_nodes})
-    if isinstance(moved, Tensor):
-        yield node, moved
+    result = choices.result(node, {n: places if n is source else integer(n.meta["val"]) for n in node.all_input_nodes})
+    if isinstance(result, Tensor):
+        yield node, result
     else:
-        yield from ((item, moved[item.args[1]]) for item in node.users)
+        yield from ((item, result[item.args[1]]) for item in node.users)
 
 
 def _is_joined(value: Node) -> bool:
     """Whether a cat reads a value, moved or not."""
 
     def joins(user: Node) -> bool:
-        if user.target is operator.getitem or _moves(user):
+        if user.target is operator.getitem or moves(user):
             return _is_joined(user)
         return isinstance(kind(user), Moves)
 

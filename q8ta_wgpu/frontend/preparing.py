@@ -8,19 +8,23 @@ batch norms are hidden from both, and shown to quantizers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from q8ta_wgpu.frontend.equalize import equalize
 from q8ta_wgpu.frontend.nodes import normalizes
 from q8ta_wgpu.frontend.pt2e import Quantizer, convert_pt2e, prepare_pt2e
 
 
-def prepared(model: GraphModule, quantizer: Quantizer) -> GraphModule:
-    """A model that runs, with the observers that a quantizer asks for."""
+def prepared(
+    model: GraphModule, quantizer: Quantizer, equal_for: Sequence[tuple[torch.Tensor, ...]] = ()
+) -> GraphModule:
+    """A model that runs, with the observers that a quantizer asks for; channels are of like size for these inputs."""
     _hide_norms(model)
-    observed: GraphModule = prepare_pt2e(model, _Shown(quantizer))
+    observed: GraphModule = prepare_pt2e(model, _Shown(quantizer, equal_for))
     return observed
 
 
@@ -65,14 +69,17 @@ class _Unrun(GraphModule):
 class _Shown(Quantizer):  # type: ignore[misc]
     """A quantizer to which hidden batch norms are shown again."""
 
-    def __init__(self, quantizer: Quantizer) -> None:
+    def __init__(self, quantizer: Quantizer, equal_for: Sequence[tuple[torch.Tensor, ...]]) -> None:
         super().__init__()
         self._quantizer = quantizer
+        self._equal_for = equal_for
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Shows them, then does what the quantizer does."""
+        """Shows them, then does what the quantizer does, and makes channels alike in what comes of it."""
         _show_norms(model)
         transformed: GraphModule = self._quantizer.transform_for_annotation(_Unrun(model, model.graph))
+        if self._equal_for:
+            equalize(transformed, self._equal_for)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:

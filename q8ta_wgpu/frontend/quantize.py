@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from q8ta_wgpu.frontend import given
 from q8ta_wgpu.frontend.attention import masks_unread
 from q8ta_wgpu.frontend.constants import fold, fold_batches
 from q8ta_wgpu.frontend.decompose import decomposed
+from q8ta_wgpu.frontend.equalize import enough
 from q8ta_wgpu.frontend.importer import check_module, import_decomposed
 from q8ta_wgpu.frontend.lifted import lifted
 from q8ta_wgpu.frontend.norms import fold_norms
@@ -47,8 +49,8 @@ def quantize(
     Args:
         module: in eval mode.
         example_inputs: positional arguments, float32, uint8 or bool tensors; they fix the shapes.
-        calibration: representative inputs; each item is a tensor or a tuple of arguments. It is gone through once, and
-            one item is held at a time.
+        calibration: representative inputs; each item is a tensor or a tuple of arguments. It is gone through once;
+            the first 128 inputs are held (by less where they are large), of the rest one item at a time.
         quantizer: any torchao PT2E quantizer; ours by default.
         dynamic_batch: whether the first dimension of every input is a batch of any size; a session then takes the size
             that arrives.
@@ -87,14 +89,15 @@ def quantize(
             given.check_floats(graph)
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
-        observed = prepared(graph, quantizer)
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
+        checked = (given.calibration_item(item, index, example) for index, item in enumerate(items))
+        held = enough(checked) if fits else []
+        observed = prepared(graph, quantizer, held)
         if fits:
             watch_inputs(observed)
         index = -1
-        for index, item in enumerate(items):
+        for index, arguments in enumerate(itertools.chain(held, checked)):
             update(3 + index, total, "calibrating")
-            arguments = given.calibration_item(item, index, example)
             with given.finite(observed, arguments, index):
                 observed(*arguments)
         if index < 0:

@@ -77,8 +77,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
-        fit_weights: whether `quantize` rounds weights by the inputs that calibration meets: the error of one is spread
-            over others, and taken out of the bias (frontend/rounding.py).
+        fit_weights: whether `quantize` changes weights by what calibration meets. The error of rounding one is spread
+            over others, and taken out of the bias (frontend/rounding.py). By 128 inputs and more, channels are made of
+            like size (frontend/equalize.py).
         skip: paths of modules that stay in float, as `compare` names them, each with all within it. What they read is
             not rounded for them, what they give only where something in int8 reads it.
 

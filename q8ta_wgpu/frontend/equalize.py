@@ -1,0 +1,329 @@
+"""Channels of like size: what each channel of a value is multiplied by, and what is added to it, where that changes
+nothing but how well one scale suits them all.
+
+What makes a value by channel (a convolution, a linear, a norm with weights) can make x' = (x - middle) / factor of each
+channel x, if all that reads it takes that back: the columns of a convolution's or linear's weight, and a bias, or a
+batch norm. In between may be what keeps channels apart and does the same for x' as for x (Nagel et al., Data-Free
+Quantization Through Weight Equalization and Bias Correction, 2019; with middles as Wei et al., Outlier Suppression+,
+2023). The float network stays the same function, but for float32's rounding.
+
+A factor is the root of a channel's size beside the largest: what calibration met is not all there is, and the weights
+that read a channel grow by as much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from q8ta_wgpu.frontend import choices
+from q8ta_wgpu.frontend.nodes import (
+    integer,
+    is_constant,
+    is_transposed,
+    is_weighted,
+    kind,
+    multiplies,
+    named_arguments,
+    normalizes,
+)
+from q8ta_wgpu.frontend.norms import is_known, new_constant, tensor_of
+from q8ta_wgpu.frontend.parts import moved, moves
+from q8ta_wgpu.ir.int8 import Monotonic, Sloped
+
+LEAST = 128
+"""Inputs that say how large channels are. By 32, when there are no more to calibrate with, a vision transformer lost
+0.3 to 8 dB (`bench/suite`); by 128 it gained 0.2 to 0.3."""
+
+_MOST = 2**28
+"""Bytes of inputs that are held for it."""
+
+_SMALLEST = 1 / 16
+"""Least size of a channel beside the largest: a smaller one may be larger on other inputs."""
+
+_CHANNELS = "q8ta_channels"
+
+_LAYER_NORM = "aten.layer_norm.default"
+_SLOPED = re.compile(r"aten\.(relu|leaky_relu)_?\.default")
+_MEANS = re.compile(r"aten\.(mean|(adaptive_)?avg_pool\dd|upsample_\w+)\.\w+")
+_PRODUCTS = re.compile(r"aten\.(matmul|bmm|mm)\.default")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What takes a factor and a middle back: for each channel it reads, which one of the source's that is, from 1 on; 0
+    where it is another's."""
+
+    node: Node
+    channels: Tensor
+
+
+@dataclass
+class _Followed:
+    """Where the channels that a node makes are read; `shifts` tells whether they may be moved to the middle, too."""
+
+    source: Node
+    readers: list[_Reader]
+    shifts: bool = True
+
+
+def enough(items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """The first inputs of a network, as many as `equalize` needs; fewer where they are large or there are no more."""
+    held: list[tuple[Tensor, ...]] = []
+    size = 0
+    while _count(held) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
+        held.append(item)
+        size += sum(x.nbytes for x in item)
+    return held
+
+
+def _count(items: Iterable[tuple[Tensor, ...]]) -> int:
+    return sum(len(item[0]) if item and item[0].dim() else 1 for item in items)
+
+
+def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
+    """Makes channels of like size in a float graph, by the values that inputs lead to, and notes at each node what was
+    done to its channels. Nothing is done where there are fewer than LEAST inputs."""
+    if _count(inputs) < LEAST:
+        return
+    found = list(_found(model))
+    ranges = _Ranges(model, [reader.node for one in found for reader in one.readers])
+    for item in inputs:
+        ranges.run(*item)
+    for one in found:
+        if (chosen := _chosen(one, ranges.met)) is not None:
+            custom = {_CHANNELS: [numbers.tolist() for numbers in chosen]}
+            one.source.meta["custom"] = {**one.source.meta.get("custom", {}), **custom}
+            _apply(model, one, *chosen)
+
+
+def equalize_alike(model: GraphModule, done: Mapping[Node, Node]) -> None:
+    """Does to a float graph what was done to the nodes of another one, by the node here that each of those is."""
+    noted = {here: there.meta["custom"][_CHANNELS] for there, here in done.items() if _is_noted(there)}
+    for one in _found(model):
+        if one.source in noted:
+            _apply(model, one, *(torch.tensor(numbers, dtype=torch.float64) for numbers in noted[one.source]))
+
+
+def _is_noted(node: Node) -> bool:
+    return _CHANNELS in node.meta.get("custom", {})
+
+
+def _found(model: GraphModule) -> Iterator[_Followed]:
+    for node in list(model.graph.nodes):
+        if _makes_channels(node) and (followed := _follow(node)) is not None:
+            yield followed
+
+
+def _makes_channels(node: Node) -> bool:
+    if str(node.target) == _LAYER_NORM:
+        weights = [named_arguments(node).get(name) for name in ("weight", "bias")]
+        return all(isinstance(n, Node) and is_constant(n) and n.meta["val"].dim() == 1 for n in weights)
+    return _absorbs(node)
+
+
+def _absorbs(node: Node) -> bool:
+    """Whether a node is a convolution, linear or batch norm with constants."""
+    plain = is_weighted(node) and not multiplies(node) and "input" in named_arguments(node)
+    return (plain or normalizes(node)) and isinstance(node.meta["val"], Tensor) and is_known(node)
+
+
+def _axis(node: Node) -> int:
+    """Of the channels in what a node makes, and reads."""
+    by_rows = str(node.target) == _LAYER_NORM or (is_weighted(node) and not _convolves(node))
+    return -1 if by_rows else 1
+
+
+def _convolves(node: Node) -> bool:
+    return "groups" in {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
+
+
+def _follow(source: Node) -> _Followed | None:
+    """All that reads a node's channels; None where something does not take them back."""
+    shape = [integer(size) for size in source.meta["val"].shape]
+    axis = _axis(source) % len(shape)
+    places = torch.arange(1, shape[axis] + 1, dtype=torch.float32)
+    waiting = [(source, places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
+    followed = _Followed(source, [])
+    while waiting:
+        value, places = waiting.pop()
+        for user in value.users:
+            if _absorbs(user) and value is named_arguments(user)["input"]:
+                channels = _along(places, _axis(user))
+                if channels is None:
+                    return None
+                followed.readers.append(_Reader(user, channels.long()))
+                followed.shifts &= _sums_all(user)
+                continue
+            passed = list(_passed(followed, user, value, places))
+            if not passed:
+                return None
+            waiting += passed
+    return followed if followed.readers else None
+
+
+def _sums_all(node: Node) -> bool:
+    """Whether each result is of the same inputs by the same weights: no padding adds zeros."""
+    padding = named_arguments(node).get("padding", 0)
+    return normalizes(node) or not (
+        is_transposed(node) or (padding if isinstance(padding, (int, str)) else any(padding))
+    )
+
+
+def _along(places: Tensor, axis: int) -> Tensor | None:
+    """The places along an axis, if they are the same wherever else one looks."""
+    first = places
+    for i in range(places.dim()):
+        first = first if i == axis % places.dim() else first.narrow(i, 0, 1)
+    return first.reshape(-1) if torch.equal(first.expand_as(places), places) else None
+
+
+def _passed(followed: _Followed, node: Node, value: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
+    """What a call of a value gives, and the channel that each element is from; nothing where channels are mixed, or
+    made another way."""
+    name = str(node.target)
+    if _SLOPED.fullmatch(name) or isinstance(kind(node), Sloped):
+        followed.shifts = False
+        yield node, places
+    elif isinstance(kind(node), Monotonic) or _MEANS.fullmatch(name):
+        if isinstance(node.meta["val"], Tensor) and node.all_input_nodes == [value]:
+            result, negative, square = (next(moved(node, value, x))[1] for x in (places, -places, places * places))
+            alike = torch.allclose(result, -negative) and torch.allclose(result * result, square)
+            yield from [(node, result.round())] if alike else []
+    elif moves(node):
+        yield from moved(node, value, places)
+    elif name == "aten.cat.default":
+        shapes = {n: [integer(size) for size in n.meta["val"].shape] for n in node.all_input_nodes}
+        yield node, choices.result(node, {n: places if n is value else torch.zeros(s) for n, s in shapes.items()})
+    elif _PRODUCTS.fullmatch(name) and node.args[1] is value and node.args[0] is not value:
+        row = places.narrow(-2, 0, 1)
+        if torch.equal(row.expand_as(places), places):
+            followed.shifts &= _is_shares(node.args[0])
+            yield node, row.expand([integer(size) for size in node.meta["val"].shape])
+
+
+def _is_shares(node: Any) -> bool:
+    """Whether rows of a value sum up to one."""
+    return "softmax" in str(node.target)
+
+
+class _Ranges(Interpreter):
+    """Runs a graph and notes the least and the largest value of every channel that nodes read."""
+
+    def __init__(self, model: GraphModule, readers: Iterable[Node]) -> None:
+        super().__init__(model)
+        self.met: dict[tuple[Node, int], tuple[Tensor, Tensor]] = {}
+        self._axes: dict[Node, set[int]] = {}
+        for reader in readers:
+            self._axes.setdefault(_read_by(reader), set()).add(_axis(reader))
+
+    def run_node(self, n: Node) -> Any:
+        """Runs it, and looks at what it gives."""
+        result = super().run_node(n)
+        for axis in self._axes.get(n, ()):
+            low, high = torch.aminmax(result.movedim(axis, 0).reshape(result.shape[axis], -1), dim=1)
+            before = self.met.get((n, axis), (low, high))
+            self.met[n, axis] = torch.minimum(before[0], low), torch.maximum(before[1], high)
+        return result
+
+
+def _read_by(reader: Node) -> Node:
+    """What a convolution, linear or batch norm reads."""
+    value: Node = named_arguments(reader)["input"]
+    return value
+
+
+def _chosen(one: _Followed, met: Mapping[tuple[Node, int], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """The factor and the middle of each channel, in float64; None where nothing is known or to be gained."""
+    count = one.source.meta["val"].shape[_axis(one.source)]
+    low, high = (torch.full((count + 1,), sign * float("inf"), dtype=torch.float64) for sign in (1, -1))
+    for reader in one.readers:
+        ends = met[_read_by(reader.node), _axis(reader.node)]
+        low.scatter_reduce_(0, reader.channels, ends[0].double(), "amin")
+        high.scatter_reduce_(0, reader.channels, ends[1].double(), "amax")
+    others = float(torch.maximum(high[0], -low[0]))
+    low, high = low[1:], high[1:]
+    if not (torch.isfinite(low).all() and torch.isfinite(high).all()) or others == float("inf"):
+        return None
+    middle = (low + high) / 2 if one.shifts else torch.zeros_like(low)
+    size = torch.maximum(high - middle, middle - low)
+    largest = max(float(size.max()), others)
+    if not largest > 0:
+        return None
+    share = size / largest
+    return torch.sqrt(torch.clamp(share, min=_SMALLEST)), middle
+
+
+def _apply(model: GraphModule, one: _Followed, factor: Tensor, middle: Tensor) -> None:
+    for reader in one.readers:
+        own = torch.cat([torch.ones(1), factor])[reader.channels], torch.cat([torch.zeros(1), middle])[reader.channels]
+        _take_back(model, reader.node, *own)
+    tensors = _tensors(model, one.source)
+    changed = {"weight": _by_output(one.source, tensors["weight"], 1 / factor)}
+    if "bias" in tensors or one.shifts:
+        changed["bias"] = (tensors.get("bias", 0.0) - middle) / factor
+    _give(model, one.source, changed)
+
+
+def _take_back(model: GraphModule, node: Node, factor: Tensor, middle: Tensor) -> None:
+    """Lets a node read (x - middle) / factor of each channel, and make of it what it made of x."""
+    tensors = _tensors(model, node)
+    if normalizes(node):
+        mean = (tensors["running_mean"] - middle) / factor
+        _give(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
+        return
+    weight = tensors["weight"]
+    changed = {"weight": _by_input(node, weight, factor)}
+    if middle.any():
+        added = _by_input(node, weight, middle).reshape(len(weight), -1).sum(1)
+        changed["bias"] = tensors.get("bias", 0.0) + added
+    _give(model, node, changed)
+
+
+def _by_output(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
+    """A weight with what belongs to each output multiplied."""
+    if is_weighted(node) and is_transposed(node):  # (inputs, outputs / groups, ...), of each group its own outputs
+        groups = named_arguments(node).get("groups", 1)
+        by_group = weight.reshape(groups, -1, *weight.shape[1:])
+        return (by_group * factor.reshape(groups, 1, -1, *_ones(weight))).reshape(weight.shape)
+    return weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
+
+
+def _by_input(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
+    """A weight with what belongs to each input multiplied."""
+    if is_transposed(node):
+        return weight * factor.reshape(-1, 1, *_ones(weight))
+    groups = named_arguments(node).get("groups", 1)  # (outputs, inputs / groups, ...)
+    by_group = weight.reshape(groups, -1, *weight.shape[1:])
+    return (by_group * factor.reshape(groups, 1, -1, *_ones(weight))).reshape(weight.shape)
+
+
+def _ones(weight: Tensor) -> tuple[int, ...]:
+    return (1,) * (weight.dim() - 2)
+
+
+def _tensors(model: GraphModule, node: Node) -> dict[str, Tensor]:
+    """The constants that a node is called with, by name."""
+    given = named_arguments(node)
+    return {name: tensor_of(model, n) for name, n in given.items() if isinstance(n, Node) and is_constant(n)}
+
+
+def _give(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
+    """Lets a node be called with other constants."""
+    before = node.all_input_nodes
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    with model.graph.inserting_before(node):
+        arguments = named_arguments(node)
+        arguments |= {name: new_constant(model, node, name, value) for name, value in tensors.items()}
+    positional = names[: max(len(node.args), *(names.index(name) + 1 for name in tensors))]
+    node.args = tuple(arguments.pop(name, None) for name in positional)  # what is left out before a weight or bias
+    node.kwargs = arguments
+    for n in before:
+        if is_constant(n) and not n.users:
+            model.graph.erase_node(n)

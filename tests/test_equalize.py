@@ -1,0 +1,113 @@
+"""Channels are made of like size, and the float network stays the same function."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.equalize import LEAST, enough, equalize
+from q8ta_wgpu.frontend.quantize import float_graph, float_program
+from tests.quantizing import Plain, data
+
+
+def unequal(module: nn.Module) -> nn.Module:
+    """A module whose channels are of very different sizes."""
+    torch.manual_seed(0)
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear | nn.LayerNorm | nn.BatchNorm2d):
+            factor = torch.logspace(-1, 1, len(layer.weight)).reshape(-1, *[1] * (layer.weight.dim() - 1))
+            layer.weight = nn.Parameter(layer.weight.detach() * factor)
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean, layer.running_var = data(layer.num_features), data(layer.num_features) ** 2 + 0.5
+    return module.eval()
+
+
+def images() -> nn.Module:
+    """Every way by which the channels of an image are read, and one, of `e`, that they are not followed on."""
+
+    def forward(s: Any, x: Tensor) -> object:
+        y = s.slopes(s.a(x))
+        y = torch.cat([F.max_pool2d(F.relu(s.b(y)), 2), F.avg_pool2d(s.c(y), 2)], 1)
+        y = s.d(y.flip(3))
+        y = s.f(F.hardswish(s.e(y)))
+        return s.g(torch.cat([y.mean((2, 3)), F.leaky_relu(y).flatten(2).mean(2)], 1))
+
+    return Plain(
+        forward,
+        a=nn.Conv2d(2, 8, 3, padding=1),
+        slopes=nn.PReLU(8),
+        b=nn.Conv2d(8, 8, 3, padding=1, groups=4, bias=False),
+        c=nn.BatchNorm2d(8),
+        d=nn.Conv2d(16, 6, 1),
+        e=nn.ConvTranspose2d(6, 4, 2, 2, groups=2),
+        f=nn.Conv2d(4, 5, 3, padding=1, bias=False),
+        g=nn.Linear(10, 3),
+    )
+
+
+def tokens() -> nn.Module:
+    """A transformer's block, whose keys, values and norms are read by products and rows."""
+
+    def forward(s: Any, x: Tensor) -> object:
+        q, k, v = s.qkv(s.norm(x)).reshape(-1, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8)
+        return s.head(s.last(x + s.out(y)).mean(1))
+
+    parts = {"qkv": nn.Linear(8, 24), "out": nn.Linear(8, 8, bias=False), "head": nn.Linear(8, 3)}
+    return Plain(forward, norm=nn.LayerNorm(8), last=nn.LayerNorm(8), **parts)
+
+
+def equalized(module: nn.Module, x: Tensor) -> tuple[GraphModule, set[str]]:
+    """A module's float graph, as a quantizer sees it, and the names of the nodes whose channels were changed."""
+    graph = float_graph(float_program(module, (x,)))
+    graph = q8.Quantizer().transform_for_annotation(graph)
+    equalize(graph, [(x,)])
+    graph.recompile()
+    return graph, {node.name for node in graph.graph.nodes if "q8ta_channels" in node.meta.get("custom", {})}
+
+
+def test_the_function_stays_the_same() -> None:
+    with torch.no_grad():
+        for module, x, changed in (
+            (images(), data(LEAST, 2, 8, 8), {"conv2d", "conv2d_1", "batch_norm", "conv2d_2", "conv2d_3"}),
+            (tokens(), data(LEAST, 5, 8), {"layer_norm", "layer_norm_1"}),
+        ):
+            graph, found = equalized(unequal(module), x)
+            assert found >= changed, found
+            assert not any("transpose" in name for name in found)  # read by what is no multiple of its channels
+            torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_few_inputs_say_nothing() -> None:
+    x = data(LEAST - 1, 2, 8, 8)
+    with torch.no_grad():
+        assert not equalized(unequal(images()), x)[1]
+    items = iter([(x,)] * 4)
+    assert [len(enough(items)), len(list(items))] == [2, 2]  # what is not held is left to calibration
+
+
+def test_unequal_channels_keep_what_one_scale_would_lose() -> None:
+    """And what compare makes of it, from a file too: it knows what was done to channels."""
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(2, 16, 3, padding=1, bias=False), nn.Conv2d(16, 4, 3, padding=1)
+    module = nn.Sequential(first, nn.ReLU(), second).eval()
+    factor = torch.logspace(-1.5, 0, 16)[:, None, None, None]
+    first.weight = nn.Parameter(first.weight * factor)
+    second.weight = nn.Parameter(second.weight / factor.transpose(0, 1))
+    x, batches = data(32, 2, 8, 8), [data(32, 2, 8, 8, seed=seed) for seed in range(LEAST // 32)]
+    found = []
+    for count in (len(batches), len(batches) - 1):
+        file = io.BytesIO()
+        torch.export.save(q8.quantize(module, (x,), batches[:count], progress=False), file)
+        file.seek(0)
+        layers_of = {layer.module: layer.snr for layer in q8.compare(module, torch.export.load(file), (x,)).layers}
+        found.append((layers_of["1"], layers_of["2"]))
+    (hidden, result), (hidden_before, result_before) = found
+    assert hidden > hidden_before + 3, found
+    assert result > result_before + 3, found
