@@ -66,11 +66,23 @@ class _Reader:
 
 @dataclass
 class _Followed:
-    """Where the channels that a node makes are read; `shifts` tells whether they may be moved to the middle, too."""
+    """Where the channels that a node makes are read.
+
+    Attributes:
+        fixed: whether each channel, from 1 on, is read by what does not take a factor back.
+        shifts: whether channels may be moved to the middle, too.
+    """
 
     source: Node
     readers: list[_Reader]
+    fixed: Tensor
     shifts: bool = True
+
+    def fix(self, places: Tensor) -> None:
+        """Leaves the channels of these places as they are."""
+        for axis, step in enumerate(places.stride()):
+            places = places if step else places.narrow(axis, 0, 1)
+        self.fixed[places.long()] = True
 
 
 def enough(items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
@@ -145,27 +157,25 @@ def _convolves(node: Node) -> bool:
 
 
 def _follow(source: Node) -> _Followed | None:
-    """All that reads a node's channels; None where something does not take them back."""
+    """All that reads a node's channels; None where nothing takes any of them back."""
     shape = [integer(size) for size in source.meta["val"].shape]
     axis = _axis(source) % len(shape)
     places = torch.arange(1, shape[axis] + 1, dtype=torch.float32)
     waiting = [(source, places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
-    followed = _Followed(source, [])
-    while waiting:
+    followed = _Followed(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool))
+    while waiting and not followed.fixed[1:].all():
         value, places = waiting.pop()
         for user in value.users:
             if _absorbs(user) and value is named_arguments(user)["input"]:
-                channels = _along(places, _axis(user))
-                if channels is None:
-                    return None
-                followed.readers.append(_Reader(user, channels.long()))
-                followed.shifts &= _sums_all(user)
+                if (channels := _along(places, _axis(user))) is not None:
+                    followed.readers.append(_Reader(user, channels.long()))
+                    followed.shifts &= _sums_all(user)
+                    continue
+            elif passed := list(_passed(followed, user, value, places)):
+                waiting += passed
                 continue
-            passed = list(_passed(followed, user, value, places))
-            if not passed:
-                return None
-            waiting += passed
-    return followed if followed.readers else None
+            followed.fix(places)
+    return followed if followed.readers and not followed.fixed[1:].all() else None
 
 
 def _sums_all(node: Node) -> bool:
@@ -247,17 +257,15 @@ def _chosen(one: _Followed, met: Mapping[tuple[Node, int], tuple[Tensor, Tensor]
         ends = met[_read_by(reader.node), _axis(reader.node)]
         low.scatter_reduce_(0, reader.channels, ends[0].double(), "amin")
         high.scatter_reduce_(0, reader.channels, ends[1].double(), "amax")
-    others = float(torch.maximum(high[0], -low[0]))
-    low, high = low[1:], high[1:]
-    if not (torch.isfinite(low).all() and torch.isfinite(high).all()) or others == float("inf"):
-        return None
-    middle = (low + high) / 2 if one.shifts else torch.zeros_like(low)
+    free = torch.isfinite(low) & torch.isfinite(high) & ~one.fixed
+    free[0] = False
+    middle = torch.where(free, (low + high) / 2, 0.0) if one.shifts else torch.zeros_like(low)
     size = torch.maximum(high - middle, middle - low)
-    largest = max(float(size.max()), others)
-    if not largest > 0:
+    largest = float(size.max())
+    if not free.any() or not 0 < largest < float("inf"):
         return None
-    share = size / largest
-    return torch.sqrt(torch.clamp(share, min=_SMALLEST)), middle
+    factor = torch.where(free, torch.sqrt(torch.clamp(size / largest, min=_SMALLEST)), 1.0)
+    return factor[1:], middle[1:]
 
 
 def _apply(model: GraphModule, one: _Followed, factor: Tensor, middle: Tensor) -> None:
