@@ -214,9 +214,10 @@ def table(rows: list[Row]) -> str:
         "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
         "which have a tolerance, the largest difference is given as a share of the largest output. SNR is that of the",
         "first output beside the float module's: with random weights it says what int8 adds to a network of this",
-        "depth, not how well a trained one does, and changes by a decibel from one draw to the next. Networks with a",
-        "star hardly depend on their input as they are made: what they begin with at zero has other values here, and",
-        "their batch norms the statistics of random inputs. Seconds are of one processor.",
+        "depth, not how well a trained one does, and changes by a decibel from one draw to the next; outputs that are",
+        "zeros have none. Networks with a star hardly depend on their input as they are made: what they begin with",
+        "at zero has other values here, and their batch norms the statistics of random inputs. Seconds are of one",
+        "processor, on a machine that did other work as well.",
         "",
         "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | SNR dB |"
         " quantize s |",
@@ -239,9 +240,10 @@ def _row(row: Row) -> str:
         return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | | |"
     floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
     shape = "x".join(map(str, row["input"]))
+    ratio = "" if row["snr_db"] is None else row["snr_db"]
     return (
         f"| {_name(row)}{' *' if row['woken'] else ''} | {shape} | {_share(row)} | {floats} | {row['islands']} "
-        f"| {row['dispatches']} | {_differing(row)} | {row['snr_db'] or ''} | {row['quantize_s']} |"
+        f"| {row['dispatches']} | {_differing(row)} | {ratio} | {row['quantize_s']} |"
     )
 
 
