@@ -242,7 +242,7 @@ def _row(row: Row) -> str:
     shape = "x".join(map(str, row["input"]))
     ratio = "" if row["snr_db"] is None else row["snr_db"]
     return (
-        f"| {_name(row)}{' *' if row['woken'] else ''} | {shape} | {_share(row)} | {floats} | {row['islands']} "
+        f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {_share(row)} | {floats} | {row['islands']} "
         f"| {row['dispatches']} | {_differing(row)} | {ratio} | {row['quantize_s']} |"
     )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,8 +91,11 @@ def test_a_few_inputs_say_nothing() -> None:
     x = data(LEAST - 1, 2, 8, 8)
     with torch.no_grad():
         assert not equalized(unequal(images()), x)[1]
+    graph = float_graph(float_program(images().eval(), (x,)))
     items = iter([(x,)] * 4)
-    assert [len(enough(items)), len(list(items))] == [2, 2]  # what is not held is left to calibration
+    assert [len(enough(graph, items)), len(list(items))] == [2, 2]  # what is not held is left to calibration
+    rows = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.Flatten(0)).eval()  # its first dimension is no batch
+    assert not equalized(rows, data(LEAST, 8))[1]
 
 
 def test_unequal_channels_keep_what_one_scale_would_lose() -> None:
@@ -106,8 +112,75 @@ def test_unequal_channels_keep_what_one_scale_would_lose() -> None:
         file = io.BytesIO()
         torch.export.save(q8.quantize(module, (x,), batches[:count], progress=False), file)
         file.seek(0)
-        layers_of = {layer.module: layer.snr for layer in q8.compare(module, torch.export.load(file), (x,)).layers}
+        program = torch.export.load(file)
+        layers_of = {layer.module: layer.snr for layer in q8.compare(module, program, (x,)).layers}
+        with torch.no_grad():
+            wanted = module(x).numpy()
+        lost = np.square(q8.Session(q8.compile(program), "reference")(x) - wanted).mean()
+        assert layers_of["2"] == pytest.approx(10 * np.log10(np.square(wanted).mean() / lost), abs=1.0)
         found.append((layers_of["1"], layers_of["2"]))
     (hidden, result), (hidden_before, result_before) = found
     assert hidden > hidden_before + 3, found
     assert result > result_before + 3, found
+
+
+@pytest.mark.parametrize("weighted", [lambda s: s.softmax(1), lambda s: s.log_softmax(-1)], ids=["columns", "logs"])
+def test_values_keep_their_middle_where_rows_are_no_shares(weighted: Callable[[Tensor], Tensor]) -> None:
+    module = Plain(
+        lambda s, x: s.out(weighted(s.scores(x)) @ s.values(x)),
+        scores=nn.Linear(8, 5),
+        values=nn.Linear(8, 8),
+        out=nn.Linear(8, 3),
+    )
+    x = data(LEAST, 5, 8)
+    with torch.no_grad():
+        graph, found = equalized(unequal(module), x)
+        assert "linear_1" in found
+        torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_masked_as_a_whole_are_not_centred() -> None:
+    """int8 gives zeros there, and so does torch."""
+    module = Plain(
+        lambda s, x, mask: s.out(F.scaled_dot_product_attention(s.q(x), s.k(x), s.v(x), attn_mask=mask)),
+        **{name: nn.Linear(8, 8) for name in ("q", "k", "v", "out")},
+    ).eval()
+    with torch.no_grad():
+        module.get_parameter("v.bias").add_(20.0)
+        x, mask = data(LEAST, 5, 8), torch.ones(LEAST, 5, 5, dtype=torch.bool)
+        mask[1] = False
+        exported = q8.quantize(module, (x, mask), [(x, mask)], progress=False)
+        y = q8.Session(q8.compile(exported), "reference")(x, mask)
+        wanted = module(x, mask).numpy()
+        assert np.square(y - wanted).sum() < 1e-3 * np.square(wanted).sum()
+
+
+def test_many_channels_are_told_apart() -> None:
+    """Numbers beyond 160 and their neighbours are alike to a float's relative tolerance."""
+    module = Plain(lambda s, x: s.out(F.avg_pool1d(s.a(x)[:, :, 512:], 2)), a=nn.Linear(4, 1024), out=nn.Linear(256, 3))
+    x = data(LEAST, 2, 4)
+    with torch.no_grad():
+        graph, _ = equalized(unequal(module), x)
+        torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_norms_without_weights_and_vectors_are_followed_or_left() -> None:
+    plain = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    vector = Plain(lambda s, x: torch.matmul(s.m.weight, s.a(x)[0]), a=nn.Linear(4, 4), m=nn.Linear(4, 3)).eval()
+    with torch.no_grad():
+        for module, x in ((plain, data(LEAST, 3, 4, 4)), (vector, data(1, 4))):
+            q8.quantize(module, (x,), [x] * (1 if len(x) > 1 else LEAST), progress=False)
+
+
+def test_a_loader_may_use_its_memory_again() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    fresh = [data(64, 2, 8, 8), 0.01 * data(64, 2, 8, 8, seed=1)]
+    buffer = torch.empty(64, 2, 8, 8)
+
+    def again() -> Iterator[Tensor]:
+        for item in fresh:
+            yield buffer.copy_(item)
+
+    programs = [q8.quantize(module, (fresh[0],), items, progress=False) for items in (fresh, again())]
+    first, second = (q8.Session(q8.compile(program), "reference")(fresh[0]) for program in programs)
+    np.testing.assert_array_equal(first, second)

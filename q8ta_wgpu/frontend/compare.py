@@ -244,10 +244,18 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: g
         if [str(n.target) for n in found if n.op != "placeholder"] == [
             str(n.target) for n in known if n.op != "placeholder"
         ]:
+            outputs = _outputs(graph, example)
             equalize_alike(graph, dict(zip(known, found, strict=True)))
-            values = _recorded(graph, example)
+            values = {**_recorded(graph, example), **outputs}
             return {n.name: values[f.name] for n, f in zip(known, found, strict=True) if f.name in values}
     raise InputError("the exported program was not made from this module by q8ta_wgpu.quantize")
+
+
+def _outputs(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str, Array]:
+    """The tensors that a graph gives, by name."""
+    (output,) = module.graph.find_nodes(op="output")
+    results = zip(pytree.tree_leaves(output.args), pytree.tree_leaves(Interpreter(module).run(*example)), strict=True)
+    return {node.name: value.numpy() for node, value in results if isinstance(value, torch.Tensor)}
 
 
 def _recorded(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str, Array]:

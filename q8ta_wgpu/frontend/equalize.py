@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from q8ta_wgpu.frontend import choices
+from q8ta_wgpu.frontend.masks import sums_to_one
 from q8ta_wgpu.frontend.nodes import (
     integer,
     is_constant,
@@ -33,15 +34,16 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     normalizes,
 )
-from q8ta_wgpu.frontend.norms import is_known, new_constant, tensor_of
+from q8ta_wgpu.frontend.norms import is_known
 from q8ta_wgpu.frontend.parts import moved, moves
+from q8ta_wgpu.frontend.scaled import by_input, by_output, give, tensors_of
 from q8ta_wgpu.ir.int8 import Monotonic, Sloped
 
 LEAST = 128
 """Inputs that say how large channels are. By 32, when there are no more to calibrate with, a vision transformer lost
 0.3 to 8 dB (`bench/suite`); by 128 it gained 0.2 to 0.3."""
 
-_MOST = 2**28
+_MOST = 2**29
 """Bytes of inputs that are held for it."""
 
 _SMALLEST = 1 / 16
@@ -81,28 +83,33 @@ class _Followed:
     def fix(self, places: Tensor) -> None:
         """Leaves the channels of these places as they are."""
         for axis, step in enumerate(places.stride()):
-            places = places if step else places.narrow(axis, 0, 1)
+            places = places if step or not places.numel() else places.narrow(axis, 0, 1)
         self.fixed[places.long()] = True
 
 
-def enough(items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+def enough(model: GraphModule, items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
     """The first inputs of a network, as many as `equalize` needs; fewer where they are large or there are no more."""
     held: list[tuple[Tensor, ...]] = []
     size = 0
-    while _count(held) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
-        held.append(item)
+    while _count(model, held) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
+        held.append(tuple(x.clone() for x in item))  # what gives them may write the next into the same memory
         size += sum(x.nbytes for x in item)
     return held
 
 
-def _count(items: Iterable[tuple[Tensor, ...]]) -> int:
-    return sum(len(item[0]) if item and item[0].dim() else 1 for item in items)
+def _count(model: GraphModule, items: Iterable[tuple[Tensor, ...]]) -> int:
+    """Inputs in items: batches count by their rows, where all that the network is given and gives has as many."""
+    (output,) = model.graph.find_nodes(op="output")
+    ends = [n.meta["val"] for n in (*model.graph.find_nodes(op="placeholder"), *output.all_input_nodes)]
+    values = [value for value in ends if isinstance(value, Tensor)]
+    batched = all(value.dim() for value in values) and len({integer(value.shape[0]) for value in values}) == 1
+    return sum(len(item[0]) if batched else 1 for item in items)
 
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
     """Makes channels of like size in a float graph, by the values that inputs lead to, and notes at each node what was
     done to its channels. Nothing is done where there are fewer than LEAST inputs."""
-    if _count(inputs) < LEAST:
+    if _count(model, inputs) < LEAST:
         return
     found = list(_found(model))
     ranges = _Ranges(model, [reader.node for one in found for reader in one.readers])
@@ -142,8 +149,14 @@ def _makes_channels(node: Node) -> bool:
 
 def _absorbs(node: Node) -> bool:
     """Whether a node is a convolution, linear or batch norm with constants."""
-    plain = is_weighted(node) and not multiplies(node) and "input" in named_arguments(node)
+    plain = is_weighted(node) and not multiplies(node) and "input" in named_arguments(node) and _has_batch(node)
     return (plain or normalizes(node)) and isinstance(node.meta["val"], Tensor) and is_known(node)
+
+
+def _has_batch(node: Node) -> bool:
+    """Whether channels are where they are looked for: torch's convolutions also take one image by itself."""
+    given = named_arguments(node)
+    return not _convolves(node) or bool(given["input"].meta["val"].dim() == given["weight"].meta["val"].dim())
 
 
 def _axis(node: Node) -> int:
@@ -160,7 +173,7 @@ def _follow(source: Node) -> _Followed | None:
     """All that reads a node's channels; None where nothing takes any of them back."""
     shape = [integer(size) for size in source.meta["val"].shape]
     axis = _axis(source) % len(shape)
-    places = torch.arange(1, shape[axis] + 1, dtype=torch.float32)
+    places = torch.arange(1, shape[axis] + 1, dtype=torch.float64)
     waiting = [(source, places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
     followed = _Followed(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool))
     while waiting and not followed.fixed[1:].all():
@@ -204,23 +217,24 @@ def _passed(followed: _Followed, node: Node, value: Node, places: Tensor) -> Ite
     elif isinstance(kind(node), Monotonic) or _MEANS.fullmatch(name):
         if isinstance(node.meta["val"], Tensor) and node.all_input_nodes == [value]:
             result, negative, square = (next(moved(node, value, x))[1] for x in (places, -places, places * places))
-            alike = torch.allclose(result, -negative) and torch.allclose(result * result, square)
+            alike = _close(result, -negative) and _close(result * result, square)
             yield from [(node, result.round())] if alike else []
     elif moves(node):
         yield from moved(node, value, places)
     elif name == "aten.cat.default":
         shapes = {n: [integer(size) for size in n.meta["val"].shape] for n in node.all_input_nodes}
-        yield node, choices.result(node, {n: places if n is value else torch.zeros(s) for n, s in shapes.items()})
-    elif _PRODUCTS.fullmatch(name) and node.args[1] is value and node.args[0] is not value:
+        others = {n: torch.zeros(shape, dtype=places.dtype) for n, shape in shapes.items()}
+        yield node, choices.result(node, {**others, value: places})
+    elif _PRODUCTS.fullmatch(name) and places.dim() > 1 and node.args[1] is value and node.args[0] is not value:
         row = places.narrow(-2, 0, 1)
         if torch.equal(row.expand_as(places), places):
-            followed.shifts &= _is_shares(node.args[0])
+            followed.shifts &= sums_to_one(node.args[0])
             yield node, row.expand([integer(size) for size in node.meta["val"].shape])
 
 
-def _is_shares(node: Any) -> bool:
-    """Whether rows of a value sum up to one."""
-    return "softmax" in str(node.target)
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Whether places are the same but for float64's rounding: neighbours of any number are farther apart."""
+    return torch.allclose(a, b, rtol=1e-12, atol=1e-9)
 
 
 class _Ranges(Interpreter):
@@ -272,66 +286,23 @@ def _apply(model: GraphModule, one: _Followed, factor: Tensor, middle: Tensor) -
     for reader in one.readers:
         own = torch.cat([torch.ones(1), factor])[reader.channels], torch.cat([torch.zeros(1), middle])[reader.channels]
         _take_back(model, reader.node, *own)
-    tensors = _tensors(model, one.source)
-    changed = {"weight": _by_output(one.source, tensors["weight"], 1 / factor)}
+    tensors = tensors_of(model, one.source)
+    changed = {"weight": by_output(one.source, tensors.get("weight", torch.ones_like(factor)), 1 / factor)}
     if "bias" in tensors or one.shifts:
         changed["bias"] = (tensors.get("bias", 0.0) - middle) / factor
-    _give(model, one.source, changed)
+    give(model, one.source, changed)
 
 
 def _take_back(model: GraphModule, node: Node, factor: Tensor, middle: Tensor) -> None:
     """Lets a node read (x - middle) / factor of each channel, and make of it what it made of x."""
-    tensors = _tensors(model, node)
+    tensors = tensors_of(model, node)
     if normalizes(node):
         mean = (tensors["running_mean"] - middle) / factor
-        _give(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
+        give(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
         return
     weight = tensors["weight"]
-    changed = {"weight": _by_input(node, weight, factor)}
+    changed = {"weight": by_input(node, weight, factor)}
     if middle.any():
-        added = _by_input(node, weight, middle).reshape(len(weight), -1).sum(1)
+        added = by_input(node, weight, middle).reshape(len(weight), -1).sum(1)
         changed["bias"] = tensors.get("bias", 0.0) + added
-    _give(model, node, changed)
-
-
-def _by_output(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
-    """A weight with what belongs to each output multiplied."""
-    if is_weighted(node) and is_transposed(node):  # (inputs, outputs / groups, ...), of each group its own outputs
-        groups = named_arguments(node).get("groups", 1)
-        by_group = weight.reshape(groups, -1, *weight.shape[1:])
-        return (by_group * factor.reshape(groups, 1, -1, *_ones(weight))).reshape(weight.shape)
-    return weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
-
-
-def _by_input(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
-    """A weight with what belongs to each input multiplied."""
-    if is_transposed(node):
-        return weight * factor.reshape(-1, 1, *_ones(weight))
-    groups = named_arguments(node).get("groups", 1)  # (outputs, inputs / groups, ...)
-    by_group = weight.reshape(groups, -1, *weight.shape[1:])
-    return (by_group * factor.reshape(groups, 1, -1, *_ones(weight))).reshape(weight.shape)
-
-
-def _ones(weight: Tensor) -> tuple[int, ...]:
-    return (1,) * (weight.dim() - 2)
-
-
-def _tensors(model: GraphModule, node: Node) -> dict[str, Tensor]:
-    """The constants that a node is called with, by name."""
-    given = named_arguments(node)
-    return {name: tensor_of(model, n) for name, n in given.items() if isinstance(n, Node) and is_constant(n)}
-
-
-def _give(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
-    """Lets a node be called with other constants."""
-    before = node.all_input_nodes
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    with model.graph.inserting_before(node):
-        arguments = named_arguments(node)
-        arguments |= {name: new_constant(model, node, name, value) for name, value in tensors.items()}
-    positional = names[: max(len(node.args), *(names.index(name) + 1 for name in tensors))]
-    node.args = tuple(arguments.pop(name, None) for name in positional)  # what is left out before a weight or bias
-    node.kwargs = arguments
-    for n in before:
-        if is_constant(n) and not n.users:
-            model.graph.erase_node(n)
+    give(model, node, changed)

@@ -241,6 +241,23 @@ def given_mask(node: Node) -> Node | None:
     return given[0] if len(given) == 1 and scored and _is_softmaxed(node) else None
 
 
+def sums_to_one(value: Any) -> bool:
+    """Whether every row of a value sums up to one: a softmax over the last dimension whose masks leave some of each
+    row, as zeros come of a row that is masked as a whole."""
+    if not isinstance(value, Node) or value.target is not _aten.softmax.int:
+        return False
+    scores: Any = value.args[0]
+    if value.args[1] not in (-1, scores.meta["val"].dim() - 1):
+        return False
+    while isinstance(kind(scores), Moves) and len(scores.all_input_nodes) == 1:
+        scores = scores.all_input_nodes[0]
+    if not masks(scores):
+        return given_mask(scores) is None
+    module = scores.graph.owning_module
+    values = [constant(module, n) for n in scores.all_input_nodes if is_constant(n)]
+    return all(bool((v > MASKS_FROM).any(-1).all()) for v in values)
+
+
 def _is_given(node: Node) -> bool:
     """Whether a value follows from inputs, and constants, element by element; a constant by itself does not."""
     if node.op != "call_function" or not isinstance(kind(node), Moves | Elementwise | Arithmetic | None):

@@ -80,6 +80,7 @@ class _Shown(Quantizer):  # type: ignore[misc]
         transformed: GraphModule = self._quantizer.transform_for_annotation(_Unrun(model, model.graph))
         if self._equal_for:
             equalize(transformed, self._equal_for)
+            self._equal_for = ()
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:

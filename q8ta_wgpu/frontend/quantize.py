@@ -6,7 +6,7 @@ import inspect
 import itertools
 import operator
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def quantize(
         module: in eval mode.
         example_inputs: positional arguments, float32, uint8 or bool tensors; they fix the shapes.
         calibration: representative inputs; each item is a tensor or a tuple of arguments. It is gone through once;
-            the first 128 inputs are held (by less where they are large), of the rest one item at a time.
+            the first 128 inputs are held (of up to half a gigabyte), of the rest one item at a time.
         quantizer: any torchao PT2E quantizer; ours by default.
         dynamic_batch: whether the first dimension of every input is a batch of any size; a session then takes the size
             that arrives.
@@ -91,12 +91,12 @@ def quantize(
         quantizer = quantizer or Quantizer()
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         checked = (given.calibration_item(item, index, example) for index, item in enumerate(items))
-        held = enough(checked) if fits else []
+        held = enough(graph, checked) if fits else []
         observed = prepared(graph, quantizer, held)
         if fits:
             watch_inputs(observed)
         index = -1
-        for index, arguments in enumerate(itertools.chain(held, checked)):
+        for index, arguments in enumerate(itertools.chain(_taken(held), checked)):
             update(3 + index, total, "calibrating")
             with given.finite(observed, arguments, index):
                 observed(*arguments)
@@ -113,6 +113,13 @@ def quantize(
     if lost:
         warnings.warn(lost, stacklevel=2)
     return quantized
+
+
+def _taken(items: list[given.Tensors]) -> Iterator[given.Tensors]:
+    """The items of a list, which keeps none of them."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 def batched(example: given.Tensors) -> given.Tensors:

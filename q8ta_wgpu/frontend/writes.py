@@ -33,7 +33,7 @@ def compute_written(program: ExportedProgram) -> None:
                 continue
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
             if _writes(node):
-                if _storage(args[0]) in kept:
+                if not isinstance(args[0], torch.Tensor) or _storage(args[0]) in kept:
                     return
                 last[_storage(args[0])] = places[node]
             values[node] = node.target(*args, **kwargs)
