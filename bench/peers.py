@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu
+from bench.noise import decibels
 from bench.options import Options
 from bench.runtimes import PEERS
 from q8ta_wgpu.progress import through
@@ -129,12 +130,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def decibels(expected: np.ndarray, found: np.ndarray) -> float | None:
-    """Power of what was expected over that of the error; None where there is no error."""
-    error = float(((expected - found) ** 2).sum())
-    return 10 * float(np.log10(float((expected**2).sum()) / error)) if error else None
 
 
 def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> tuple[str, str]:

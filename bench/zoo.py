@@ -23,6 +23,7 @@ import numpy as np
 
 import q8ta_wgpu as q8
 from bench.architectures import BUILDERS, example_input, is_idle, names, wake
+from bench.noise import decibels
 from bench.options import Options
 from q8ta_wgpu.progress import through
 
@@ -106,14 +107,9 @@ def _compared(model: q8.Model, x: np.ndarray[Any, Any], floats: list[np.ndarray[
     row["error_share"] = max(
         float(d.max() / max(np.abs(e).max(), 1e-30)) for d, e in zip(differ, expected, strict=True)
     )
-    row["snr_db"] = _snr(floats[0], expected[0])
+    ratio = decibels(floats[0], expected[0])
+    row["snr_db"] = None if ratio is None else round(ratio, 1)
     return row
-
-
-def _snr(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float | None:
-    """The ratio of signal to noise in dB; None where either is nothing but zeros."""
-    signal, noise = (float((x.astype(np.float64) ** 2).sum()) for x in (wanted, wanted - found))
-    return round(10 * float(np.log10(signal / noise)), 1) if signal and noise else None
 
 
 def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench import peer, peers
+from bench.noise import decibels
 from bench.runtimes import PEERS
 from tests.networks import NETWORKS, example_input
 
@@ -25,7 +26,7 @@ def test_ours_and_torch_compute_the_same_network(tmp_path: Path, monkeypatch: py
         others = figures.pop("others", 0.0)
         assert all(value > 0 for value in figures.values()) and set(figures) == {"load_s", "ms", "memory_mib"}
         assert 0 <= others <= 1
-    error = peers.decibels(found[peers.REFERENCE], found[peers.OURS])
+    error = decibels(found[peers.REFERENCE], found[peers.OURS])
     assert error is not None and 20 < error < 100
 
 

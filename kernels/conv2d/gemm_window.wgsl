@@ -1,8 +1,8 @@
 // Rows of x as im2col would lay them out, found while loading: k runs over (tap, channel). A reading of x fills the
 // hooks `place_of` and `load_x`: by whole vectors, by words, or by bytes.
 
-// Where the window of a pixel of the result begins: its first pixel in x, and row and column in its image. All wrap where it
-// begins outside: places of taps inside are sums and products of them, never quotients.
+// Where the window of a pixel of the result begins: its first pixel in x, and row and column in its image. All wrap
+// where it begins outside: places of taps inside are sums and products of them, never quotients.
 struct Row { pixel: u32, y: u32, x: u32 }
 
 fn row_of(m: u32) -> Row {

@@ -90,26 +90,29 @@ class _Followed:
 def enough(model: GraphModule, items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
     """The first inputs of a network, as many as `equalize` needs; fewer where they are large or there are no more."""
     held: list[tuple[Tensor, ...]] = []
-    size = 0
-    while _count(model, held) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
+    batched, size = _is_batched(model), 0
+    while _count(held, batched) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
         held.append(tuple(x.clone() for x in item))  # what gives them may write the next into the same memory
         size += sum(x.nbytes for x in item)
     return held
 
 
-def _count(model: GraphModule, items: Iterable[tuple[Tensor, ...]]) -> int:
-    """Inputs in items: batches count by their rows, where all that the network is given and gives has as many."""
+def _count(items: Iterable[tuple[Tensor, ...]], batched: bool) -> int:
+    return sum(len(item[0]) if batched else 1 for item in items)
+
+
+def _is_batched(model: GraphModule) -> bool:
+    """Whether all that a network is given and gives has as many rows: those of a batch."""
     (output,) = model.graph.find_nodes(op="output")
     ends = [n.meta["val"] for n in (*model.graph.find_nodes(op="placeholder"), *output.all_input_nodes)]
     values = [value for value in ends if isinstance(value, Tensor)]
-    batched = all(value.dim() for value in values) and len({integer(value.shape[0]) for value in values}) == 1
-    return sum(len(item[0]) if batched else 1 for item in items)
+    return all(value.dim() for value in values) and len({integer(value.shape[0]) for value in values}) == 1
 
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
     """Makes channels of like size in a float graph, by the values that inputs lead to, and notes at each node what was
     done to its channels. Nothing is done where there are fewer than LEAST inputs."""
-    if _count(model, inputs) < LEAST:
+    if _count(inputs, _is_batched(model)) < LEAST:
         return
     found = list(_found(model))
     ranges = _Ranges(model, [reader.node for one in found for reader in one.readers])

@@ -21,12 +21,12 @@ def compute_written(program: ExportedProgram) -> None:
     written into.
     """
     nodes = list(program.graph.nodes)
+    if not any(map(_writes, nodes)):
+        return
     places = {node: place for place, node in enumerate(nodes)}
     values: dict[Node, Any] = dict(parameters(program))
     kept = {_storage(value) for value in values.values()}
     last: dict[int, int] = {}
-    if not any(_writes(node) for node in nodes):
-        return
     with torch.no_grad():
         for node in nodes:
             if not _follows(node, values):

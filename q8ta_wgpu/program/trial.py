@@ -127,11 +127,12 @@ def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
     """A trial of every kernel that runs on `target` for the sake of this unit, and a second of tiles that bring few
     weights to a step."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
-    for case in (_linear(DEPTH), _linear(SHALLOW), _product(), _attention()):
+    shallow = _linear(SHALLOW)
+    for case in (_linear(DEPTH), shallow, _product(), _attention()):
         (node,) = case.graph.nodes
         call = case.graph.call(node)
         kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
-        if call.inputs[0].shape[-1] == SHALLOW:
+        if case is shallow:
             kernels = [kernel for kernel in kernels if _spares_threads(kernel, call)]
         expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
         for kernel in kernels:
