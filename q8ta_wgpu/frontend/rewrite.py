@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import table
 from q8ta_wgpu.frontend.identities import is_idle_dropout
-from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.frontend.nodes import kind, named_arguments
 from q8ta_wgpu.frontend.writes import compute_written
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import ATEN
@@ -30,7 +30,8 @@ _COPIES = ("aten.cat.default", "aten.clone.default")
 def rewrite(program: ExportedProgram) -> None:
     """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
     elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
-    constants put together by writes, and composites of one result by what they are made of."""
+    constants put together by writes, weighted sums of one image or for one output, and composites of one result by what
+    they are made of."""
     places = {node: place for place, node in enumerate(program.graph.nodes)}
     traced: dict[Any, Graph | None] = {}
     for node in list(places):
@@ -43,6 +44,8 @@ def rewrite(program: ExportedProgram) -> None:
             _name_sizes(node)
         elif target._schema.is_mutable:
             _make_functional(node, places)
+        elif isinstance(kind(node), WeightedSum):
+            _name_one(program, node, places)
         elif (
             str(target) not in ATEN
             and isinstance(node.meta.get("val"), torch.Tensor)
@@ -67,6 +70,33 @@ def _name_sizes(node: Node) -> None:
     sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, kept, strict=True)]
     if all(isinstance(size, int) for size in sizes):
         node.target, node.args = torch.ops.aten.expand.default, (node.args[0], sizes)
+
+
+def _name_one(program: ExportedProgram, node: Node, places: dict[Node, int]) -> None:
+    """Gives a convolution of one image a batch of one, and a linear for one output a dimension of outputs."""
+    arguments = named_arguments(node)
+    x, weight = arguments.get("input"), arguments.get("weight")
+    if not isinstance(x, Node) or not isinstance(weight, Node):
+        return
+    if "groups" in {argument.name for argument in node.target._schema.arguments}:  # type: ignore[union-attr]
+        one, dim = x, 0
+        implied = x.meta["val"].dim() < weight.meta["val"].dim()
+    else:
+        one, dim = weight, -1
+        implied = weight.meta["val"].dim() == 1
+    if not implied:
+        return
+    value = node.meta["val"]
+    with node.graph.inserting_before(node):
+        named = node.graph.call_function(torch.ops.aten.unsqueeze.default, (one, 0))
+    with node.graph.inserting_after(node):
+        result = node.graph.call_function(torch.ops.aten.squeeze.dim, (node, dim))
+    node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
+    program.graph_signature.replace_all_uses(node.name, result.name)
+    node.replace_input_with(one, named)
+    for made, what in ((named, one.meta["val"].unsqueeze(0)), (result, value), (node, value.unsqueeze(dim))):
+        made.meta = {**node.meta, "val": what}
+        places[made] = places[node]
 
 
 def _make_functional(node: Node, places: dict[Node, int]) -> None:

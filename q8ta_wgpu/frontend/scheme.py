@@ -17,8 +17,9 @@ from q8ta_wgpu.frontend.pt2e import (
 )
 from q8ta_wgpu.ir.graph import QParams
 
-_EPS = 2.0**-20
-"""Smallest activation scale; torchao's default of 2^-12 is coarse for small activations."""
+_EPS = 2.0**-30
+"""Smallest scale: no value that varies is lost beside it (torchao's default is 2^-12), and the eps of a norm, in
+squared steps of what it reads, fits two words."""
 
 
 def activation(qat: bool, scheme: torch.qscheme = torch.per_tensor_affine) -> QuantizationSpec:
@@ -64,11 +65,9 @@ def share(q: QParams) -> QuantizationSpec:
 def residual(qat: bool) -> QuantizationSpec:
     """int16: fine enough for the whole range that is met."""
     observer = (
-        FusedMovingAvgObsFakeQuantize.with_args(
-            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=2.0**-30
-        )
+        FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS)
         if qat
-        else MinMaxObserver.with_args(eps=2.0**-30)
+        else MinMaxObserver.with_args(eps=_EPS)
     )
     return QuantizationSpec(
         dtype=torch.int16,
@@ -85,10 +84,10 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
         # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
         fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
         observer = fake.with_args(
-            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=2.0**-30, ch_axis=channels
+            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=_EPS, ch_axis=channels
         )
     else:
-        observer = PerChannelMinMaxObserver.with_args(eps=2.0**-30)
+        observer = PerChannelMinMaxObserver.with_args(eps=_EPS)
     return QuantizationSpec(
         dtype=torch.int8,
         quant_min=-127,
