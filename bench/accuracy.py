@@ -4,7 +4,7 @@ runtime's reference, on data that nobody calibrated on."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from bench.suite.tasks import TASKS, inputs, trained
 from q8ta_wgpu.progress import through
 
 CALIBRATION = 2
-"""Batches of the size that the test is run in."""
+"""Batches of the size that the test is run in, of one set to calibrate with."""
+
+SETS = 5
+"""Sets to calibrate with, each drawn by itself. The same for every quantizer."""
 
 LARGEST = 300
 """Inputs that are run at once."""
@@ -31,18 +34,20 @@ What int8 keeps of small networks with real weights (`bench/suite`): trained on 
 photographs and the standard library's text, judged on what neither training nor calibration saw (digits also with
 noise of a pixel's smallest step, so that no single image decides). The quantizers of
 XNNPACK and X86Inductor (torchao) go through the same runtime, so the columns differ in where values are rounded, or
-left in float, and in how ranges are found. The last three columns are the ratio of signal to noise of the outputs
-against float in dB: how faithful they are, with no image on a border between two classes to decide; scores that differ
-by less than a tenth of a percent are such images. By how much ours is above the better of both is given with its
-standard error, had the test other inputs of the same kind: what is within twice that says nothing. X86Inductor leaves
-attention, norms and activations in float32, ours runs them in int8. `python -m bench accuracy` writes this page.
+left in float, and in how ranges are found. X86Inductor leaves attention, norms and activations in float32, ours runs
+them in int8. SNR is the ratio of signal to noise of the outputs against float in dB: how faithful they are, with no
+image on a border between two classes to decide; scores that differ by less than a tenth of a percent are such images.
 
-| network | measure | float | XNNPACK | X86Inductor | ours | ours above | SNR XNNPACK | SNR X86Inductor | SNR ours |
-|---|---|---|---|---|---|---|---|---|---|
+Every number is the mean of five sets of calibration data, the same for each quantizer. By how much ours is above the
+better of both is given with its standard error, had the test other inputs and calibration other sets of the same kind:
+what is within twice that says nothing. `python -m bench accuracy` writes this page.
+
+| network | unit | float | XNNPACK | X86Inductor | ours | ours above | SNR: XNNPACK | X86Inductor | ours | ours above |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 DRAWS = 100
-"""Sets of inputs drawn from the test, with repetitions, for a standard error."""
+"""Of inputs from the test and of sets to calibrate with, with repetitions, for a standard error."""
 
 TRIED = """
 ## What the quantizer does for it, and what it does not
@@ -94,45 +99,68 @@ def x86() -> Any:
 QUANTIZERS: dict[str, Callable[[], Any]] = {"XNNPACK": xnnpack, "X86Inductor": x86, "ours": q8.Quantizer}
 
 
-def outputs(name: str, quantizer: Any, count: int = 0) -> Array:
-    """What a network of the suite makes of the test in int8, through the numpy reference; with None, in float. Of
-    `count` inputs, or all."""
-    module = trained(name)
-    x, _ = inputs(name, True, count or TASKS[name].test)
-    if quantizer is None:
-        with torch.no_grad():
-            return np.asarray(module(x).numpy())
-    parts = x.chunk(-(-len(x) // LARGEST))
-    batches = [inputs(name, False, len(parts[0]), seed=seed)[0] for seed in range(CALIBRATION)]
-    model = q8.compile(q8.quantize(module, parts[:1], batches, quantizer, progress=False))
+def exact(name: str, count: int) -> Array:
+    """What a network of the suite makes of inputs of the test in float."""
+    with torch.no_grad():
+        return np.asarray(trained(name)(inputs(name, True, count)[0]).numpy())
+
+
+def outputs(name: str, quantizer: Any, number: int, count: int) -> Array:
+    """What a network of the suite makes of inputs of the test in int8, through the numpy reference, calibrated with the
+    set of this number."""
+    parts = inputs(name, True, count)[0].chunk(-(-count // LARGEST))
+    seeds = range(CALIBRATION * number, CALIBRATION * (number + 1))
+    batches = [inputs(name, False, len(parts[0]), seed=seed)[0] for seed in seeds]
+    model = q8.compile(q8.quantize(trained(name), parts[:1], batches, quantizer, progress=False))
     session = q8.Session(model, "reference")
     return np.concatenate([session(part.numpy()) for part in parts])
 
 
-def signal_to_noise(exact: Array, found: Array) -> float:
+def signal_to_noise(found: Array, exact: Array) -> float:
     """Of outputs against float, in dB."""
     return float(10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()))
 
 
-def standard_error(measure: Callable[[Array, Array], float], first: Array, second: Array, truth: Array) -> float:
-    """Of the difference of two measures on the same inputs (Efron's bootstrap)."""
-    rng = np.random.default_rng(0)
-    drawn = (rng.integers(len(truth), size=len(truth)) for _ in range(DRAWS))
-    return float(np.std([measure(first[i], truth[i]) - measure(second[i], truth[i]) for i in drawn]))
+Measure = Callable[[Array, Array], float]
+"""(outputs, truth) → how good they are, more is better."""
+
+
+def mean_of(measure: Measure, found: Sequence[Array], truth: Array) -> float:
+    """Over the outputs for several sets of calibration data."""
+    return float(np.mean([measure(each, truth) for each in found]))
+
+
+def standard_error(measure: Measure, first: Sequence[Array], second: Sequence[Array], truth: Array) -> float:
+    """Of the difference of two means of a measure over the same sets of calibration data and the same inputs: the
+    bootstrap of both at once (Owen, The Pigeonhole Bootstrap, 2007). Of few sets one less is drawn than there are, by
+    which their variance is that of a sample (Rao and Wu, 1988)."""
+    rng, differences = np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        i = rng.integers(len(truth), size=len(truth))
+        sets, times = np.unique(rng.integers(len(first), size=max(1, len(first) - 1)), return_counts=True)
+        each = [measure(first[s][i], truth[i]) - measure(second[s][i], truth[i]) for s in sets]
+        differences.append(np.average(each, weights=times))
+    return float(np.std(differences))
+
+
+def _cells(measure: Measure, found: Sequence[Sequence[Array]], truth: Array, digits: int) -> list[str]:
+    """The means of every quantizer, ours last, and by how much ours is above the better of the others."""
+    means = [mean_of(measure, each, truth) for each in found]
+    better = int(np.argmax(means[:-1]))
+    error = standard_error(measure, found[-1], found[better], truth)
+    above = f"{means[-1] - means[better]:+.{digits}f} ± {error:.{digits}f}"
+    return [*(f"{mean:.{digits}f}" for mean in means), above]
 
 
 def part_accuracy(options: Options) -> None:
     """Prints the table, and writes it where all networks were asked for."""
     rows = []
     for name in through(options.names or TASKS, "accuracy"):
-        task, exact = TASKS[name], outputs(name, None)
-        _, truth = inputs(name, True, task.test)
-        *others, ours = found = [outputs(name, make()) for make in QUANTIZERS.values()]
-        better = max(others, key=lambda other: task.measure(other, truth))
-        above = task.measure(ours, truth) - task.measure(better, truth)
-        cells = [f"{task.measure(each, truth):.2f}" for each in (exact, *found)]
-        cells.append(f"{above:+.2f} ± {standard_error(task.measure, ours, better, truth):.2f}")
-        cells += [f"{signal_to_noise(exact, each):.1f}" for each in found]
+        task = TASKS[name]
+        wanted, (_, truth) = exact(name, task.test), inputs(name, True, task.test)
+        found = [[outputs(name, make(), number, task.test) for number in range(SETS)] for make in QUANTIZERS.values()]
+        cells = [f"{task.measure(wanted, truth):.2f}", *_cells(task.measure, found, truth, 2)]
+        cells += _cells(signal_to_noise, found, wanted, 1)
         rows.append(f"| {name} | {task.unit} | {' | '.join(cells)} |")
         print(rows[-1], flush=True)
     if not options.names:
