@@ -163,13 +163,14 @@ def is_idle(module: Any, x: Any, torch: Any) -> bool:
 
 
 def wake(module: Any, x: Any, torch: Any) -> None:
-    """Gives the weights of an idle network that are zero, or nearly so, usual sizes, and its batch norms the statistics
-    of random inputs."""
+    """Gives the weights of an idle network that are zero, or nearly so, usual sizes, factors of channels (which a
+    library draws around zero as it does weights) too, and its batch norms the statistics of random inputs."""
     norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if not name.endswith("bias") and parameter.abs().max() < 1e-3:
-                torch.nn.init.trunc_normal_(parameter, 0.0 if parameter.dim() > 1 else 0.5, 0.05)
+            factors = parameter.dim() == 1
+            if not name.endswith("bias") and parameter.abs().max() < (0.1 if factors else 1e-3):
+                torch.nn.init.trunc_normal_(parameter, 0.5 if factors else 0.0, 0.05)
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # the mean of what is met

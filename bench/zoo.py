@@ -57,6 +57,7 @@ def measured(name: str, adapter: str | None) -> Row:
             wake(module, x, torch)
         with torch.no_grad():
             floats = _arrays(module(x))
+            row["float_db"] = _ratio(floats[0], _arrays(module(_rounded(x)))[0])
         step, start = "quantize", time.process_time()
         program = q8.quantize(module, (x,), calibration=[x], progress=False)
         row["quantize_s"] = round(time.process_time() - start, 1)
@@ -107,9 +108,19 @@ def _compared(model: q8.Model, x: np.ndarray[Any, Any], floats: list[np.ndarray[
     row["error_share"] = max(
         float(d.max() / max(np.abs(e).max(), 1e-30)) for d, e in zip(differ, expected, strict=True)
     )
-    ratio = decibels(floats[0], expected[0])
-    row["snr_db"] = None if ratio is None else round(ratio, 1)
+    row["snr_db"] = _ratio(floats[0], expected[0])
     return row
+
+
+def _ratio(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float | None:
+    ratio = decibels(expected, found)
+    return None if ratio is None else round(ratio, 1)
+
+
+def _rounded(x: Any) -> Any:
+    """An input on the 256 steps of int8 over its range, which is noise at some -40 dB."""
+    step = (x.max() - x.min()) / 255
+    return (x / step).round() * step
 
 
 def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
@@ -211,13 +222,15 @@ def table(rows: list[Row]) -> str:
         "which have a tolerance, the largest difference is given as a share of the largest output. SNR is that of the",
         "first output beside the float module's: with random weights it says what int8 adds to a network of this",
         "depth, not how well a trained one does, and changes by a decibel from one draw to the next; outputs that are",
-        "zeros have none. Networks with a star hardly depend on their input as they are made: what they begin with",
-        "at zero has other values here, and their batch norms the statistics of random inputs. Seconds are of one",
-        "processor, on a machine that did other work as well.",
+        "zeros have none. Beside it stands what the float module itself keeps where only its input is rounded to int8,",
+        "which leaves 40 dB of that: far below 40 the network makes any noise larger by itself, and a low SNR is its",
+        "own; where only the SNR is low, it is ours. Networks with a star hardly depend on their input as they are",
+        "made: what they begin with at zero has other values here, and their batch norms the statistics of random",
+        "inputs. Seconds are of one processor, on a machine that did other work as well.",
         "",
         "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | SNR dB |"
-        " quantize s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        " float of int8 input dB | quantize s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(_row(row) for _, row in sorted(first.items())),
     ]
     lines += _others(rows, devices)
@@ -233,13 +246,13 @@ def _name(row: Row) -> str:
 
 def _row(row: Row) -> str:
     if "error" in row:
-        return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | | |"
+        return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | | | |"
     floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
     shape = "x".join(map(str, row["input"]))
-    ratio = "" if row["snr_db"] is None else row["snr_db"]
+    ratio, kept = ("" if row[key] is None else row[key] for key in ("snr_db", "float_db"))
     return (
         f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {_share(row)} | {floats} | {row['islands']} "
-        f"| {row['dispatches']} | {_differing(row)} | {ratio} | {row['quantize_s']} |"
+        f"| {row['dispatches']} | {_differing(row)} | {ratio} | {kept} | {row['quantize_s']} |"
     )
 
 

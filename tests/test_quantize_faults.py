@@ -210,13 +210,24 @@ def test_an_observer_that_takes_nan() -> None:
         given.check_ranges(prepared)
 
 
+def _scaled(factor: float) -> nn.Module:
+    tiny = module(lambda s, x: F.relu(s.second(s.conv(x) * factor)), second=conv(4, 4))
+    with torch.no_grad():
+        tiny.second.bias.zero_()  # type: ignore[operator, union-attr]
+    return tiny
+
+
+def test_small_values_have_small_steps() -> None:
+    tiny = _scaled(1e-6)
+    compared = q8.compare(tiny, q8.quantize(tiny, (X,), calibration=[X], progress=False), (X,))
+    assert min(layer.snr for layer in compared.layers) > 25, str(compared)
+
+
 def test_values_that_int8_makes_constant_are_told() -> None:
     """An untrained network whose layers' results vanish, or vary little around something large, gives zeros: it must
     not do so silently."""
-    tiny = module(lambda s, x: F.relu(s.second(s.conv(x) * 1e-8)), second=conv(4, 4))
-    with torch.no_grad():
-        tiny.second.bias.zero_()  # type: ignore[operator, union-attr]
-    with pytest.warns(UserWarning, match=r"int8 makes the values of .*\(and \d more\) constant: .* a step is 9.5e-07"):
+    tiny = _scaled(1e-10)
+    with pytest.warns(UserWarning, match=r"int8 makes the values of .*\(and \d more\) constant: .* a step is 9.3e-10"):
         q8.quantize(tiny, (X,), calibration=[X], progress=False)
     flat = module(lambda s, x: s.second(s.conv(x) * 1e-3 + 50.0), second=conv(4, 4))
     with pytest.warns(UserWarning, match=r"constant: .* go from 50 to 50, where a step is 0.2.*skip=\["):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.plain import is_plain
 from q8ta_wgpu.frontend.rewrite import rewrite
 
@@ -202,6 +203,38 @@ def test_rewritten_programs_compute_the_same(function: Callable[[Tensor], Tensor
         rewrite(program)
         assert is_plain(program) == replaced
         torch.testing.assert_close(program.module()(x), module(x))
+
+
+class ForOne(nn.Module):
+    """A linear whose weight is a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(WEIGHT[0, 0, 0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Conv1d(3, 4, 3, stride=2), (3, 9)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2)), (3, 8, 8)),
+        (nn.Conv3d(3, 2, 2), (3, 4, 4, 4)),
+        (nn.ConvTranspose2d(3, 4, 3), (3, 5, 5)),
+        (ForOne(), (2, 3)),
+        (ForOne(), (3,)),
+    ],
+)
+def test_sums_without_a_batch_or_for_one_output(module: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    program = q8.quantize(module.eval(), (x,), calibration=[x], progress=False)
+    model = q8.compile(program)
+    found, wanted = q8.Session(model, "reference")(x.numpy()), module(x).detach().numpy()
+    assert not model.report().islands
+    assert found.shape == wanted.shape
+    assert float(abs(found - wanted).max()) < 0.05 * float(abs(wanted).max())
 
 
 class Counts(nn.Module):

@@ -28,7 +28,7 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     net, refused, missing = rows
     assert (net["mismatches"], net["macs_int8"], net["input"]) == (0, net["macs"], [1, 3, 8, 8])
     assert net["macs"] > 0
-    assert (net["woken"], net["snr_db"] > 20) == (False, True)
+    assert (net["woken"], net["snr_db"] > 20, 30 < net["float_db"] < 50) == (False, True, True)
     assert "quantize: UnsupportedError" in refused["error"]
     assert "build: KeyError" in missing["error"]
     path = tmp_path / "zoo.json"
@@ -47,7 +47,7 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_idle_network_is_woken() -> None:
-    """Values shrink from layer to layer, and the head begins at zero."""
+    """Values shrink from layer to layer, the head begins at zero, and norms begin near it."""
     torch.manual_seed(0)
     head = nn.Linear(256, 5)
     layers = [nn.Sequential(conv(4, 4), nn.BatchNorm2d(4), nn.SiLU()) for _ in range(12)]
@@ -55,8 +55,12 @@ def test_an_idle_network_is_woken() -> None:
     x = torch.randn(1, 3, 8, 8)
     assert architectures.is_idle(module, x, torch)
     nn.init.zeros_(head.weight)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.normal_(part.weight, std=0.02)
     architectures.wake(module, x, torch)
     assert not architectures.is_idle(module, x, torch)
+    assert all(part.weight.min() > 0.1 for part in module.modules() if isinstance(part, nn.BatchNorm2d))
     assert not module.training
     assert all(not part.training for part in module.modules())
 
