@@ -1,7 +1,7 @@
-"""Batch norms behind a cat of channels, done before it.
+"""What follows a cat, done before it.
 
-A cat stores what it joins at one scale, the coarsest of its inputs', and a norm behind it rounds that again. Before
-the cat the norm of each input joins the convolution that makes it and is rounded once; an input that is no
+A cat stores what it joins at one scale, the coarsest of its inputs', and a batch norm behind it rounds that again.
+Before the cat the norm of each input joins the convolution that makes it and is rounded once; an input that is no
 convolution's keeps its own scale up to its norm.
 """
 
@@ -41,6 +41,32 @@ def norms_before_cats(model: GraphModule, stays: Callable[[Node], bool]) -> None
         if chain and not any(map(stays, (cat, *chain))) and _joins_channels(cat) and _pays(cat):
             _move(model, cat, chain)
     fold_norms(model)
+
+
+def factors_before_cats(model: GraphModule) -> None:
+    """Multiplies the inputs of a cat by a constant, instead of the cat that is multiplied and then added to something:
+    so that the sum reads the cat, whose inputs need no scale in common until then."""
+    for cat in model.graph.find_nodes(op="call_function", target=_CAT):
+        user = next(iter(cat.users), None)
+        if user is None or len(cat.users) > 1 or user.target is not torch.ops.aten.mul.Tensor:
+            continue
+        factor = next((n for n in user.all_input_nodes if n is not cat), None)
+        added = any(reader.target is torch.ops.aten.add.Tensor for reader in user.users)
+        if factor is None or not added or not is_constant(factor) or user.meta["val"].shape != cat.meta["val"].shape:
+            continue
+        inputs, *dim = cat.args
+        along = (*dim, 0)[0] % cat.meta["val"].dim() - cat.meta[
+            "val"
+        ].dim()  # counted from the end, as shapes broadcast
+        if factor.meta["val"].dim() >= -along and factor.meta["val"].shape[along] > 1:
+            continue
+        with model.graph.inserting_before(cat):
+            parts = [model.graph.call_function(user.target, (x, factor)) for x in inputs]
+        for part, x in zip(parts, inputs, strict=True):
+            part.meta = {**user.meta, "val": x.meta["val"]}
+        cat.args = (parts, *dim)
+        user.replace_all_uses_with(cat)
+        model.graph.erase_node(user)
 
 
 def _chain(cat: Node) -> list[Node]:

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend import scheme
 from q8ta_wgpu.frontend.attention import expand_attention
-from q8ta_wgpu.frontend.cats import norms_before_cats
+from q8ta_wgpu.frontend.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.constants import float_constants
 from q8ta_wgpu.frontend.identities import remove_identities
 from q8ta_wgpu.frontend.masks import gather_masks, given_mask, masks, parts_of
@@ -112,6 +112,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats;
         nothing that changes nothing."""
         norms_before_cats(model, lambda node: any(_comes_from(node, path) for path in self._skip))
+        factors_before_cats(model)
         expand_attention(model)
         expand_recurrent(model)
         remove_identities(model)

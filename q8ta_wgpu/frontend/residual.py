@@ -33,7 +33,7 @@ def widen(model: GraphModule, spec: QuantizationSpec) -> None:
         if node in stream:
             _widen_sum(node, wide, spec)
         elif _is_shared(node) and _feeds(node, stream):
-            begins = _begins(node)
+            begins = _begins(node, wide)
             if begins:
                 _widen_operands(node, wide, spec)
             if begins or any(source in wide for source in node.all_input_nodes):
@@ -77,10 +77,12 @@ def _is_shared(node: Node) -> bool:
     return _moves(node) and bool(getattr(node.meta.get(ANNOTATION), "input_qspec_map", None))
 
 
-def _begins(node: Node) -> bool:
-    """Whether a cat puts a constant, such as a class token, beside what the network computes: at one scale of 8 bits
-    the smaller of them would be lost."""
-    return str(node.target) == "aten.cat.default" and any(map(_is_repeated, node.all_input_nodes))
+def _begins(node: Node, stream: set[Node]) -> bool:
+    """Whether a cat puts a constant, such as a class token, beside what the network computes, or is itself added to the
+    stream: at one scale of 8 bits the smaller of what it joins would be lost."""
+    if str(node.target) != "aten.cat.default":
+        return False
+    return any(map(_is_repeated, node.all_input_nodes)) or not stream.isdisjoint(node.users)
 
 
 def _is_repeated(node: Node) -> bool:
