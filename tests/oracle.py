@@ -204,6 +204,8 @@ TORCH: Mapping[str, Function] = {
     "mul": lambda _, x, y: x * y,
     "div": lambda _, x, y: x / y,
     "pow_tensors": lambda _, x, y: torch.pow(x, y),
+    "hypot": lambda _, x, y: torch.hypot(x, y),
+    "atan2_tensors": lambda _, x, y: torch.atan2(x, y),
     "maximum": lambda _, x, y: torch.maximum(x, y),
     "minimum": lambda _, x, y: torch.minimum(x, y),
     "unfold": lambda a, x: x.unfold(a["dim"], a["size"], a["step"]),

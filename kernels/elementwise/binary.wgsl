@@ -67,6 +67,31 @@ fn pow_tensors(p: vec4<u32>) -> f32 {
   return select(magnitude, -magnitude, odd && a < 0.0);
 }
 
+// The larger one by what the other adds to it, so that no square overflows.
+fn hypot(p: vec4<u32>) -> f32 {
+  let a = abs(a_at(min(p, params.a_dims - 1u)));
+  let b = abs(b_at(min(p, params.b_dims - 1u)));
+  if (bitcast<u32>(a) == 0x7f800000u) { return a; }
+  if (bitcast<u32>(b) == 0x7f800000u) { return b; }
+  if (is_nan(a) || is_nan(b)) { return bitcast<f32>(params.not_a_number); }
+  let large = max(a, b);
+  let ratio = min(a, b) / max(large, 1e-37);
+  return large * sqrt(1.0 + ratio * ratio);
+}
+
+// The angle of (b, a) within the first eighth of the circle, mirrored to where it lies; signs by bits, as zeros have one.
+fn atan2_tensors(p: vec4<u32>) -> f32 {
+  let a = a_at(min(p, params.a_dims - 1u));
+  let b = b_at(min(p, params.b_dims - 1u));
+  if (is_nan(a) || is_nan(b)) { return bitcast<f32>(params.not_a_number); }
+  let high = min(abs(a), 3e38);
+  let wide = min(abs(b), 3e38);
+  let eighth = atan(min(high, wide) / max(max(high, wide), 1e-37));
+  let quarter = select(eighth, 1.57079633 - eighth, high > wide);
+  let half = select(quarter, 3.14159265 - quarter, (bitcast<u32>(b) & 0x80000000u) != 0u);
+  return bitcast<f32>(bitcast<u32>(half) | (bitcast<u32>(a) & 0x80000000u));
+}
+
 // Comparisons, 1 where they hold; with NaN none does but that two are different.
 fn gt(p: vec4<u32>) -> f32 {
   let a = a_at(min(p, params.a_dims - 1u));

@@ -1,4 +1,5 @@
-"""div, pow, maximum, minimum and comparisons: in int8 a table of 65,536 entries, exact by construction, broadcasting.
+"""div, pow, hypot, atan2, maximum, minimum and comparisons: in int8 a table of 65,536 entries, exact by construction,
+broadcasting.
 
 A bool is a number 0 or 1, and an "and" of two the smaller one.
 """
@@ -103,6 +104,10 @@ def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
     return rule
 
 
+def _import_pair(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
+    return lambda b, args: b.emit(op, spread(b, args["self"], args["other"]))
+
+
 _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 
 
@@ -180,6 +185,8 @@ OPS = (
     ),
     _op("remainder_tensors", np.remainder, {"aten.remainder.Tensor": _import_remainder}, 1e-6),
     _op("pow_tensors", np.power, {"aten.pow.Tensor_Tensor": _import_power}, 1e-5),
+    _op("hypot", np.hypot, {"aten.hypot.default": _import_pair("hypot")}, 1e-6),
+    _op("atan2_tensors", np.arctan2, {"aten.atan2.default": _import_pair("atan2_tensors")}, 1e-5),
     _op(
         "maximum",
         np.maximum,

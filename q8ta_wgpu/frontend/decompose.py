@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram, default_decompositions
 
+from q8ta_wgpu.frontend.pairs import pairs_of_complex
 from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.frontend.resizing import RESIZING
 from q8ta_wgpu.frontend.rules import ARITHMETIC
@@ -19,10 +20,12 @@ from q8ta_wgpu.kernels import ATEN
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
-    """The program without in-place operators and without composites, but for those the table knows (linear, ...)."""
+    """The program without in-place operators, without composites, but for those the table knows (linear, ...), and
+    without complex tensors."""
     with steps_untraced(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
         result: ExportedProgram = program.run_decompositions(table())
+        pairs_of_complex(result, table())
     return result
 
 
@@ -123,6 +126,16 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
     return sums if sums is NotImplemented else torch.add(x, sums.movedim(-1, dim), alpha=alpha)
 
 
+def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+    """Sums by the places along one dimension."""
+    named = [dim for dim, index in enumerate(indices) if index is not None]
+    if not accumulate or len(named) != 1 or indices[named[0]].dim() != 1:
+        return NotImplemented
+    (dim,) = named
+    shape = [len(indices[dim]) if d == dim else size for d, size in enumerate(x.shape)]
+    return _index_add(x, dim, indices[dim], values.expand(shape))
+
+
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     beside = [d for d in range(x.dim()) if d != dim % x.dim()]
     if not x.is_floating_point() or any(index.shape[d] != x.shape[d] for d in beside):
@@ -141,6 +154,7 @@ _OURS = {
     torch.ops.aten.diagonal.default: _diagonal,
     torch.ops.aten.one_hot.default: _one_hot,
     torch.ops.aten.index_add.default: _index_add,
+    torch.ops.aten.index_put.default: _index_put,
     torch.ops.aten.scatter_add.default: _scatter_add,
     torch.ops.aten.scatter.value: _scatter,
     torch.ops.aten.scatter.src: _scatter,

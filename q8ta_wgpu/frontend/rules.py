@@ -47,28 +47,20 @@ def _fmod(x: Tensor, other: Tensor) -> Tensor:
     return x.sign() * torch.remainder(x.abs(), other.abs())
 
 
-def _hypot(x: Tensor, y: Tensor) -> Tensor:
-    """Scaled, so that no square passes float32."""
-    large, small = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
-    ratio = small / torch.where(large == 0, 1.0, large)
-    return large * (1 + ratio * ratio).sqrt()
-
-
 def _clamp(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     x = x if min is None else torch.maximum(x, min)
     return x if max is None else torch.minimum(x, max)
 
 
+def _randomized_relu(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Any:
+    return NotImplemented if training else torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
+
+
 def _round_to(x: Tensor, *, decimals: int) -> Tensor:
     factor = 10.0**decimals
     return (x * factor).round() * (1 / factor)
-
-
-def _atan2(y: Tensor, x: Tensor) -> Tensor:
-    """The angle of a quotient, half a turn further where x is negative; an axis by itself where x is 0."""
-    turned = torch.where(x < 0, torch.where(y < 0, -math.pi, math.pi), 0.0)
-    axis = y.sign() * (math.pi / 2)
-    return torch.where(x == 0, axis, (y / torch.where(x == 0, 1.0, x)).atan() + turned)
 
 
 def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
@@ -135,10 +127,9 @@ ARITHMETIC: Mapping[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _vector_norm,
     _aten._cdist_forward.default: _distances,
     _aten.fmod.Tensor: _fmod,
-    _aten.hypot.default: _hypot,
     _aten.clamp.Tensor: _clamp,
+    _aten.rrelu.default: _randomized_relu,
     _aten.round.decimals: _round_to,
-    _aten.atan2.default: _atan2,
     _aten.var.correction: _variance,
     _aten.var_mean.correction: _variance_and_mean,
     _aten.median.dim: _median,

@@ -1,0 +1,219 @@
+"""Complex numbers as pairs of real ones: Fourier transforms are products with a matrix of cosines and sines.
+
+A transform of n numbers is one product with an n x 2n matrix, or of n pairs with a 2n x 2n one, whose columns are the
+real and the imaginary parts. Its entries are made in float64 of whole turns' remainders, which are integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+_aten = torch.ops.aten
+
+
+class Pair(NamedTuple):
+    """A complex tensor: its real and its imaginary part, of one shape."""
+
+    real: Any
+    imag: Any
+
+
+def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> None:
+    """Replaces what computes with complex tensors, where `RULES` has what they are made of; the rest stays as it is.
+
+    Args:
+        program: a decomposed one.
+        table: how operators decompose.
+    """
+    graph = program.graph
+    parts: dict[Node, Pair] = {}
+    nodes = list(graph.nodes)
+    first = next(node for node in nodes if node.op != "placeholder")
+    for node in filter(_is_complex, graph.find_nodes(op="placeholder")):
+        with graph.inserting_before(first):
+            real = graph.call_function(_aten.view_as_real.default, (node,))
+        real.meta = {**node.meta, "val": torch.view_as_real(node.meta["val"])}
+        parts[node] = Pair(*_put(graph, real, lambda x: (x[..., 0], x[..., 1]), [real], table, first))
+    replaced = []
+    for node in nodes:
+        complexes = [source for source in node.all_input_nodes if _is_complex(source)]
+        known = node.target in RULES and all(source in parts for source in complexes)
+        if node.op != "call_function" or not known or not (complexes or _is_complex(node)):
+            continue
+        arguments = torch.fx.map_arg((node.args, node.kwargs), lambda source: parts.get(source, source))
+        made = _put(graph, node, *_call(node, arguments), table, node)
+        if _is_complex(node):
+            parts[node] = Pair(*made)
+        else:
+            node.replace_all_uses_with(made[0])
+            program.graph_signature.replace_all_uses(node.name, made[0].name)
+        replaced.append(node)
+    for node in reversed(replaced):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _call(node: Node, arguments: Any) -> tuple[Callable[..., Any], list[Node]]:
+    """The rule of a call as a function of tensors, and what gives them."""
+    leaves, structure = pytree.tree_flatten(arguments)
+
+    def call(*tensors: Tensor) -> Any:
+        left = iter(tensors)
+        given = [next(left) if isinstance(leaf, Node) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(given, structure)
+        result = RULES[node.target](node.target, *args, **kwargs)
+        return list(result) if isinstance(result, Pair) else result  # a tracer takes named tuples for calls
+
+    return call, [leaf for leaf in leaves if isinstance(leaf, Node)]
+
+
+def _is_complex(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_complex()
+
+
+def _put(
+    graph: Graph,
+    like: Node,
+    call: Callable[..., Any],
+    sources: Sequence[Node],
+    table: Mapping[Any, Callable[..., Any]],
+    place: Node,
+) -> list[Node]:
+    """The operators of a function of tensors in front of a place; what gives its results."""
+    values = [source.meta["val"] for source in sources]
+    with values[0].fake_mode, graph.inserting_before(place):
+        traced = make_fx(call, decomposition_table=dict(table))(*values).graph
+        nodes: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), sources, strict=True))
+        for made in traced.nodes:
+            if made.op == "call_function":
+                nodes[made] = graph.node_copy(made, nodes.__getitem__)
+                args, kwargs = torch.fx.map_arg((nodes[made].args, nodes[made].kwargs), lambda node: node.meta["val"])
+                nodes[made].meta = {**like.meta, "val": made.target(*args, **kwargs)}
+    return [nodes[result] for result in pytree.tree_leaves(traced.output_node().args[0])]
+
+
+def _each(target: Any, *args: Any, **kwargs: Any) -> Pair:
+    """What does the same to both parts."""
+
+    def part(which: int) -> Any:
+        given = pytree.tree_map(lambda x: x[which] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=_is_pair)
+        return target(*given[0], **given[1])
+
+    return Pair(part(0), part(1))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, Pair)
+
+
+def _sum(target: Any, x: Any, y: Any, *, alpha: float = 1) -> Pair:
+    if isinstance(x, Pair) and isinstance(y, Pair):
+        return _each(target, x, y, alpha=alpha)
+    if isinstance(x, Pair):
+        return Pair(target(x.real, y, alpha=alpha), x.imag)
+    return Pair(target(x, y.real, alpha=alpha), y.imag * (alpha if target is _aten.add.Tensor else -alpha))
+
+
+def _product(_: Any, x: Any, y: Any) -> Pair:
+    if not isinstance(x, Pair) or not isinstance(y, Pair):
+        pair, factor = (x, y) if isinstance(x, Pair) else (y, x)
+        return Pair(pair.real * factor, pair.imag * factor)
+    return Pair(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
+
+
+def _quotient(_: Any, x: Any, y: Any) -> Pair:
+    if not isinstance(y, Pair):
+        return Pair(x.real / y, x.imag / y)
+    size = y.real * y.real + y.imag * y.imag
+    turned = _product(_, x, Pair(y.real, -y.imag))
+    return Pair(turned.real / size, turned.imag / size)
+
+
+def _whole_turns(inputs: int, outputs: int, size: int) -> Tensor:
+    """The angle at which each output turns each input, in float64."""
+    steps = torch.arange(inputs).unsqueeze(1) * torch.arange(outputs) % size
+    return steps.double() * (2 * math.pi / size)
+
+
+def _scaled(matrix: Tensor, size: int, normalization: int) -> Tensor:
+    """By 1, 1 / sqrt(size) or 1 / size, in float32."""
+    factor: float = size ** (-normalization / 2)
+    return (matrix * factor).float()
+
+
+def _transformed(x: Any, dim: int, outputs: int, normalization: int, forward: bool) -> Pair:
+    """A transform along one dimension, of real or of complex numbers."""
+    parts = x if isinstance(x, Pair) else [x]
+    size = parts[0].shape[dim]
+    turns = _whole_turns(size, outputs, size)
+    cosine, sine = turns.cos(), turns.sin() * (-1 if forward else 1)
+    rows = [torch.cat([cosine, sine], 1), torch.cat([-sine, cosine], 1)][: len(parts)]
+    numbers = [part.movedim(dim, -1) for part in parts]
+    whole = torch.cat(numbers, -1) if len(numbers) > 1 else numbers[0]
+    real, imag = (whole @ _scaled(torch.cat(rows), size, normalization)).split(outputs, -1)
+    return Pair(real.movedim(-1, dim), imag.movedim(-1, dim))
+
+
+def _from_real(_: Any, x: Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Pair:
+    size = x.shape[dims[-1]]
+    result = _transformed(x, dims[-1], size // 2 + 1 if onesided else size, normalization, True)
+    return _from_complex(_, result, dims[:-1], normalization, True)
+
+
+def _from_complex(_: Any, x: Pair, dims: Sequence[int], normalization: int, forward: bool) -> Pair:
+    for dim in dims:
+        x = _transformed(x, dim, x.real.shape[dim], normalization, forward)
+    return x
+
+
+def _to_real(_: Any, x: Pair, dims: Sequence[int], normalization: int, size: int) -> Tensor:
+    """Inputs but the first, and of an even size the last, stand for two of which one is the other's conjugate."""
+    x = _from_complex(_, x, dims[:-1], normalization, False)
+    dim, inputs = dims[-1], size // 2 + 1
+    turns = _whole_turns(inputs, size, size)
+    places = torch.arange(inputs).unsqueeze(1)
+    count = torch.where((places == 0) | (2 * places == size), 1.0, 2.0).double()
+    matrix = _scaled(torch.cat([count * turns.cos(), -count * turns.sin()]), size, normalization)
+    parts = torch.cat([part.movedim(dim, -1).narrow(-1, 0, inputs) for part in x], -1)
+    result: Tensor = (parts @ matrix).movedim(-1, dim)
+    return result
+
+
+_MOVES = (
+    *(_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.transpose.int),
+    *(_aten.permute.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.slice.Tensor),
+    *(_aten.select.int, _aten.expand.default, _aten.clone.default, _aten.alias.default, _aten.cat.default),
+    *(_aten.stack.default, _aten.neg.default, _aten.sum.dim_IntList, _aten.mean.dim, _aten.roll.default),
+    *(_aten.flip.default, _aten.index.Tensor, _aten.index_select.default, _aten.t.default, _aten.unfold.default),
+)
+
+RULES: Mapping[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_MOVES, _each),
+    _aten.add.Tensor: _sum,
+    _aten.sub.Tensor: _sum,
+    _aten.mul.Tensor: _product,
+    _aten.div.Tensor: _quotient,
+    _aten._fft_r2c.default: _from_real,
+    _aten._fft_c2c.default: _from_complex,
+    _aten._fft_c2r.default: _to_real,
+    _aten.view_as_real.default: lambda _, x: torch.stack(x, -1),
+    _aten.view_as_complex.default: lambda _, x: Pair(x[..., 0], x[..., 1]),
+    _aten.complex.default: lambda _, real, imag: Pair(real, imag),
+    _aten._to_copy.default: lambda _, x, **__: x if isinstance(x, Pair) else Pair(x, torch.zeros_like(x)),
+    _aten.polar.default: lambda _, size, angle: Pair(size * angle.cos(), size * angle.sin()),
+    _aten.abs.default: lambda _, x: torch.hypot(*x),
+    _aten.angle.default: lambda _, x: torch.atan2(x.imag, x.real),
+    _aten._conj.default: lambda _, x: Pair(x.real, -x.imag),
+    _aten.conj_physical.default: lambda _, x: Pair(x.real, -x.imag),
+}
+"""What gives a complex tensor, or reads one, by its parts; the first argument is the operator."""
