@@ -11,6 +11,8 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.attention.attention import STEPS, powers
+from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Stage
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
@@ -79,19 +81,15 @@ def product(a: Shape, b: Shape) -> Graph:
 def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
     """Attention whose queries, keys and values lie side by side in the result of one linear."""
     row = 3 * heads * depth
-    parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(("query", "key", "value"))}
-    multiplier = float(np.float32(2**14 * 30 / (73 * 73 * depth**0.5)))
-    rounding = {"score_multiplier": multiplier, "score_zero": 3, "score_lo": -128, "score_hi": 127}
-    weight = {"weight_zero": -128, "weight_lo": -128, "weight_hi": 127, "multiplier": 2.0**8, "lo": -128, "hi": 127}
-    sizes = {"sizes": (batch, heads, tokens, tokens, depth, depth)}
-    powers = np.rint(np.exp(-np.arange(256) / 16) * 2.0**20)
+    parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
+    multipliers = {"score_multiplier": float(np.float32(STEPS / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
+    attrs = {"sizes": (batch, heads, tokens, tokens, depth, depth), **parts, **multipliers, "lo": -128, "hi": 127}
     graph = Graph(["x0"], ["y"])
-    graph.types["x0"] = TensorType((batch, tokens, row), INT8X4, QParams(0.02, -3))
-    tables = graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32))
-    mask = graph.add_constant("mask", np.ones((1, 1, 1, 1), np.int8))
+    graph.types["x0"] = TensorType((batch, tokens, row), INT8X4, QParams(0.02, 0))
     graph.types["y"] = TensorType((batch, tokens, heads * depth), INT8X4, QParams(0.04, 5))
-    inputs = ("x0", "x0", "x0", tables, mask)
-    graph.nodes = [Node("q8ta_attention", inputs, "y", {**sizes, **parts, **rounding, **weight})]
+    constants = {"powers": powers(), "bias": np.zeros((1, 1, 1, 1), np.int32)}
+    inputs = ("x0", "x0", "x0", *(graph.add_constant(name, array) for name, array in constants.items()))
+    graph.nodes = [Node("q8ta_attention", inputs, "y", attrs)]
     return graph
 
 

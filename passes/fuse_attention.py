@@ -1,186 +1,99 @@
-"""Makes q8ta_matmul -> q8ta_softmax -> q8ta_matmul one q8ta_attention, which reads its operands where moves found them.
-
-A view, a permute or a slice is where elements lie: the moves between a linear and attention become part of how its
-operands are read, and the one that puts heads side by side again is how its result is written.
-"""
+"""Makes matmul -> softmax -> matmul of int8 one q8ta_attention, with the factor and the bias of its scores."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Call, Graph, Node, TensorType
-from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.epilogue.stages import Requantize
-from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.kernels.attention.attention import bias_of, powers, q8ta_attention, rounding, takes, without_repeats
+from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
+from q8ta_wgpu.passes.fuse_int8 import rounded_to, turned, unscaled
 from q8ta_wgpu.passes.rewriter import Rewriter
-
-ATTENTION, PRODUCT, SOFTMAX = "q8ta_attention", "q8ta_matmul", "q8ta_softmax"
-WORD = 4
-"""Elements of a word: rows of attention's operands are whole ones."""
+from q8ta_wgpu.passes.tail import int8_behind, is_factor, tail_of
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the elements of a value lie in another one, `root`: the first, and of each dimension extent and step."""
-
-    root: str
-    offset: int
-    dims: tuple[Digit, ...]
-
-    def walk(self, shape: Shape) -> tuple[int, ...] | None:
-        """The first element and the steps between batches, heads and rows of (batch, heads, rows, elements)."""
-        dims = _reshaped(self.dims, shape)
-        return (self.offset, *(step for _, step in dims[:3])) if dims and dims[3][1] == 1 else None
-
-
-def fuse_attention(graph: Graph, target: Target) -> None:
-    """Makes one q8ta_attention of the chain where nothing else reads what lies between and `target` has a kernel for
-    it. Software computes products in registers faster."""
+def fuse_attention(graph: Graph) -> None:
+    """Where nothing else reads what lies between two products of int8 and their softmax, which itself nobody quantized:
+    constants that are added to scores, masks among them, are a bias. What has no such form stays for `fuse_int8`."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes() if target.shares_memory else ():
-        weights = rewriter.only_producer(node.inputs[0]) if node.op == PRODUCT and len(set(node.inputs)) == 2 else None
-        scores = rewriter.only_producer(weights.inputs[0]) if weights is not None and weights.op == SOFTMAX else None
-        if weights is None or scores is None or scores.op != PRODUCT:
+    for node in rewriter.nodes():
+        weights = rewriter.only_producer(node.inputs[0]) if node.op == "matmul" else None
+        if weights is None or weights.op != "softmax" or node.output in graph.kept:
             continue
-        fused = _fused(rewriter, scores, weights, node)
-        if fused is not None and _runs(graph, fused, target):
-            _write(rewriter, fused, node)
+        tail = tail_of(rewriter, node)
+        for quantize in (reader for reader in rewriter.readers(tail.value) if reader.op == "quantize"):
+            out, lo, hi = rounded_to(graph, tail, quantize)
+            attrs = {"lo": lo, "hi": hi, "sizes": (), **dict.fromkeys(WALKS, ())}
+            _fuse(rewriter, weights, node, quantize, replace(graph.types[quantize.output], q=out), attrs)
     rewriter.commit()
 
 
-def _fused(rewriter: Rewriter, scores: Node, weights: Node, node: Node) -> Node | None:
-    """The attention that a chain is, as a node that writes (batch, queries, heads * width); None where it is none."""
-    graph = rewriter.graph
-    given, weighed, out = (graph.types[n.output] for n in (scores, weights, node))
-    first, last = scores.attrs["epilogue"].stages[0], node.attrs["epilogue"].stages[0]
-    rounds = all(len(n.attrs["epilogue"].stages) == 1 for n in (scores, node))
-    if not rounds or weights.attrs["dim"] != len(given.shape) - 1 or len(out.shape) not in (3, 4):
-        return None
-    assert (
-        isinstance(first, Requantize) and isinstance(last, Requantize) and given.q is not None and weighed.q is not None
-    )
-    q, k, v = (_place(rewriter, name) for name in (*scores.inputs, node.inputs[1]))
-    v = replace(v, dims=(*v.dims[:-2], v.dims[-1], v.dims[-2]))
-    lead = out.shape[:2] if len(out.shape) == 4 else _lead(q, k, v)
-    (queries, keys), depth, width = given.shape[-2:], q.dims[-1][0], out.shape[-1]
-    shapes = ((queries, depth), (keys, depth), (keys, width))
-    walks = [place.walk((*lead, *shape)) for place, shape in zip((q, k, v), shapes, strict=True)]
-    mask = _mask(graph, weights.inputs[2], (*lead, queries, keys))
-    if any(walk is None for walk in walks) or mask is None:
-        return None
-    attrs = {
-        "sizes": (*lead, queries, keys, depth, width),
-        **dict(zip(("query", "key", "value"), walks, strict=True)),
-        "score_multiplier": scores.attrs["multiplier"],
-        **{"score_zero": given.q.zero, "score_lo": first.lo, "score_hi": first.hi},
-        **{"weight_zero": weighed.q.zero, "weight_lo": weights.attrs["lo"], "weight_hi": weights.attrs["hi"]},
-        "multiplier": node.attrs["multiplier"],
-        **{"lo": last.lo, "hi": last.hi},
-    }
-    inputs = (q.root, k.root, v.root, weights.inputs[1], mask)
-    return Node(ATTENTION, inputs, node.output, attrs, node.source)
-
-
-def _place(rewriter: Rewriter, name: str) -> _Place:
-    """Where a value's elements lie in the value that moves of whole words made it of."""
-    graph, node, shape = rewriter.graph, rewriter.producer(name), rewriter.graph.types[name].shape
-    here = _Place(name, 0, tuple(zip(shape, strides(shape), strict=True)))
-    if node is None or node.op not in ("view", "permute", "slice"):
-        return here
-    before = _place(rewriter, node.inputs[0])
-    root, q = graph.types[before.root], graph.types[name].q
-    if root.shape[-1] % WORD or (root.q and q and root.q.zero != q.zero):
-        return here
-    dims = list(before.dims)
-    if node.op == "permute":
-        return replace(before, dims=tuple(dims[d] for d in node.attrs["dims"]))
-    if node.op == "slice":
-        (extent, step), dim = dims[node.attrs["dim"]], node.attrs["dim"]
-        taken = range(extent)[node.attrs["start"] : node.attrs["end"] : node.attrs["step"]]
-        dims[dim] = len(taken), step * taken.step
-        return replace(before, offset=before.offset + taken.start * step, dims=tuple(dims))
-    viewed = _reshaped(dims, shape)
-    return here if viewed is None else replace(before, dims=viewed)
-
-
-def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[Digit, ...] | None:
-    """The same walk with other dimensions; None where one of them is no steps of one length."""
-    ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
-    pieces = cut(merged(dims), ends) if ends[0] == math.prod(n for n, _ in dims) else None
-    if pieces is None:
-        return None
-    found = []
-    for last, first in itertools.pairwise(ends):
-        digits = merged(
-            [(end // place, step) for place, end, step in reversed(pieces) if first <= place and end <= last]
-        )
-        if len(digits) > 1:
-            return None
-        found.append(digits[0] if digits else (1, 0))
-    return tuple(found)
-
-
-def _lead(*places: _Place) -> tuple[int, int]:
-    """Batch and heads where they are one dimension: as an operand that has them apart says."""
-    leads = [merged(place.dims[:-2]) for place in places]
-    apart = next((lead for lead in leads if len(lead) == 2), None)
-    return (apart[0][0], apart[1][0]) if apart else (1, math.prod(n for n, _ in leads[0]))
-
-
-def _mask(graph: Graph, name: str, scores: Shape) -> str | None:
-    """A softmax's mask for scores of four dimensions; None where it does not divide so."""
-    mask = graph.constants[name]
-    if mask.ndim == len(scores):
-        return name
-    lead = (1, 1) if mask.shape[0] == 1 else scores[:2]
-    if math.prod(lead) != mask.shape[0]:
-        return None
-    return graph.add_constant(f"{name}.heads", np.ascontiguousarray(mask.reshape(*lead, *mask.shape[1:])))
-
-
-def _result(graph: Graph, fused: Node) -> TensorType:
-    """The type of its result, with the scale and zero point that it is to have."""
-    shape, dtype = OPS[ATTENTION].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
-    return TensorType(shape, dtype, graph.types[fused.output].q)
-
-
-def _runs(graph: Graph, fused: Node, target: Target) -> bool:
-    """Whether the operator takes it, and a kernel runs it on the target."""
+def _fuse(
+    rewriter: Rewriter, weights: Node, node: Node, quantize: Node, to: TensorType, attrs: dict[str, object]
+) -> None:
+    """Replaces `quantize` by the attention that writes it, rounded as `to` says, where there is one."""
+    graph, found = rewriter.graph, _scores(rewriter, weights)
+    if found is None:
+        return
+    product, factor, bias = found
+    product, scaled = unscaled(rewriter, product)
+    q, k, v = (int8_behind(rewriter, name) for name in (*product.inputs, node.inputs[1]))
+    if q is None or k is None or v is None or {graph.types[n].dtype for n in (q, k, v)} | {to.dtype} != {INT8X4}:
+        return
+    queries, turned_keys, values = (graph.types[name] for name in (q, k, v))
+    keys = replace(turned_keys, shape=(*turned_keys.shape[:-2], *turned_keys.shape[:-3:-1]))
+    lead = {t.shape[:-2] for t in (queries, keys, values, to)}
+    assert queries.q and keys.q and values.q and to.q
+    numbers = rounding(queries.q, keys.q, values.q, factor * scaled, to.q)
+    if len(lead) > 1 or bias is None or numbers is None:
+        return
+    names = [graph.add_constant(f"{quantize.output}.{n}", c) for n, c in (("powers", powers()), ("bias", bias))]
+    attrs |= numbers
+    types = (queries, keys, values, *(graph.types[name] for name in names))
     try:
-        call = Call(ATTENTION, fused.attrs, tuple(graph.types[n] for n in fused.inputs), _result(graph, fused))
+        shape, _ = q8ta_attention.check(types, attrs)
     except GraphError:  # rows are no whole words
-        return False
-    arrays = [graph.constants.get(name) for name in fused.inputs]
-    wrong = any(operand.valid and operand.valid(call, arrays) for operand in OPS[ATTENTION].operands)
-    return not wrong and any(kernel.runs(call, target) for kernel in OPS[ATTENTION].kernels)
+        return
+    if shape == to.shape and takes(sizes_of(types, attrs)):
+        inputs = (q, turned(rewriter, quantize, k), v, *names)
+        rewriter.replace(quantize, Node(q8ta_attention.name, inputs, quantize.output, attrs, node.source))
 
 
-def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
-    """Writes the attention in place of its last product and, where that is what follows, of the permute that puts heads
-    side by side; what else it is to be, moves make of it."""
-    graph = rewriter.graph
-    batch, heads, queries, _, _, width = fused.attrs["sizes"]
-    split, end = (batch, heads, queries, width), node
-    reader = rewriter.only_reader(end.output)
-    if reader is not None and reader.op == "view" and graph.types[reader.output].shape == split:
-        end, reader = reader, rewriter.only_reader(reader.output)
-    order = [0, 2, 1, 3]
-    if reader is not None and reader.op == "permute" and graph.types[end.output].shape == split:
-        end, order = reader, [order[d] for d in reader.attrs["dims"]]
-    to = _result(graph, fused)
-    name = rewriter.insert(end, ATTENTION, fused.inputs, fused.attrs, to, f"{node.output}.attention")
-    shape = graph.types[end.output].shape
-    if order != [0, 1, 2, 3]:
-        apart = replace(to, shape=(batch, queries, heads, width))
-        name = rewriter.insert(end, "view", (name,), {"shape": apart.shape}, apart, f"{node.output}.heads")
-        turned = replace(to, shape=tuple(apart.shape[d] for d in order))
-        name = rewriter.insert(end, "permute", (name,), {"dims": tuple(order)}, turned, f"{node.output}.turned")
-    rewriter.replace(end, Node("view", (name,), end.output, {"shape": shape}, end.source))
+def _scores(rewriter: Rewriter, weights: Node) -> tuple[Node, float, Array | None] | None:
+    """The product whose scores a softmax over the last dimension reads, their factor, and what is added to them; None
+    where they are something else."""
+    graph, behind, name = rewriter.graph, list[Node](), weights.inputs[0]
+    shape = graph.types[name].shape
+    while (node := rewriter.only_producer(name)) is not None and node.op != "matmul":
+        constants = [i for i in node.inputs if i in graph.constants]
+        adds = node.op == "add" and node.attrs["alpha"] == 1 and len(constants) == 1
+        if not (adds or node.op == "view" or is_factor(node)):
+            return None
+        behind.append(node)
+        name = next(i for i in node.inputs if i not in constants)
+    if node is None or graph.types[node.output].shape != shape or weights.attrs["dim"] != len(shape) - 1:
+        return None
+    factor, bias = 1.0, np.zeros((1,) * len(shape))
+    for step in reversed(behind):
+        to = graph.types[step.output].shape
+        if step.op == "view":
+            bias = (
+                np.broadcast_to(bias, graph.types[step.inputs[0]].shape).reshape(to)
+                if bias.any()
+                else np.zeros((1,) * len(to))
+            )
+        elif step.op == "add":
+            added = next(graph.constants[i] for i in step.inputs if i in graph.constants)
+            bias = bias + added.astype(np.float64)
+        else:
+            factor *= step.attrs["factor"]
+            bias = bias * step.attrs["factor"]
+    if np.broadcast_shapes(bias.shape, shape) != shape:
+        return None
+    whole = (math.prod(shape[:-3]), math.prod(shape[-3:-2]), *shape[-2:])
+    steps = bias_of(np.broadcast_to(bias, shape).reshape(whole)) if bias.any() else np.zeros((1, 1, 1, 1), np.int32)
+    return node, factor, None if steps is None else without_repeats(steps)

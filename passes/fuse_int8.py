@@ -73,7 +73,7 @@ def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> 
     """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
     reader, mask = unmasked(rewriter, node)
     reader, bools = unchosen(rewriter, reader)
-    reader, factor = _unscaled(rewriter, reader)
+    reader, factor = unscaled(rewriter, reader)
     call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize, mask)
     form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=bools is not None))
     if isinstance(form, str):
@@ -105,7 +105,7 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, tail: Tail, operand:
     int8 = tail.residual if operand == RESIDUAL else int8_behind(rewriter, node.inputs[operand])
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
-    return _turned(rewriter, old, int8) if second else int8
+    return turned(rewriter, old, int8) if second else int8
 
 
 def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result: str) -> str:
@@ -119,7 +119,7 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
-def _unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
+def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
     """A product of activations reading what positive factors were multiplied with, and these factors' product."""
     inputs, factor = list(node.inputs), 1.0
     for position, name in enumerate(node.inputs if isinstance(OPS[node.op].int8, Product) else ()):
@@ -130,7 +130,7 @@ def _unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
     return replace(node, inputs=tuple(inputs)), factor
 
 
-def _turned(rewriter: Rewriter, before: Node, name: str) -> str:
+def turned(rewriter: Rewriter, before: Node, name: str) -> str:
     """A value with its last two dimensions swapped: of a permuted value the permuted source, or the source itself."""
     shape = rewriter.graph.types[name].shape
     order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
@@ -163,16 +163,7 @@ def _quantized_call(
         if constant is None:
             return NOT_QUANTIZED
         constants[position] = constant
-    out = graph.types[quantize.output].q if quantize else None
-    lo, hi = (quantize.attrs["lo"], quantize.attrs["hi"]) if quantize else (-128, 127)
-    if tail.clamps:
-        assert out is not None
-        low, high = tail.clamps[0]
-        for bounds in tail.clamps[1:]:  # the last one wins where they do not overlap
-            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
-        lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
-    if out is not None and tail.factor != 1.0:  # rounding factor * x at a scale is rounding x at the scale / factor
-        out = replace(out, scale=out.scale / tail.factor)
+    out, lo, hi = rounded_to(graph, tail, quantize) if quantize else (None, -128, 127)
     residual = graph.types[tail.residual].q if tail.residual else None
     slopes = activation = None
     if tail.activation and isinstance(OPS[tail.activation.op].int8, Sloped):
@@ -184,6 +175,20 @@ def _quantized_call(
     return QuantizedCall(
         node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes, mask
     )
+
+
+def rounded_to(graph: Graph, tail: Tail, quantize: Node) -> tuple[QParams, int, int]:
+    """The quantization of a result before the factor behind it, and its range with the clamps there."""
+    out, lo, hi = graph.types[quantize.output].q, quantize.attrs["lo"], quantize.attrs["hi"]
+    assert out is not None
+    if tail.clamps:
+        low, high = tail.clamps[0]
+        for bounds in tail.clamps[1:]:  # the last one wins where they do not overlap
+            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
+        lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
+    if tail.factor != 1.0:  # rounding factor * x at a scale is rounding x at the scale / factor
+        out = replace(out, scale=out.scale / tail.factor)
+    return out, lo, hi
 
 
 def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:

@@ -11,14 +11,14 @@ from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_image import fold_image
-from q8ta_wgpu.passes.fuse_attention import fuse_attention
+from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
 
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
     fold_image,
-    # Scores and weights never reach memory where a workgroup can hold them.
-    fuse_attention,
+    # Attention reads heads where a linear wrote them.
+    place_attention,
     # A dispatch binds only so many tensors.
     split_cat,
 )

@@ -1,4 +1,4 @@
-"""Chains of attention in int8, as modules become them: where operands come from, and how the result goes on."""
+"""Attention in int8 and the moves around it, as modules become them: where operands and results lie."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.attention.attention import NO_PART, RECIPROCAL, STEPS, powers
+from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.norm import softmax
-from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower
 from tests import harness, op_graphs
 
@@ -25,22 +24,22 @@ class Chain:
     Attributes:
         form: 'slices' and 'planes' of one packed value, 'values' of their own, or 'matrices' without heads.
         sizes: batch, heads, queries, keys, depth, width.
-        zeros: zero points of queries, keys, values, scores and the result.
-        causal: whether a mask leaves out what comes later.
+        zeros: zero points of queries, keys, values and the result.
+        bias: shape of what is added to scores; with NO_PART above its diagonal, and everywhere in its first row.
     """
 
     form: str
     sizes: tuple[int, int, int, int, int, int]
-    zeros: tuple[int, int, int, int, int]
-    causal: bool = False
+    zeros: tuple[int, int, int, int]
+    bias: tuple[int, int, int, int] = (1, 1, 1, 1)
 
 
 CHAINS = (
-    Chain("slices", (2, 3, 19, 19, 8, 8), (3, 3, 3, -7, 5)),
-    Chain("planes", (1, 2, 67, 67, 32, 32), (-128, -128, -128, -128, -128), causal=True),
-    Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 127, 127)),
-    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, 0, -128)),
-    Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, 3, -1), causal=True),
+    Chain("slices", (4, 3, 19, 19, 8, 8), (3, 3, 3, 5), bias=(2, 1, 1, 19)),
+    Chain("planes", (1, 2, 67, 67, 32, 32), (-128, -128, -128, -128), bias=(1, 1, 67, 67)),
+    Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 127)),
+    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128)),
+    Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64)),
 )
 
 
@@ -63,18 +62,23 @@ class _Builder:
         self.graph.nodes.append(Node(op, inputs, name, attrs))
         return name
 
-    def product(self, a: str, b: str, zero: int) -> str:
-        """A product whose results fill the int8 range and go beyond."""
-        attrs = {"multiplier": 1.0, "epilogue": Epilogue((Requantize(-128, 120),))}
-        name = self.emit("q8ta_matmul", (a, b), attrs, QParams(0.05, zero))
-        arrays = reference.run(
-            Graph(self.graph.inputs, [a, b], self.graph.nodes[:-1], self.graph.types, self.graph.constants), self.inputs
-        )
-        zeros = self.graph.call(self.graph.nodes[-1]).zeros
-        left, right = (arrays[n].astype(np.float64) - z for n, z in zip((a, b), zeros, strict=True))
-        largest = float(np.abs(left @ np.swapaxes(right, -1, -2)).max())
-        attrs["multiplier"] = float(np.float32(300 / largest * 2.0**14))
-        return name
+    def attention(self, operands: tuple[str, str, str], chain: Chain) -> str:
+        """One whose weights are of all sizes, and whose results fill the int8 range and go beyond."""
+        depth, zeros = chain.sizes[4], chain.zeros
+        gain = 1.0 if abs(zeros[2]) > 100 else 3.0
+        attrs = {
+            **{"lo": -128, "hi": 120, "sizes": (), **dict.fromkeys(WALKS, ())},
+            "score_multiplier": float(np.float32(STEPS / (73.0**2 * depth**0.5))),
+            "multiplier": float(np.float32(gain * 2.0 ** (14 - RECIPROCAL))),
+        }
+        bias = np.zeros(chain.bias, np.int32)
+        if bias.size > 1:
+            bias[...] = self.rng.integers(-200, 200, bias.shape)
+            later = np.triu(np.ones(bias.shape[2:], bool), 1 if bias.shape[2] > 1 else bias.shape[3] // 2)
+            bias[np.broadcast_to(later, bias.shape)] = NO_PART
+            bias[0, 0, 0] = NO_PART
+        constants = (self.graph.add_constant("powers", powers()), self.graph.add_constant("bias", bias))
+        return self.emit("q8ta_attention", (*operands, *constants), attrs, QParams(0.05, zeros[3]))
 
 
 def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
@@ -99,17 +103,7 @@ def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
             parts = [b.given(n, (batch, heads, *r), z) for n, r, z in zip("qkv", rows, chain.zeros, strict=False)]
         case _:
             parts = [b.given(n, (batch * heads, *r), z) for n, r, z in zip("qkv", rows, chain.zeros, strict=False)]
-    q, k, v = parts
-    rank = len(b.graph.types[v].shape)
-    turned = b.emit("permute", (v,), {"dims": (*range(rank - 2), rank - 1, rank - 2)})
-    scores = b.product(q, k, chain.zeros[3])
-    powers = softmax.powers(0.1, 1 / 256, keys)
-    assert powers is not None
-    mask = np.tri(queries, keys, dtype=np.int8) if chain.causal else np.ones((1, 1), np.int8)
-    constants = (b.graph.add_constant("powers", powers), b.graph.add_constant("mask", mask[(None,) * (rank - 2)]))
-    attrs = {"dim": rank - 1, "lo": -128, "hi": 127}
-    weights = b.emit("q8ta_softmax", (scores, *constants), attrs, QParams(1 / 256, -128))
-    y = b.product(weights, turned, chain.zeros[4])
+    y = b.attention((parts[0], parts[1], parts[2]), chain)
     if chain.form in ("slices", "planes"):
         y = b.emit("permute", (y,), {"dims": (0, 2, 1, 3)})
         y = b.emit("view", (y,), {"shape": (batch, queries, heads * width)})

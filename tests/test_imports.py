@@ -41,11 +41,11 @@ ROOMS: dict[str, set[str]] = {
     "kernels": IR,
     # graph to graph to plan
     "model": TABLE | {"kernels.epilogue"},
-    "passes": GRAPH | {"kernels.epilogue", "kernels.move"},
+    "passes": GRAPH | {"kernels.attention", "kernels.epilogue", "kernels.move"},
     "passes.layout_sync": TABLE,
-    "frontend": GRAPH | {"passes", "progress", "session"},
+    "frontend": GRAPH | {"kernels.attention", "passes", "progress", "session"},
     # plan to program to device
-    "program": GRAPH | {"kernels.epilogue", "passes.layout_sync"},
+    "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress"},
     "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session"},

@@ -12,7 +12,7 @@ from bench.graphs import conv, transposed
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.attention.attention import BLOCKS
+from q8ta_wgpu.kernels.attention.blocks import BLOCKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Residual
 from q8ta_wgpu.kernels.linear import q8ta_matmul

@@ -69,11 +69,11 @@ def test_dawn_equals_reference(name: str, swiftshader: Device) -> None:
 
 @pytest.mark.parametrize("name", INT8)
 def test_operators_against_torch(name: str) -> None:
-    """Never more than one step from torch's simulation on the same operands, equal on 99.9 % away from ties."""
+    """What torch's simulation gives on the same operands, rounded."""
     program, model, x = quantized(name)
     compared = simulation.compare(program, model, {model.graph.inputs[0]: x})
     assert len(compared) >= 5
-    far = [c for c in compared if not (c.largest <= 1 and c.equal >= 0.999)]
+    far = [c for c in compared if not c.holds]
     assert not far, far
 
 

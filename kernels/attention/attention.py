@@ -1,94 +1,137 @@
-"""q8ta_attention: softmax(q k^T) v of int8 in one dispatch, its scores and weights never in memory.
+"""q8ta_attention: softmax(q k^T + bias) v of int8, whose scores and weights are never rounded to int8 tensors.
 
-It is what a q8ta_matmul, a q8ta_softmax and a q8ta_matmul make together, byte for byte, and reads queries, keys and
-values wherever moves of whole words found them: heads side by side in the result of one linear, as often as not.
-kernels/attention/attention.wgsl says how a workgroup goes through a head.
+It is one operator because it keeps what a chain of three would lose: scores have steps of 1/40 whatever their range is,
+weights have eight bits of the largest in their own row, and the context is divided by their sum, not each of them. It
+reads queries, keys and values wherever moves of whole words found them: heads side by side in the result of one linear,
+as often as not. docs/arithmetic.md has the definition in full, kernels/attention/blocks.py how a GPU goes about it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout, Shape, canonical
-from q8ta_wgpu.ir.op import INT8_RANGE, RANGE, Attr, Op, Operand
-from q8ta_wgpu.ir.target import MatrixUnit, Target
-from q8ta_wgpu.kernels.epilogue import near
+from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.int8 import MASKED
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import RANGE, Attr, Op, Operand
+from q8ta_wgpu.ir.target import LOOP_TURNS
+from q8ta_wgpu.kernels.attention.blocks import KERNELS, macs, turns_of_rows
+from q8ta_wgpu.kernels.attention.sizes import WALKS, Sizes, result_walk, sizes, sizes_of, walks
 from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST
-from q8ta_wgpu.kernels.norm import softmax
-from q8ta_wgpu.kernels.product import weighted
-from q8ta_wgpu.kernels.product.units import NVIDIA
+from q8ta_wgpu.kernels.norm.softmax import shortened
 
-MOST_STEPS = 1 << 16
-"""Steps of a weight that the kernels' quotients hold: a scale of 2^-16, where softmax has 2^-8."""
+STEPS = 40
+"""Steps of a score to one: a weight is e^(1/40) times the next. As many as bytes hold of distances with a weight."""
 
+LEVELS = 255
+"""The largest weight of every row, so that weights have eight bits and the smallest that is not 0 is e^-6.2."""
 
-@dataclass(frozen=True)
-class Sizes:
-    """Extents of a call: batch, heads of it, queries and keys of a head, elements of a key and of a value."""
+DISTANCES = 256
+"""Distances from the largest score of a row that have a weight of their own; those beyond have the last one, 0."""
 
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    depth: int
-    width: int
+FARTHEST = 1 << 20
+"""The largest score in steps: 26,214 in truth, and whole as float32."""
 
-    @property
-    def operands(self) -> tuple[Shape, Shape, Shape]:
-        """Shapes of queries, keys and values."""
-        lead = self.batch, self.heads
-        return (*lead, self.queries, self.depth), (*lead, self.keys, self.depth), (*lead, self.keys, self.width)
+NO_PART = -(1 << 15)
+"""In a bias: the element takes no part."""
 
-    @property
-    def scores(self) -> Shape:
-        """Shape of the scores."""
-        return self.batch, self.heads, self.queries, self.keys
+RECIPROCAL = 39
+"""Fraction bits of the inverse of a row's sum."""
 
 
-def sizes(attrs: Attrs) -> Sizes:
-    """The extents that attributes say."""
-    return Sizes(*attrs["sizes"])
+# --- what `compile` makes ---
 
 
-WALKS = ("query", "key", "value")
-"""Attributes that say where an operand's elements lie: of the first one, and how far it is from one batch, head and row
-to the next. Elements of a row lie side by side."""
+def powers() -> Array:
+    """The weight at each distance, int32 (DISTANCES,)."""
+    return np.asarray(np.rint(LEVELS * np.exp(-np.arange(DISTANCES) / STEPS)), np.int32)
+
+
+def rounding(q: QParams, k: QParams, v: QParams, factor: float, out: QParams) -> dict[str, float] | None:
+    """Attributes of an attention whose scores are multiplied by a factor; None where float32 does not hold them."""
+    found = {
+        "score_multiplier": float(np.float32(q.scale * k.scale * factor * STEPS)),
+        "multiplier": float(np.float32(v.scale / out.scale * 2.0 ** (arithmetic.FRACTION - RECIPROCAL))),
+    }
+    return found if all(map(math.isfinite, found.values())) else None
+
+
+def bias_of(numbers: Array) -> Array | None:
+    """Numbers (batch, heads, queries, keys) that are added to scores, in steps, int32; those so low that they leave
+    nothing of a weight are NO_PART, and a row of nothing but -inf has no part. None where numbers are so large that
+    float32 would lose the scores beside them."""
+    largest = numbers.max(-1, keepdims=True)
+    without = np.isneginf(largest) | (largest == MASKED)
+    shift = np.where(np.abs(largest) < -NO_PART / (2 * STEPS), 0.0, largest)  # the same for a row changes nothing
+    if (np.abs(shift) > FARTHEST / STEPS)[~without].any() or np.isnan(numbers).any():
+        return None
+    with np.errstate(invalid="ignore"):
+        steps = np.rint((numbers.astype(np.float64) - shift) * STEPS)
+    return np.where(without | (steps <= NO_PART), NO_PART, np.nan_to_num(steps)).astype(np.int32)
+
+
+def takes(found: Sizes) -> bool:
+    """Whether there is an attention of these extents on every target: rows of whole words, sums that int32 holds."""
+    words = found.depth % 4 == 0 and found.width % 4 == 0
+    return words and max(found.depth, found.keys) <= LONGEST and turns_of_rows(found) <= LOOP_TURNS
+
+
+def without_repeats(bias: Array) -> Array:
+    """A bias of as few elements as say the same."""
+    return shortened(bias) if bias.any() else np.zeros((1, 1, 1, 1), np.int32)
+
+
+# --- the definition ---
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    found = sizes(attrs)
-    for name, t, shape in zip(WALKS, types, found.operands, strict=False):
-        first, *steps = attrs[name]
+    shapes = q, k, v = tuple(t.shape for t in types[:3])
+    if not attrs["sizes"]:
+        alike = min(map(len, shapes)) >= 2 and q[:-2] == k[:-2] == v[:-2]
+        if not alike or q[-1] != k[-1] or k[-2] != v[-2]:
+            raise GraphError(f"attention of queries {q}, keys {k} and values {v}: their extents do not belong together")
+    elif len(attrs["sizes"]) != 6 or any(len(attrs[name]) != 4 for name in WALKS):
+        raise GraphError(f"attention needs six sizes and four numbers a walk, found {attrs['sizes']}")
+    found = sizes_of(types, attrs)
+    for t, shape, (first, *steps) in zip(types, found.operands, walks(found, attrs), strict=False):
         last = first + sum((n - 1) * step for n, step in zip(shape, steps, strict=False)) + shape[-1]
-        if last > t.numel or any(n % 4 for n in (*attrs[name], shape[-1], t.shape[-1])):
-            raise GraphError(f"attention reads rows of whole words of {t.shape}, found {name} {attrs[name]} of {shape}")
+        if last > t.numel or any(n % 4 for n in (first, *steps, shape[-1], t.shape[-1])):
+            raise GraphError(f"attention reads rows of whole words of {t.shape}, found {(first, *steps)} of {shape}")
     if max(found.depth, found.keys) > LONGEST:
         raise GraphError(f"a sum of {max(found.depth, found.keys)} products could pass int32, which {LONGEST} cannot")
-    scores = TensorType(found.scores, INT8X4, types[0].q)
-    softmax.q8ta_softmax.infer((scores, *types[3:5]), {"dim": 3})
-    return (found.batch, found.queries, found.heads * found.width), INT8X4
+    _check_constants(types[3].shape, types[4].shape, found)
+    if attrs["sizes"]:
+        return (found.batch, found.queries, found.heads * found.width), INT8X4
+    return (*q[:-1], v[-1]), INT8X4
+
+
+def _check_constants(table: Shape, bias: Shape, found: Sizes) -> None:
+    if table != (DISTANCES,):
+        raise GraphError(f"attention has weights of {DISTANCES} distances, found shape {table}")
+    inner = all(n in (1, whole) for n, whole in zip(bias[1:], found.scores[1:], strict=False))
+    fits = len(bias) == 4 and inner and found.batch % bias[0] == 0 and bias[3] == found.keys
+    if not fits and bias != (1, 1, 1, 1):
+        raise GraphError(f"attention of scores {found.scores} with a bias of {bias} that repeats among its keys")
 
 
 def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
-    powers, length = arrays[3], sizes(call.attrs).keys
-    assert powers is not None
-    if text := softmax.wrong_powers(powers, length):
-        return text
-    steps = int(powers[1].max()) // int(powers[0, 0])
-    return f"give a weight of {steps} steps, {MOST_STEPS} at most" if steps > MOST_STEPS else ""
+    table = arrays[3]
+    assert table is not None
+    whole = table[0] == LEVELS and table[-1] == 0 and table.min() >= 0 and table.max() <= LEVELS
+    return "" if whole else f"must be weights of 0 to {LEVELS}, the first of them {LEVELS} and the last 0"
 
 
-def _valid_mask(call: Call, arrays: Sequence[Array | None]) -> str:
-    assert arrays[4] is not None
-    return softmax.wrong_mask(arrays[4])
+def _valid_bias(call: Call, arrays: Sequence[Array | None]) -> str:
+    bias = arrays[4]
+    assert bias is not None
+    if bias.size == 1 and bias.any():
+        return "has one element, which is not 0"
+    return "" if (bias >= NO_PART).all() and (bias < -NO_PART).all() else "must be of 16 bits"
 
 
 def _operand(array: Array, walk: Sequence[int], shape: Shape) -> Array:
@@ -97,207 +140,38 @@ def _operand(array: Array, walk: Sequence[int], shape: Shape) -> Array:
     return np.lib.stride_tricks.as_strided(flat, shape, (*walk[1:], 1), writeable=False).astype(np.int64)
 
 
-def _rounded(sums: Array, multiplier: float, zero: int, lo: int, hi: int) -> Array:
-    """The contract's sum with a multiplier for all columns and no offset."""
-    scaled = arithmetic.scaled_accumulator(sums, np.array([multiplier], np.float32))
-    return np.clip(arithmetic.rte(scaled, arithmetic.FRACTION) + zero, lo, hi)
+def weights(sums: Array, multiplier: float, bias: Array, table: Array) -> Array:
+    """Weights of 0 to LEVELS, int64, of integer sums (batch, heads, queries, keys)."""
+    scaled = np.rint(sums.astype(np.float32) * np.float32(multiplier))
+    steps = np.clip(scaled, -FARTHEST, FARTHEST).astype(np.int64)
+    bias = np.broadcast_to(np.concatenate([bias] * (len(sums) // len(bias))), sums.shape)
+    part = bias != NO_PART
+    score = steps + bias
+    largest = np.where(part, score, -(1 << 30)).max(-1, keepdims=True)
+    return np.where(part, table[np.clip(largest - score, 0, DISTANCES - 1)], 0).astype(np.int64)
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    found, attrs = sizes(call.attrs), call.attrs
+    found, attrs = sizes(call), call.attrs
     q, k, v = (
-        (_operand(a, attrs[name], shape) - zero).astype(np.float64)  # exact: every partial sum is below 2^53
-        for a, name, shape, zero in zip(arrays, WALKS, found.operands, call.zeros, strict=False)
+        (_operand(a, walk, shape) - zero).astype(np.float64)  # exact: every partial sum is below 2^53
+        for a, walk, shape, zero in zip(arrays, walks(found, attrs), found.operands, call.zeros, strict=False)
     )
-    scores = _rounded(
-        (q @ np.swapaxes(k, -1, -2)).astype(np.int64),
-        attrs["score_multiplier"],
-        attrs["score_zero"],
-        attrs["score_lo"],
-        attrs["score_hi"],
-    )
-    powers, mask = arrays[3:5]
-    weights = softmax.weights(scores, powers, mask, 3, attrs["weight_zero"], attrs["weight_lo"], attrs["weight_hi"])
-    sums = ((weights.astype(np.float64) - attrs["weight_zero"]) @ v).astype(np.int64)
+    sums = (q @ np.swapaxes(k, -1, -2)).astype(np.int64)
+    weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3])
+    whole = np.maximum(weight.sum(-1, keepdims=True), LEVELS)  # only a row without a part has less, and sums of 0
+    by = np.float32(attrs["multiplier"]) * ((1 << RECIPROCAL) // whole).astype(np.float32)
+    scaled = arithmetic.scaled_accumulator((weight.astype(np.float64) @ v).astype(np.int64), by)
     assert call.output.q is not None
-    context = _rounded(sums, attrs["multiplier"], call.output.q.zero, attrs["lo"], attrs["hi"])
-    return context.transpose(0, 2, 1, 3).reshape(call.output.shape).astype(np.int8)
+    steps = arithmetic.rte(scaled, arithmetic.FRACTION) + call.output.q.zero
+    context = np.ascontiguousarray(np.clip(steps, attrs["lo"], attrs["hi"]).astype(np.int8))
+    out = np.empty(call.output.shape, np.int8)
+    _, *steps_out = result_walk(found, attrs)
+    np.lib.stride_tricks.as_strided(out.reshape(-1), context.shape, (*steps_out, 1))[...] = context
+    return out
 
 
-def _macs(call: Call) -> int:
-    found = sizes(call.attrs)
-    return math.prod(found.scores) * (found.depth + found.width)
-
-
-@dataclass(frozen=True)
-class Block:
-    """How a workgroup goes through a head.
-
-    Attributes:
-        rows: queries of a workgroup.
-        keys: keys, and values, brought to workgroup memory at a time.
-        threads: threads of a workgroup. With dot products, rows * keys / 16.
-        unit: the matrix unit that multiplies; without one, dot products do.
-    """
-
-    rows: int
-    keys: int
-    threads: int
-    unit: MatrixUnit | None = None
-
-    def depth(self, found: Sizes) -> int:
-        """Words of a row of queries and keys, zeros included."""
-        words = self.unit.k // 4 if self.unit else 4
-        return -(-found.depth // (4 * words)) * words
-
-    def width(self, found: Sizes) -> int:
-        """Columns of the context, those past its last included."""
-        return -(-found.width // 16) * 16
-
-    def steps(self, found: Sizes) -> int:
-        """How many times keys are brought."""
-        return -(-found.keys // self.keys)
-
-    def memory(self, call: Call) -> int:
-        """Bytes of workgroup memory."""
-        found = sizes(call.attrs)
-        depth, width = self.depth(found), self.width(found)
-        if self.unit:
-            sums = self.threads // self.unit.lanes * self.unit.m * (self.unit.n + 4)
-            others = max(self.keys * (max(depth, width // 4) + 4), sums)
-        else:
-            others = max(self.keys * (depth + 4), width * (self.keys // 4 + 4)) + max(self.keys, width)
-        row = depth + 4 + self.steps(found) * self.keys // 4 + 4
-        return 4 * (self.rows * (row + 2) + others + 2 * 256 + self.threads)
-
-    def fits(self, call: Call, target: Target) -> bool:
-        """Whether a target has the unit, and memory for all scores of a block."""
-        return (not self.unit or self.unit in target.matrix_units) and self.memory(call) <= target.workgroup_memory
-
-    def groups(self, found: Sizes) -> int:
-        """Workgroups of a call."""
-        return found.batch * found.heads * -(-found.queries // self.rows)
-
-    def constants(self, call: Call) -> dict[str, int]:
-        """The constants its WGSL is linked with."""
-        found = sizes(call.attrs)
-        unit = self.unit
-        units = {"UNIT_M": unit.m, "UNIT_N": unit.n, "UNIT_K": unit.k, "LANES": unit.lanes} if unit else {}
-        return {
-            "ROWS": self.rows,
-            "KEYS": self.keys,
-            "THREADS": self.threads,
-            "DEPTH": self.depth(found),
-            "WIDTH": self.width(found),
-            "LENGTH": self.steps(found) * self.keys,
-            "DEPTH_FULL": int(4 * self.depth(found) == found.depth),
-            "MASKED": int(call.inputs[4].numel > 1),
-            **units,
-        }
-
-
-BLOCKS = {
-    "units_32x32": Block(32, 32, 128, NVIDIA),
-    "units_16x64": Block(16, 64, 128, NVIDIA),
-    "dots_32x64": Block(32, 64, 128),
-    "dots_16x64": Block(16, 64, 64),
-}
-"""The ways there are, by the queries of a workgroup and the keys it takes at a time."""
-
-MANY_GROUPS = 300
-"""Workgroups of 32 queries from which on they keep a large GPU busy."""
-
-
-def choose(call: Call, target: Target) -> str:
-    """The name of the block for a call; empty where none has the memory.
-
-    On an H200, 12 heads of 197 x 64 at batch 32 take 150 microseconds on matrix units, with packed dot products 218 by
-    blocks of 32 queries and 259 of 16; at batch 1 12 on units by 16 queries and 13.5 by 32, 17.6 and 19.2 without.
-    """
-    fitting = [label for label, block in BLOCKS.items() if block.fits(call, target)]
-    units = [label for label in fitting if BLOCKS[label].unit]
-    many = BLOCKS["units_32x32"].groups(sizes(call.attrs)) >= MANY_GROUPS
-    small = [label for label in units if BLOCKS[label].rows < 32]
-    return next(iter((*(() if many else small), *units, *fitting)), "")
-
-
-def _whole(call: Call) -> bool:
-    """Whether rows of all operands are whole vectors."""
-    found = sizes(call.attrs)
-    return not any(n % 16 for name in WALKS for n in call.attrs[name]) and not (found.depth % 16 or found.width % 16)
-
-
-def _near(prefix: str, multiplier: float, zero: int, lo: int, hi: int) -> Params:
-    """Uniform fields of a rounding."""
-    ends = ((lo - zero) << arithmetic.FRACTION, (hi - zero) << arithmetic.FRACTION)
-    offset, *bits = near.pack(np.zeros(4, np.int64), *ends)[0, :, 0]
-    floats = {f"{prefix}{name}": b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=True)}
-    return {
-        **floats,
-        f"{prefix}multiplier": np.float32(multiplier),
-        f"{prefix}offset": offset,
-        f"{prefix}zero": np.int32(zero),
-    }
-
-
-def _params(call: Call, block: Block) -> Params:
-    attrs, found = call.attrs, sizes(call.attrs)
-    assert call.output.q is not None
-    words = {name: tuple(n // 4 for n in attrs[name]) for name in WALKS}
-    counts = {"queries": found.queries, "keys": found.keys, "depth": found.depth, "width": found.width}
-    ends = (attrs["score_zero"], attrs["score_lo"], attrs["score_hi"])
-    return {
-        **{name: (a, b, c, d) for name, (a, b, c, d) in words.items()},
-        "mask_dims": canonical(call.inputs[4].shape),
-        **{name: np.uint32(n) for name, n in counts.items()},
-        "heads": np.uint32(found.heads),
-        "matrices": np.uint32(found.batch * found.heads),
-        "steps": np.uint32(block.steps(found)),
-        **{f"{name}_zero": np.int32(zero) for name, zero in zip(WALKS, call.zeros, strict=False)},
-        **_near("score_", attrs["score_multiplier"], *ends),
-        **{name: np.int32(attrs[name]) for name in ("weight_zero", "weight_lo", "weight_hi")},
-        **_near("", attrs["multiplier"], call.output.q.zero, attrs["lo"], attrs["hi"]),
-    }
-
-
-def _kernel(label: str, block: Block) -> Kernel:
-    body = "attention_units" if block.unit else "attention_dots"
-
-    def source(call: Call) -> tuple[str, ...]:
-        kind = "whole" if _whole(call) else "each"
-        return body, "attention", "softmax_mask", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
-
-    def wide(call: Call) -> tuple[str, ...]:
-        return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
-
-    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-        return block.groups(sizes(call.attrs)) * block.threads, 1, 1
-
-    def turns(call: Call) -> int:
-        found = sizes(call.attrs)
-        inner = 64 + 2 * block.depth(found) + block.keys + 4 * block.width(found)
-        return block.steps(found) * inner + 3 * block.steps(found) * block.keys // 4
-
-    return Kernel(
-        f"q8ta_attention.{label}",
-        source,
-        (ONLY_4W,),
-        ONLY_4W,
-        supports=block.fits,
-        preferred=lambda call, target: label == choose(call, target),
-        turns=turns,
-        wide=wide,
-        params=lambda call: _params(call, block),
-        constants=block.constants,
-        prepack={4: softmax.pack_mask},
-        threads=threads,
-        workgroup=(block.threads, 1, 1),
-        unrolled=lambda target: block.unit is not None,
-        cost=lambda call: _macs(call) / weighted.MACS_A_BYTE["tiled"],
-    )
-
-
-_WALK = Attr("ints", low=0, high=1 << 31, length=4)
+_WALK = Attr("ints", low=0, high=1 << 31)
 _NUMBER = Attr("float", low=0, high=3.4e38)
 
 q8ta_attention = Op(
@@ -307,18 +181,17 @@ q8ta_attention = Op(
         Operand("k", dtypes=(INT8X4,)),
         Operand("v", dtypes=(INT8X4,)),
         Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
-        Operand("mask", constant=True, dtypes=(INT8,), valid=_valid_mask),
+        Operand("bias", constant=True, dtypes=(INT32,), valid=_valid_bias),
     ),
     infer=_infer,
     reference=_reference,
     schema={
         **RANGE,
-        "sizes": Attr("ints", low=1, length=6),
+        "sizes": Attr("ints", low=1),
         **dict.fromkeys(WALKS, _WALK),
         **dict.fromkeys(("score_multiplier", "multiplier"), _NUMBER),
-        **dict.fromkeys(("score_zero", "score_lo", "score_hi", "weight_zero", "weight_lo", "weight_hi"), INT8_RANGE),
     },
-    kernels=tuple(_kernel(label, block) for label, block in BLOCKS.items()),
-    macs=_macs,
-    work=_macs,
+    kernels=KERNELS,
+    macs=macs,
+    work=macs,
 )

@@ -118,12 +118,12 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, 0u, local + i * THREADS); }
   keep_queries(block, local);
   keep_powers(local);
-  for (var step = 0u; step < params.steps; step++) {
+  for (var step = 0u; step < TURNS; step++) {
     for (var i = 0u; i < KEY_LOADS; i++) { keep_key(local + i * THREADS, next_key[i]); }
     workgroupBarrier();
     if (step == 0u) { sum_queries(local); }
     sum_keys(local);
-    if (step + 1u < params.steps) {
+    if (step + 1u < TURNS) {
       for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, step + 1u, local + i * THREADS); }
     }
     var acc = array<vec4<i32>, 4>();
@@ -137,20 +137,25 @@ fn main(@builtin(local_invocation_index) local: u32,
       }
     }
     workgroupBarrier();
-    for (var i = 0u; i < 4u; i++) { keep_scores(row + i, step, across * 4u, acc[i] - params.query_zero * sums_of_others(across * 4u, KEYS)); }
+    for (var i = 0u; i < 4u; i++) {
+      let sum = acc[i] - params.query_zero * sums_of_others(across * 4u, KEYS);
+      acc[i] = found_scores(block, row + i, step, across * 4u, sum);
+    }
+    workgroupBarrier();
+    for (var i = 0u; i < 4u; i++) { keep_scores(row + i, step, across * 4u, acc[i]); }
   }
 
   var next_value: array<vec4<u32>, VALUE_LOADS>;
   for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, 0u, local + i * THREADS); }
   workgroupBarrier();
-  soften(local, block);
+  soften(local);
 
   var context: array<vec4<i32>, 4u * GROUPS>;
   var sums: array<i32, COLUMNS>;
-  for (var step = 0u; step < params.steps; step++) {
+  for (var step = 0u; step < TURNS; step++) {
     for (var i = 0u; i < VALUE_LOADS; i++) { keep_value(local + i * THREADS, next_value[i]); }
     workgroupBarrier();
-    if (step + 1u < params.steps) {
+    if (step + 1u < TURNS) {
       for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, step + 1u, local + i * THREADS); }
     }
     for (var i = 0u; i < COLUMNS; i++) { sums[i] += sum_of_values(local + i * THREADS); }
@@ -174,7 +179,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var g = 0u; g < GROUPS; g++) {
     let column = (across + g * ACROSS) * 4u;
     if (column < WIDTH) {
-      for (var i = 0u; i < 4u; i++) { store_context(block, row + i, column, context[g * 4u + i] - params.weight_zero * sums_of_others(column, WIDTH)); }
+      let values = 127 * sums_of_others(column, WIDTH);
+      for (var i = 0u; i < 4u; i++) { store_context(block, row + i, column, values - context[g * 4u + i]); }
     }
   }
 }

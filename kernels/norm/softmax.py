@@ -91,11 +91,11 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     attrs = {"dim": dim, "lo": call.lo, "hi": call.hi}
     if call.masked:
         return Int8Form("q8ta_masked_softmax", (0, tables, MASK), attrs)
-    mask = np.ones((1,) * len(shape), np.int8) if call.mask is None else _shortened(call.mask.astype(np.int8))
+    mask = np.ones((1,) * len(shape), np.int8) if call.mask is None else shortened(call.mask.astype(np.int8))
     return Int8Form("q8ta_softmax", (0, tables, mask), attrs)
 
 
-def _shortened(mask: Array) -> Array:
+def shortened(mask: Array) -> Array:
     """A mask at extent 1 in each of the kernels' dimensions, except the last, along which it repeats, and of four
     dimensions once along the first where it repeats in parts (windows of images)."""
     lead = tuple(range(max(mask.ndim - 3, 0)))

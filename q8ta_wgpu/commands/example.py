@@ -108,11 +108,8 @@ def _attention() -> Graph:
         names.append(_appended(graph, "dequantize", name, TensorType(shape)))
     q, k, v = names
     k = _appended(graph, "permute", k, TensorType((2, 32, 83)), {"dims": (0, 2, 1)})
-    y = _requantized(graph, _appended(graph, "matmul", [q, k], TensorType((2, 70, 83))), _Q)
-    y = _appended(graph, "dequantize", y, TensorType((2, 70, 83)))
+    y = _appended(graph, "matmul", [q, k], TensorType((2, 70, 83)))
     y = _appended(graph, "softmax", y, TensorType((2, 70, 83)), {"dim": 2})
-    y = _requantized(graph, y, QParams(1 / 256, -128))
-    y = _appended(graph, "dequantize", y, TensorType((2, 70, 83)))
     y = _appended(graph, "matmul", [y, v], TensorType((2, 70, 32)))
     graph.outputs.append(_requantized(graph, y, QParams(0.004, -5)))
     return graph

@@ -1,10 +1,11 @@
-"""scaled_dot_product_attention as the operators it is made of, so that each can be quantized."""
+"""scaled_dot_product_attention as the operators it is made of, and where these are attention, however it is written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +13,23 @@ from torch.fx import GraphModule, Node
 from torch.nn.modules import transformer
 
 from q8ta_wgpu.frontend.choices import CHOICE
-from q8ta_wgpu.frontend.nodes import constant, is_constant, named_arguments
+from q8ta_wgpu.frontend.nodes import (
+    constant,
+    integer,
+    is_constant,
+    is_float,
+    is_kept,
+    multiplies,
+    named_arguments,
+    scales,
+)
 from q8ta_wgpu.ir.int8 import MASKED
+from q8ta_wgpu.kernels.attention.attention import takes
+from q8ta_wgpu.kernels.attention.sizes import Sizes
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
+_VIEWS = (_aten.view.default, _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
 
 
 @contextmanager
@@ -104,3 +117,51 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
     made = module.graph.get_attr(name)
     made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(takes_part.shape)}
     return made
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Calls that are one q8ta_attention: the product that gives scores, what makes weights of them, and the product of
+    weights and values."""
+
+    scores: Node
+    between: tuple[Node, ...]
+    context: Node
+
+    @property
+    def values(self) -> Node:
+        """What weights are multiplied with."""
+        return self.context.all_input_nodes[1]
+
+
+def attention_of(softmax: Node) -> Attention | None:
+    """The attention a softmax is part of: scores of two activations, with factors, constants added and views between,
+    each read by the next alone, and a product of the result with values that gives rows of whole words."""
+    if softmax.target is not _aten.softmax.int or softmax.args[1] not in (-1, softmax.meta["val"].dim() - 1):
+        return None
+    between, x = [softmax], softmax.args[0]
+    while isinstance(x, Node) and not multiplies(x):
+        read = [n for n in x.all_input_nodes if not is_constant(n)]
+        biased = x.target is _aten.add.Tensor and x.kwargs.get("alpha", 1) == 1 and len(x.all_input_nodes) == 2
+        if len(read) != 1 or not (biased or scales(x) or x.target in _VIEWS):
+            return None
+        between.append(x)
+        x = read[0]
+    context = next(iter(softmax.users))
+    if not isinstance(x, Node) or not multiplies(context) or context.args[0] is not softmax:
+        return None
+    found = Attention(x, tuple(between), context)
+    alone = all(len(node.users) == 1 and is_float(node) for node in (x, *between))
+    kept = any(map(is_kept, (x, *between, context)))
+    return found if alone and not kept and _is_whole(found) else None
+
+
+def _is_whole(found: Attention) -> bool:
+    """Whether the extents of operands belong together without repeating any, and a kernel takes them."""
+    operands = (*found.scores.args[:2], found.values, found.scores, found.between[0])
+    q, k, v, *scores = ([integer(n) for n in node.meta["val"].shape] for node in operands if isinstance(node, Node))
+    if len(scores) != 2 or scores[0] != scores[1] or min(map(len, (q, k, v))) < 3:
+        return False
+    if q[:-2] != k[:-2] or q[:-2] != v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
+        return False
+    return takes(Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1]))

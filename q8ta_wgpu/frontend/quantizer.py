@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend import scheme
-from q8ta_wgpu.frontend.attention import expand_attention
+from q8ta_wgpu.frontend.attention import Attention, attention_of, expand_attention
 from q8ta_wgpu.frontend.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.constants import float_constants
 from q8ta_wgpu.frontend.identities import remove_identities
@@ -140,9 +140,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         for mask in filter(None, map(given_mask, model.graph.nodes)):
             for part in parts_of(mask):
                 part.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
+        attentions = [found for found in map(attention_of, model.graph.nodes) if found]
+        inside = {node: found for found in attentions for node in (found.scores, *found.between, found.context)}
         for node in model.graph.nodes:
             name = str(node.target)
             if node.op != "call_function" or name not in ATEN or ANNOTATION in node.meta:
+                continue
+            if node in inside:
+                self._attention(node, inside[node])
                 continue
             if not is_float(node):  # of a comparison what is compared, not the bools
                 if isinstance(kind(node), Arithmetic | Elementwise):
@@ -176,6 +181,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: what is not annotated stays in float and is reported by `compile`."""
+
+    def _attention(self, node: Node, whole: Attention) -> None:
+        """Queries, keys, values and the context: scores and weights are never stored as int8."""
+        if node is whole.context:
+            self._put(node, self._operands((whole.values,)))
+            return
+        inputs = self._operands(node.all_input_nodes) if node is whole.scores else {}
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
 
     def _weighted(self, node: Node) -> None:
         arguments = named_arguments(node)

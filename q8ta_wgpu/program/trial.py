@@ -16,6 +16,8 @@ from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.attention.attention import RECIPROCAL, STEPS, powers
+from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.model import reference
@@ -99,20 +101,15 @@ def _product() -> _Case:
 
 
 def _attention() -> _Case:
-    """Two heads side by side, as linears of their own make them. Twenty steps of a score are a factor of e."""
+    """Two heads side by side, as linears of their own make them."""
     inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
-    powers = np.rint(np.exp(-np.arange(256) / 20) * 2.0**20)
     attrs: dict[str, object] = {
         "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD),
-        **dict.fromkeys(("query", "key", "value"), (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
-        **{"score_multiplier": _spread(HEAD) / 4, "score_zero": 3, "score_lo": -128, "score_hi": 127},
-        **{"weight_zero": -128, "weight_lo": -128, "weight_hi": 127},
-        **{"multiplier": 2.0**14 / 64, "lo": -128, "hi": 127},
+        **dict.fromkeys(WALKS, (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
+        **{"score_multiplier": float(np.float32(STEPS / (73.0**2 * HEAD**0.5)))},
+        **{"multiplier": 4.0 * 2.0 ** (14 - RECIPROCAL), "lo": -128, "hi": 127},
     }
-    constants: dict[str, Array] = {
-        "powers": np.stack((powers, 256 * powers)).astype(np.int32),
-        "mask": np.ones((1, 1, 1, 1), np.int8),
-    }
+    constants: dict[str, Array] = {"powers": powers(), "bias": np.zeros((1, 1, 1, 1), np.int32)}
     return _case("q8ta_attention", inputs, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))
 
 

@@ -1,0 +1,243 @@
+"""The kernels of q8ta_attention: blocks of queries in workgroup memory, and queries each by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params, where_loops_are_slow
+from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.target import MatrixUnit, Target
+from q8ta_wgpu.kernels.attention.sizes import WALKS, Sizes, result_walk, sizes, walks
+from q8ta_wgpu.kernels.epilogue import near
+from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product.units import NVIDIA
+
+
+@dataclass(frozen=True)
+class Block:
+    """How a workgroup goes through a head.
+
+    Attributes:
+        rows: queries of a workgroup.
+        keys: keys, and values, brought to workgroup memory at a time.
+        threads: threads of a workgroup. With dot products, rows * keys / 16.
+        unit: the matrix unit that multiplies; without one, dot products do.
+    """
+
+    rows: int
+    keys: int
+    threads: int
+    unit: MatrixUnit | None = None
+
+    def depth(self, found: Sizes) -> int:
+        """Words of a row of queries and keys, zeros included."""
+        words = self.unit.k // 4 if self.unit else 4
+        return -(-found.depth // (4 * words)) * words
+
+    def width(self, found: Sizes) -> int:
+        """Columns of the context, those past its last included."""
+        return -(-found.width // 16) * 16
+
+    def steps(self, found: Sizes) -> int:
+        """How many times keys are brought."""
+        return -(-found.keys // self.keys)
+
+    def memory(self, call: Call) -> int:
+        """Bytes of workgroup memory."""
+        found = sizes(call)
+        depth, width = self.depth(found), self.width(found)
+        if self.unit:
+            sums = self.threads // self.unit.lanes * self.unit.m * (self.unit.n + 4)
+            others = max(self.keys * (depth + 4), self.keys * (width // 4 + 4), sums)
+        else:
+            others = max(self.keys * (depth + 4), width * (self.keys // 4 + 4)) + max(self.keys, width)
+        row = depth + 4 + self.steps(found) * (self.keys // 4 + 1) + 4
+        return 4 * (self.rows * (row + 3) + others + 256 + self.threads)
+
+    def fits(self, call: Call, target: Target) -> bool:
+        """Whether a target has the unit, and memory for all scores of a block."""
+        return (not self.unit or self.unit in target.matrix_units) and self.memory(call) <= target.workgroup_memory
+
+    def groups(self, found: Sizes) -> int:
+        """Workgroups of a call."""
+        return found.batch * found.heads * -(-found.queries // self.rows)
+
+    def constants(self, call: Call) -> dict[str, int]:
+        """The constants its WGSL is linked with."""
+        found = sizes(call)
+        unit = self.unit
+        units = {"UNIT_M": unit.m, "UNIT_N": unit.n, "UNIT_K": unit.k, "LANES": unit.lanes} if unit else {}
+        return {
+            "ROWS": self.rows,
+            "KEYS": self.keys,
+            "THREADS": self.threads,
+            "DEPTH": self.depth(found),
+            "WIDTH": self.width(found),
+            "LENGTH": self.steps(found) * self.keys,
+            "DEPTH_FULL": int(4 * self.depth(found) == found.depth),
+            "BIASED": _biased(call),
+            **units,
+        }
+
+
+BLOCKS = {
+    "units_32x32": Block(32, 32, 128, NVIDIA),
+    "units_16x64": Block(16, 64, 128, NVIDIA),
+    "dots_32x64": Block(32, 64, 128),
+    "dots_16x64": Block(16, 64, 64),
+}
+"""The ways there are, by the queries of a workgroup and the keys it takes at a time."""
+
+MANY_GROUPS = 300
+"""Workgroups of 32 queries from which on they keep a large GPU busy."""
+
+FEW_KEYS = 128
+"""Keys up to which 32 queries a workgroup are faster than 16 there."""
+
+MOST_COLUMNS = 16
+"""Words of the context that a thread makes that has a query to itself."""
+
+WRITTEN_OUT = 32
+"""Turns of a loop of fixed turns up to which software does not count them (q8ta_wgpu/ir/target.py)."""
+
+
+def choose(call: Call, target: Target) -> str:
+    """The name of the block for a call; empty where none has the memory, and on software, to which that is no help.
+
+    On an H200, 12 heads of 197 x 64 at batch 32 take 107 microseconds on matrix units, with packed dot products 196 by
+    blocks of 32 queries and 233 of 16; at batch 1 9.2 on units by 16 queries and 10.2 by 32, 15.5 and 17.2 without. 256
+    times 4 heads of 49 x 32 take 25.2 by 16 queries and 20.0 by 32, 4 times 12 of 577 x 64 107 and 133.
+    """
+    fitting = [label for label, block in BLOCKS.items() if target.shares_memory and block.fits(call, target)]
+    units = [label for label in fitting if BLOCKS[label].unit]
+    found = sizes(call)
+    many = BLOCKS["units_32x32"].groups(found) >= MANY_GROUPS and found.keys <= FEW_KEYS
+    small = [label for label in units if BLOCKS[label].rows < 32]
+    return next(iter((*(() if many else small), *units, *fitting)), "")
+
+
+def macs(call: Call) -> int:
+    """Multiply-adds of both products."""
+    found = sizes(call)
+    return math.prod(found.scores) * (found.depth + found.width)
+
+
+def _biased(call: Call) -> int:
+    return int(call.inputs[4].numel > 1)
+
+
+def _whole(call: Call) -> bool:
+    """Whether rows of all operands are whole vectors."""
+    found = sizes(call)
+    return not any(n % 16 for walk in walks(found, call.attrs) for n in walk) and not (
+        found.depth % 16 or found.width % 16
+    )
+
+
+def _params(call: Call) -> Params:
+    attrs, found = call.attrs, sizes(call)
+    out = call.output.q
+    assert out is not None
+    ends = ((attrs["lo"] - out.zero) << arithmetic.FRACTION, (attrs["hi"] - out.zero) << arithmetic.FRACTION)
+    offset, *bits = near.pack(np.zeros(4, np.int64), *ends)[0, :, 0]
+    placed = {**dict(zip(WALKS, walks(found, attrs), strict=True)), "result": result_walk(found, attrs)}
+    words = {name: tuple(n // 4 for n in walk) for name, walk in placed.items()}
+    counts = {"queries": found.queries, "keys": found.keys, "depth": found.depth, "width": found.width}
+    bias = call.inputs[4].shape
+    return {
+        **{name: (a, b, c, d) for name, (a, b, c, d) in words.items()},
+        "bias_dims": (bias[0], bias[1], bias[2], bias[3]),
+        **{name: np.uint32(n) for name, n in counts.items()},
+        "heads": np.uint32(found.heads),
+        "matrices": np.uint32(found.batch * found.heads),
+        "bias_words": np.uint32(-(-bias[3] // 4) * 2),
+        **{f"{name}_zero": np.int32(zero) for name, zero in zip(WALKS, call.zeros, strict=False)},
+        "score_multiplier": np.float32(attrs["score_multiplier"]),
+        "multiplier": np.float32(attrs["multiplier"]),
+        "offset": offset,
+        **{name: b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=True)},
+        "zero": np.int32(out.zero),
+    }
+
+
+def _pack_bias(call: Call, bias: Array) -> Array:
+    """Two numbers a word, lines of whole quads."""
+    lines = np.pad(bias.reshape(-1, bias.shape[-1]), ((0, 0), (0, -bias.shape[-1] % 4)))
+    return np.ascontiguousarray(lines.astype(np.int16)).reshape(-1).view("<i4")
+
+
+def _kernel(label: str, block: Block) -> Kernel:
+    body = "attention_units" if block.unit else "attention_dots"
+
+    def source(call: Call) -> tuple[str, ...]:
+        kind = "whole" if _whole(call) else "each"
+        return body, "attention", "scores", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
+
+    def wide(call: Call) -> tuple[str, ...]:
+        return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
+
+    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+        return block.groups(sizes(call)) * block.threads, 1, 1
+
+    def turns(call: Call) -> int:
+        found = sizes(call)
+        inner = 64 + 2 * block.depth(found) + block.keys + 4 * block.width(found)
+        return block.steps(found) * (inner + 1) + 3 * block.steps(found) * block.keys // 4
+
+    return Kernel(
+        f"q8ta_attention.{label}",
+        source,
+        (ONLY_4W,),
+        ONLY_4W,
+        supports=block.fits,
+        preferred=lambda call, target: label == choose(call, target),
+        turns=turns,
+        wide=wide,
+        params=_params,
+        constants=block.constants,
+        prepack={4: _pack_bias},
+        threads=threads,
+        workgroup=(block.threads, 1, 1),
+        unrolled=lambda target: block.unit is not None,
+        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["tiled"],
+    )
+
+
+def _parts(call: Call) -> int:
+    """Threads that make the context of a query."""
+    return -(-sizes(call).width // (4 * MOST_COLUMNS))
+
+
+def turns_of_rows(found: Sizes) -> int:
+    """The most turns that the loops of a thread take which has a query to itself."""
+    inner = sum(
+        n + 1 for n in (found.depth // 4, found.depth // 4, min(found.width // 4, MOST_COLUMNS)) if n > WRITTEN_OUT
+    )
+    return (-(-found.keys // 4) + 1) * (2 + inner)
+
+
+_ROWS = Kernel(
+    "q8ta_attention",
+    ("attention_rows", "scores", "dot"),
+    (ONLY_4W,),
+    ONLY_4W,
+    turns=lambda call: turns_of_rows(sizes(call)),
+    params=lambda call: {**_params(call), "parts": np.uint32(_parts(call))},
+    constants=lambda call: {
+        "DEPTH": sizes(call).depth // 4,
+        "COLUMNS": min(sizes(call).width // 4, MOST_COLUMNS),
+        "BIASED": _biased(call),
+        "QUERY_ZERO": int(call.zeros[0] != 0),
+    },
+    prepack={4: _pack_bias},
+    threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * _parts(call), 1, 1),
+    unrolled=where_loops_are_slow,
+    cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
+)
+
+KERNELS = (*(_kernel(label, block) for label, block in BLOCKS.items()), _ROWS)

@@ -1,0 +1,47 @@
+// The numbers of an attention: from sums to scores, from the sum of weights to its inverse, from sums to int8.
+
+// Less than any score by more than all distances, and a score that takes no part.
+const LEAST = -0x20000000i;
+const NO_PART = -0x40000000i;
+const BYTES = 0x01010101u;
+
+// The word at which a head's matrix begins.
+fn first_word(walk: vec4<u32>, batch: u32, head: u32) -> u32 { return walk.x + batch * walk.y + head * walk.z; }
+
+fn packed_bytes(v: vec4<u32>) -> u32 { return v.x | (v.y << 8u) | (v.z << 16u) | (v.w << 24u); }
+
+// Scores of four keys in steps, from sums of (query - zero)(key - zero); p is the first one's batch, head, query and key.
+// Clamped first, a product plus 1.5 * 2^23 is rounded half to even (kernels/epilogue/near.py), and compilers cannot join them.
+fn scores_of(sum: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
+  let scaled = clamp(vec4<f32>(sum) * params.score_multiplier, vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
+  let steps = bitcast<vec4<i32>>(scaled + vec4<f32>(12582912.0)) - vec4<i32>(0x4b400000);
+  let inside = p.w + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.keys);
+  return select(vec4<i32>(NO_PART), biased(steps, p), inside);
+}
+
+// Dimensions of a bias that are 1 are read at 0, and it repeats along the first. Two numbers lie in a word.
+fn biased(steps: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
+  if (BIASED == 0u) { return steps; }
+  let at = vec3<u32>(p.x % params.bias_dims.x, min(p.yz, params.bias_dims.yz - 1u));
+  let line = (at.x * params.bias_dims.y + at.y) * params.bias_dims.z + at.z;
+  let words = vec2<i32>(bias[line * params.bias_words + p.w / 2u], bias[line * params.bias_words + p.w / 2u + 1u]);
+  let more = vec4<i32>(words.x << 16u, words.x, words.y << 16u, words.y) >> vec4<u32>(16u);
+  return select(steps + more, vec4<i32>(NO_PART), more == vec4<i32>(-32768));
+}
+
+// 2^39 / sum, cut to a whole number and rounded to a float: in two divisions, since it has up to 31 bits. Every row has a
+// weight of 255, but for one without any part, whose sums are 0.
+fn inverse_of(sum: u32) -> f32 {
+  let whole = max(sum, 255u);
+  let high = 0x80000000u / whole;
+  let low = ((0x80000000u - high * whole) << 8u) / whole;
+  return f32(high) * 256.0 + f32(low);
+}
+
+// kernels/epilogue/near.py says how it rounds by additions.
+fn context_word(sum: vec4<i32>, inverse: f32) -> u32 {
+  let by = params.multiplier * inverse;
+  let t = clamp(vec4<f32>(sum) * by, vec4<f32>(params.low), vec4<f32>(params.high)) + vec4<f32>(params.magic);
+  let steps = bitcast<vec4<f32>>(bitcast<vec4<i32>>(t) + vec4<i32>(params.offset));
+  return packed_whole(whole_quad(steps), params.zero);
+}

@@ -1,0 +1,160 @@
+"""Lets each q8ta_attention read its operands where moves found them, and write its result where it is read.
+
+A view, a permute or a slice is where elements lie: the moves between a linear and attention become part of how its
+operands are read, and the one that puts heads side by side again is how its result is written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.attention.attention import q8ta_attention, without_repeats
+from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
+from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+WORD = 4
+"""Elements of a word: rows of attention's operands are whole ones."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the elements of a value lie in another one, `root`: the first, and of each dimension extent and step."""
+
+    root: str
+    offset: int
+    dims: tuple[Digit, ...]
+
+    def walk(self, shape: Shape) -> tuple[int, ...] | None:
+        """The first element and the steps between batches, heads and rows of (batch, heads, rows, elements)."""
+        dims = _reshaped(self.dims, shape)
+        return (self.offset, *(step for _, step in dims[:3])) if dims and dims[3][1] == 1 else None
+
+
+def place_attention(graph: Graph, target: Target) -> None:
+    """Says for each attention where its operands and its result lie, where a kernel of `target` then runs it."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        if node.op == q8ta_attention.name and not node.attrs["sizes"]:
+            placed = _placed(rewriter, node)
+            if placed is not None and _runs(graph, placed, target):
+                _write(rewriter, placed, node)
+    rewriter.commit()
+
+
+def _placed(rewriter: Rewriter, node: Node) -> Node | None:
+    """The attention that reads its operands in place, as a node that writes (batch, queries, heads * width); None where
+    they lie at no steps of one length."""
+    graph = rewriter.graph
+    q, k, v = (_place(rewriter, name) for name in node.inputs[:3])
+    found, shape = sizes_of([graph.types[name] for name in node.inputs], node.attrs), graph.types[node.output].shape
+    lead = shape[:2] if len(shape) == 4 else _lead(q, k, v)
+    rows = ((found.queries, found.depth), (found.keys, found.depth), (found.keys, found.width))
+    walks = [place.walk((*lead, *row)) for place, row in zip((q, k, v), rows, strict=True)]
+    if None in walks or len(shape) not in (3, 4):
+        return None
+    all_sizes = (*lead, found.queries, found.keys, found.depth, found.width)
+    attrs = {**node.attrs, "sizes": all_sizes, **dict(zip(WALKS, walks, strict=True))}
+    inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead))
+    return Node(node.op, inputs, node.output, attrs, node.source)
+
+
+def _place(rewriter: Rewriter, name: str) -> _Place:
+    """Where a value's elements lie in the value that moves of whole words made it of."""
+    graph, node, shape = rewriter.graph, rewriter.producer(name), rewriter.graph.types[name].shape
+    here = _Place(name, 0, tuple(zip(shape, strides(shape), strict=True)))
+    if node is None or node.op not in ("view", "permute", "slice"):
+        return here
+    before = _place(rewriter, node.inputs[0])
+    root, q = graph.types[before.root], graph.types[name].q
+    if root.shape[-1] % WORD or (root.q and q and root.q.zero != q.zero):
+        return here
+    dims = list(before.dims)
+    if node.op == "permute":
+        return replace(before, dims=tuple(dims[d] for d in node.attrs["dims"]))
+    if node.op == "slice":
+        (extent, step), dim = dims[node.attrs["dim"]], node.attrs["dim"]
+        taken = range(extent)[node.attrs["start"] : node.attrs["end"] : node.attrs["step"]]
+        dims[dim] = len(taken), step * taken.step
+        return replace(before, offset=before.offset + taken.start * step, dims=tuple(dims))
+    viewed = _reshaped(dims, shape)
+    return here if viewed is None else replace(before, dims=viewed)
+
+
+def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[Digit, ...] | None:
+    """The same walk with other dimensions; None where one of them is no steps of one length."""
+    ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
+    pieces = cut(merged(dims), ends) if ends[0] == math.prod(n for n, _ in dims) else None
+    if pieces is None:
+        return None
+    found = []
+    for last, first in itertools.pairwise(ends):
+        digits = merged(
+            [(end // place, step) for place, end, step in reversed(pieces) if first <= place and end <= last]
+        )
+        if len(digits) > 1:
+            return None
+        found.append(digits[0] if digits else (1, 0))
+    return tuple(found)
+
+
+def _lead(*places: _Place) -> tuple[int, int]:
+    """Batch and heads where they are one dimension: as an operand that has them apart says."""
+    leads = [merged(place.dims[:-2]) for place in places]
+    apart = next((lead for lead in leads if len(lead) == 2), None)
+    return (apart[0][0], apart[1][0]) if apart else (1, math.prod(n for n, _ in leads[0]))
+
+
+def _bias(graph: Graph, name: str, lead: tuple[int, int]) -> str:
+    """A bias whose batch and heads were one dimension, with both."""
+    bias = graph.constants[name]
+    if bias.shape[1] == 1 or bias.shape[1] == lead[1]:
+        return name
+    return graph.add_constant(f"{name}.heads", without_repeats(bias.reshape(*lead, *bias.shape[2:])))
+
+
+def _result(graph: Graph, fused: Node) -> TensorType:
+    """The type of its result, with the scale and zero point that it is to have."""
+    shape, dtype = q8ta_attention.check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
+    return TensorType(shape, dtype, graph.types[fused.output].q)
+
+
+def _runs(graph: Graph, fused: Node, target: Target) -> bool:
+    """Whether the operator takes it, and a kernel runs it on the target."""
+    try:
+        call = Call(fused.op, fused.attrs, tuple(graph.types[n] for n in fused.inputs), _result(graph, fused))
+    except GraphError:  # rows are no whole words
+        return False
+    arrays = [graph.constants.get(name) for name in fused.inputs]
+    wrong = any(operand.valid and operand.valid(call, arrays) for operand in q8ta_attention.operands)
+    return not wrong and any(kernel.runs(call, target) for kernel in q8ta_attention.kernels)
+
+
+def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
+    """Writes the attention in place of its last product and, where that is what follows, of the permute that puts heads
+    side by side; what else it is to be, moves make of it."""
+    graph = rewriter.graph
+    batch, heads, queries, _, _, width = fused.attrs["sizes"]
+    split, end = (batch, heads, queries, width), node
+    reader = rewriter.only_reader(end.output)
+    if reader is not None and reader.op == "view" and graph.types[reader.output].shape == split:
+        end, reader = reader, rewriter.only_reader(reader.output)
+    order = [0, 2, 1, 3]
+    if reader is not None and reader.op == "permute" and graph.types[end.output].shape == split:
+        end, order = reader, [order[d] for d in reader.attrs["dims"]]
+    to = _result(graph, fused)
+    name = rewriter.insert(end, fused.op, fused.inputs, fused.attrs, to, f"{node.output}.attention")
+    shape = graph.types[end.output].shape
+    if order != [0, 1, 2, 3]:
+        apart = replace(to, shape=(batch, queries, heads, width))
+        name = rewriter.insert(end, "view", (name,), {"shape": apart.shape}, apart, f"{node.output}.heads")
+        turned = replace(to, shape=tuple(apart.shape[d] for d in order))
+        name = rewriter.insert(end, "permute", (name,), {"dims": tuple(order)}, turned, f"{node.output}.turned")
+    rewriter.replace(end, Node("view", (name,), end.output, {"shape": shape}, end.source))
