@@ -41,7 +41,7 @@ def summed(x: Tensor) -> Tensor:
 
 
 def spectrum(x: Tensor) -> Tensor:
-    y: Tensor = torch.fft.fft(x, dim=-1).abs()
+    y: Tensor = torch.fft.fft(x, dim=-1).sqrt().abs()
     return y
 
 

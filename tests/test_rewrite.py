@@ -237,6 +237,37 @@ def test_sums_without_a_batch_or_for_one_output(module: nn.Module, shape: tuple[
     assert float(abs(found - wanted).max()) < 0.05 * float(abs(wanted).max())
 
 
+class Computed(nn.Module):
+    """Weights that follow from the input: a convolution for each sample, as dynamic ones have, in groups; one of rows;
+    a linear by what an einsum gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Linear(4, 72)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, channels, *image = x.shape
+        weights = self.weights(x.mean((2, 3)))
+        images = x.reshape(1, count * channels, *image)
+        y = F.conv2d(images, weights.reshape(-1, 2, 3, 3), weights[:, 0].repeat(4), (2, 1), 1, groups=2 * count)
+        y = F.conv1d(y.reshape(count, 4, -1), weights[0, :24].reshape(2, 4, 3), padding=2, dilation=2)
+        return F.linear(y, torch.einsum("bcw,bcv->vw", y, y))
+
+
+def test_weights_that_the_network_computes() -> None:
+    x = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(3))
+    module = Computed().eval()
+    program = torch.export.export(module, (x,))
+    rewrite(program)
+    sums = [str(n.target) for n in program.graph.nodes if "conv" in str(n.target) or "linear" in str(n.target)]
+    assert sums == ["aten.linear.default"]  # which computes weights
+    torch.testing.assert_close(program.module()(x), module(x), rtol=1e-4, atol=1e-4)
+    model = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
+    found, exact = q8.Session(model, "reference")(x.numpy()), module(x).detach().numpy()
+    assert not model.report().islands
+    assert float(abs(found - exact).max()) < 0.1 * float(abs(exact).max())
+
+
 class Counts(nn.Module):
     """Writes into a buffer, and into a copy of a parameter."""
 

@@ -43,7 +43,7 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
             real = graph.call_function(_aten.view_as_real.default, (node,))
         real.meta = {**node.meta, "val": torch.view_as_real(node.meta["val"])}
         parts[node] = Pair(*_put(graph, real, lambda x: (x[..., 0], x[..., 1]), [real], table, first))
-    replaced = []
+    kept = set(nodes)
     for node in nodes:
         complexes = [source for source in node.all_input_nodes if _is_complex(source)]
         known = node.target in RULES and all(source in parts for source in complexes)
@@ -56,9 +56,9 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
         else:
             node.replace_all_uses_with(made[0])
             program.graph_signature.replace_all_uses(node.name, made[0].name)
-        replaced.append(node)
-    for node in reversed(replaced):
-        if not node.users:
+        kept.remove(node)
+    for node in reversed(graph.nodes):
+        if node not in kept and not node.users:
             graph.erase_node(node)
 
 

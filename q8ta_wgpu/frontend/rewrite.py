@@ -5,6 +5,7 @@ Decomposing does that for all there is, but traces the whole program anew, which
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import table
 from q8ta_wgpu.frontend.identities import is_idle_dropout
 from q8ta_wgpu.frontend.nodes import kind, named_arguments
+from q8ta_wgpu.frontend.rules import AS_PRODUCTS
 from q8ta_wgpu.frontend.writes import compute_written
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import ATEN
@@ -30,8 +32,8 @@ _COPIES = ("aten.cat.default", "aten.clone.default")
 def rewrite(program: ExportedProgram) -> None:
     """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
     elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
-    constants put together by writes, weighted sums of one image or for one output, and composites of one result by what
-    they are made of."""
+    constants put together by writes, weighted sums of one image, for one output or with weights that the network
+    computes, and composites of one result by what they are made of."""
     places = {node: place for place, node in enumerate(program.graph.nodes)}
     traced: dict[Any, Graph | None] = {}
     for node in list(places):
@@ -45,7 +47,10 @@ def rewrite(program: ExportedProgram) -> None:
         elif target._schema.is_mutable:
             _make_functional(node, places)
         elif isinstance(kind(node), WeightedSum):
-            _name_one(program, node, places)
+            if not _follows(named_arguments(node).get("weight"), program.graph_signature.user_inputs):
+                _name_one(program, node, places)
+            elif target in AS_PRODUCTS:
+                _expand(program, node, places, traced)
         elif (
             str(target) not in ATEN
             and isinstance(node.meta.get("val"), torch.Tensor)
@@ -70,6 +75,14 @@ def _name_sizes(node: Node) -> None:
     sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, kept, strict=True)]
     if all(isinstance(size, int) for size in sizes):
         node.target, node.args = torch.ops.aten.expand.default, (node.args[0], sizes)
+
+
+def _follows(node: Any, inputs: Container[Any]) -> bool:
+    """Whether a value follows from inputs of these names."""
+    met = [node] if isinstance(node, Node) else []
+    for source in met:
+        met += (n for n in source.all_input_nodes if n not in met)
+    return any(source.name in inputs for source in met)
 
 
 def _name_one(program: ExportedProgram, node: Node, places: dict[Node, int]) -> None:
@@ -176,7 +189,9 @@ def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], trace
             nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
             nodes[made].meta = {**node.meta, "val": made.meta["val"]}
             places[nodes[made]] = places[node]
-    node.replace_all_uses_with(nodes[operators.output_node().args[0]])  # type: ignore[index]
+    result = nodes[operators.output_node().args[0]]  # type: ignore[index]
+    node.replace_all_uses_with(result)
+    program.graph_signature.replace_all_uses(node.name, result.name)
     program.graph.erase_node(node)
 
 
@@ -187,7 +202,8 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
     def call(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        function: Any = AS_PRODUCTS.get(node.target, node.target)
+        return function(*args, **kwargs)
 
     try:
         graph: Graph = make_fx(call, decomposition_table=table())(*values).graph

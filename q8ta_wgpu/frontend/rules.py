@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,6 +122,51 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
     result: Tensor = (matrices @ y.unsqueeze(-1)).squeeze(-1)
     return result if bias is None else result + bias
 
+
+def _correlated(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """A convolution of images as the product of its weight with their windows."""
+    count, _, *extents = x.shape
+    outputs, _, *sides = weight.shape
+    windows: Tensor = _aten.im2col.default(x, sides, dilation, padding, stride)
+    places = zip(extents, sides, stride, padding, dilation, strict=True)
+    shape = [(size + 2 * around - apart * (side - 1) - 1) // step + 1 for size, side, step, around, apart in places]
+    parts = windows.reshape(count, groups, -1, windows.shape[-1])
+    result: Tensor = (weight.reshape(groups, outputs // groups, -1) @ parts).reshape(count, outputs, *shape)
+    return result if bias is None else result + bias.reshape(-1, 1, 1)
+
+
+def _correlated_rows(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Tensor:
+    steps = (1, *stride), (0, *padding), (1, *dilation)
+    return _correlated(x.unsqueeze(2), weight.unsqueeze(2), bias, *steps, groups).squeeze(2)
+
+
+def _multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    result = x @ weight.mT
+    return result if bias is None else result + bias
+
+
+AS_PRODUCTS: Mapping[Any, Callable[..., Tensor]] = {
+    _aten.conv1d.default: _correlated_rows,
+    _aten.conv2d.default: _correlated,
+    _aten.linear.default: _multiplied,
+}
+"""Weighted sums as products of activations: where the network computes the weights, as in dynamic convolutions."""
 
 ARITHMETIC: Mapping[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _vector_norm,
