@@ -38,6 +38,7 @@ def turned(x: Tensor) -> Tensor:
 def arithmetic(x: Tensor) -> Tensor:
     z = torch.complex(x, x.flip(1))
     z = (z + 1.5 - z.conj() * x) / (z * z.conj() + 2.0) - x
+    z = z * (1 + 2j) + 3j
     return (x - z).roll(1, 2).sum(1).abs()
 
 

@@ -68,12 +68,17 @@ def _call(node: Node, arguments: Any) -> tuple[Callable[..., Any], list[Node]]:
 
     def call(*tensors: Tensor) -> Any:
         left = iter(tensors)
-        given = [next(left) if isinstance(leaf, Node) else leaf for leaf in leaves]
+        given = [next(left) if isinstance(leaf, Node) else _split(leaf) for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(given, structure)
         result = RULES[node.target](node.target, *args, **kwargs)
         return list(result) if isinstance(result, Pair) else result  # a tracer takes named tuples for calls
 
     return call, [leaf for leaf in leaves if isinstance(leaf, Node)]
+
+
+def _split(value: Any) -> Any:
+    """A complex number as a pair."""
+    return Pair(value.real, value.imag) if isinstance(value, complex) else value
 
 
 def _is_complex(node: Node) -> bool:
