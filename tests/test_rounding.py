@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.nodes import is_weighted
+from q8ta_wgpu.frontend.rounding import Inputs
 from tests.quantizing import Plain, data
 
 
@@ -70,3 +72,24 @@ def test_inputs_that_do_not_vary() -> None:
     model = q8.compile(q8.quantize(layer, (x,), [x], progress=False))
     found = torch.from_numpy(q8.Session(model, "reference")(x))
     assert (found - layer(x)).abs().max() < 0.02
+
+
+def test_rows_of_all_tokens_are_met() -> None:
+    """And pixels of every phase: steps of as many rows as an input has, or an even number, meet one kind alone."""
+    torch.manual_seed(0)
+    tokens, pixels = torch.zeros(512, 16, 16), torch.zeros(64, 16, 16, 16)
+    tokens[:, range(16), range(16)] = data(512, 16)
+    for place in range(16):  # of every four by four pixels
+        pixels[:, place, place // 4 :: 4, place % 4 :: 4] = data(64, 4, 4, seed=place)
+    layers = Plain(lambda s, x, y: (s.a(x), s.b(y)), a=nn.Linear(16, 3), b=nn.Conv2d(16, 3, 1))
+    exported = torch.export.export(layers, (tokens, pixels)).module()
+    calls = [node for node in exported.graph.nodes if is_weighted(node)]
+    for node, weight, x in zip(
+        calls, (layers.get_parameter("a.weight"), layers.get_parameter("b.weight")), (tokens, pixels), strict=True
+    ):
+        met = Inputs(node, weight.shape)
+        met(x)
+        covariance = met.covariance()
+        assert covariance is not None
+        variances = covariance.diagonal(dim1=1, dim2=2)
+        assert float(variances.min() / variances.mean()) > 0.2, variances

@@ -85,20 +85,25 @@ class Inputs(torch.nn.Module):
         return covariance
 
     def _rows(self, x: Tensor, most: int) -> Tensor:
-        """The inputs of outputs that are spread evenly over a batch, about `most`: (groups, samples, inputs)."""
+        """The inputs of outputs that are spread evenly over a batch, at most `most`: (groups, samples, inputs)."""
         if len(self.shape) == 2:
-            rows = x.reshape(-1, self.size)
-            return rows[:: -(-len(rows) // most)][None]
+            return _spread(x.flatten(0, -2), most)[None]
         axes, (stride, padding, dilation) = len(self.shape) - 2, self.steps
         x = torch.nn.functional.pad(x, [end for end in reversed(padding) for _ in range(2)])
         for axis, (kernel, step, apart) in enumerate(zip(self.shape[2:], stride, dilation, strict=True), start=2):
             x = x.unfold(axis, apart * (kernel - 1) + 1, step)[..., ::apart]
         x = x.movedim(1, 1 + axes)
-        while x.shape[: 1 + axes].numel() > most:
-            longest = max(range(1 + axes), key=x.shape.__getitem__)
-            x = x[(slice(None),) * longest + (slice(None, None, 2),)]
-        x = x.flatten(0, axes)
+        outputs = x.shape[: 1 + axes]
+        x = x[torch.unravel_index(_spread(torch.arange(outputs.numel()), most), outputs)]
         return x.reshape(len(x), self.groups, self.size).transpose(0, 1)
+
+
+def _spread(rows: Tensor, most: int) -> Tensor:
+    """As many rows, spread evenly. Steps of a whole number may be those of a token or pixel from input to input, and
+    meet no other; these drift over all of them."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).long()]
 
 
 def watch_inputs(model: GraphModule) -> None:
