@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from tests.importing import flat, imported
+from tests.importing import Wrapped, flat, imported
 
 BOUNDS = torch.tensor([-1.0, 0.0, 0.5])
 ROWS = torch.arange(2)
@@ -37,7 +37,14 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "rounded": lambda x: (torch.round(x, decimals=1), x // 0.75, torch.div(x, x.abs() + 1, rounding_mode="floor")),
     "remainders": lambda x: (x % 0.75, torch.fmod(x, -1.5), torch.remainder(x, x.abs() + 0.5)),
     "remainders of large numbers": lambda x: (torch.fmod(x * 1e6, 0.7), torch.remainder(x * 1e6, x.abs() + 0.5)),
-    "powers": lambda x: (2.0**x, torch.exp2(x), x.abs().add(1).log2(), x.abs().add(1).log10(), F.logsigmoid(x)),
+    "powers": lambda x: (
+        2.0**x,
+        torch.exp2(x),
+        x.abs().add(1).log2(),
+        x.abs().add(1).log10(),
+        F.logsigmoid(x),
+        F.rrelu(x),
+    ),
     "angles": lambda x: (torch.atan2(x, x.flip(1)), torch.atan2(x.relu(), x.flip(2).relu())),
     "distances": lambda x: (
         torch.cdist(x[0], x[1] + 1),
@@ -154,3 +161,12 @@ def test_floats_that_are_added_up_as_integers_are_refused() -> None:
     """torch cuts them first."""
     with pytest.raises(q8.UnsupportedError, match=r"write x.long\(\).cumsum\("):
         imported(lambda x: x.cumsum(1, dtype=torch.int64), torch.randn(2, 5))
+
+
+def test_a_program_of_nothing_but_sums_by_place() -> None:
+    """What is put in places without being added up is of the table."""
+    places = torch.tensor([1, 0, 1])
+    module = Wrapped(lambda x: (x * 2).index_put((places,), torch.cat([x[:1], x]), accumulate=True)).eval()
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    model = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
+    np.testing.assert_allclose(q8.Session(model, "reference")(x), module(x), atol=0.1)

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.constants import is_pure
 from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.nodes import QDQ, integer
+from q8ta_wgpu.frontend.nodes import QDQ, integer, named_arguments
 from q8ta_wgpu.frontend.recurrent import steps_untraced
 from q8ta_wgpu.kernels import ATEN
 
@@ -52,6 +52,8 @@ def _is_known(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op in ("placeholder", "output") or target is operator.getitem
+    if target is torch.ops.aten.index_put.default and named_arguments(node).get("accumulate"):
+        return False
     known = str(target) in ATEN or target.namespace == QDQ or not node.users
     return known and not target._schema.is_mutable
 
