@@ -37,6 +37,9 @@ _DAMPING = 0.01
 _LOST = 1e-9
 """Of the mean square, added to every variance: what float64 loses where inputs hardly vary beside their mean."""
 
+_GOLDEN = 0.6180339887498949
+"""The golden ratio without its whole: of all steps around a circle the one that spreads its places best."""
+
 _BLOCK = 64
 """Inputs whose errors are taken over by those behind the block at once, as one product."""
 
@@ -99,11 +102,12 @@ class Inputs(torch.nn.Module):
 
 
 def _spread(rows: Tensor, most: int) -> Tensor:
-    """As many rows, spread evenly. Steps of a whole number may be those of a token or pixel from input to input, and
-    meet no other; these drift over all of them."""
+    """As many rows, spread evenly. Even steps may be those from a token or pixel of one input to that of the next, and
+    meet no other; steps of the golden ratio, back at the start behind the end, have no such period (Weyl, 1916)."""
     if len(rows) <= most:
         return rows
-    return rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).long()]
+    places = torch.arange(1, most + 1, dtype=torch.float64) * _GOLDEN % 1.0
+    return rows[(places * len(rows)).long()]
 
 
 def watch_inputs(model: GraphModule) -> None:
