@@ -14,7 +14,6 @@ from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.fold_tables import fold_tables
-from q8ta_wgpu.passes.fuse_attention import fuse_attention
 from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
@@ -38,9 +37,8 @@ PASSES: tuple[Pass, ...] = (
     hoist_quantize,
     # Equal quantizations that follow each other, around moves as well, are one: a product sees what its operand is.
     cancel_qdq,
-    # Two products and the softmax between them, which nobody quantized; before each becomes an int8 form of its own.
-    fuse_attention,
-    # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x.
+    # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x. Two products of activations and a
+    # softmax between them that nobody quantized are an attention.
     fuse_int8,
     # What fusion left: dequantize -> quantize becomes nothing or a table.
     cancel_qdq,

@@ -29,9 +29,11 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.fuse_attention import attend
 from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unchosen, unmasked
+from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
 from q8ta_wgpu.passes.rewriter import Rewriter
-from q8ta_wgpu.passes.tail import Tail, int8_behind, is_factor, tail_of
+from q8ta_wgpu.passes.tail import Tail, rounded_to, tail_of
 
 
 def fuse_int8(graph: Graph) -> None:
@@ -44,6 +46,8 @@ def fuse_int8(graph: Graph) -> None:
         tail = tail_of(rewriter, node)
         readers = rewriter.readers(tail.value)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
+            if attend(rewriter, node, tail, quantize):
+                continue
             if reason := _fuse(rewriter, node, tail, quantize):
                 given = reason is NOT_QUANTIZED and adds_given_numbers(rewriter, node)
                 _note(graph, node, GIVEN_NUMBERS if given else reason)
@@ -119,31 +123,6 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
-def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
-    """A product of activations reading what positive factors were multiplied with, and these factors' product."""
-    inputs, factor = list(node.inputs), 1.0
-    for position, name in enumerate(node.inputs if isinstance(OPS[node.op].int8, Product) else ()):
-        scaled = rewriter.producer(name)
-        if scaled is not None and is_factor(scaled) and int8_behind(rewriter, scaled.inputs[0]):
-            inputs[position] = scaled.inputs[0]
-            factor *= scaled.attrs["factor"]
-    return replace(node, inputs=tuple(inputs)), factor
-
-
-def turned(rewriter: Rewriter, before: Node, name: str) -> str:
-    """A value with its last two dimensions swapped: of a permuted value the permuted source, or the source itself."""
-    shape = rewriter.graph.types[name].shape
-    order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-    permute = rewriter.producer(name)
-    if permute is not None and permute.op == "permute":
-        name, order = permute.inputs[0], [permute.attrs["dims"][d] for d in order]
-    if order == sorted(order):
-        return name
-    source = rewriter.graph.types[name]
-    to = replace(source, shape=tuple(source.shape[d] for d in order))
-    return rewriter.insert(before, "permute", (name,), {"dims": tuple(order)}, to, f"{name}.turned")
-
-
 def _quantized_call(
     rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None, mask: Array | None
 ) -> QuantizedCall | str:
@@ -175,20 +154,6 @@ def _quantized_call(
     return QuantizedCall(
         node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes, mask
     )
-
-
-def rounded_to(graph: Graph, tail: Tail, quantize: Node) -> tuple[QParams, int, int]:
-    """The quantization of a result before the factor behind it, and its range with the clamps there."""
-    out, lo, hi = graph.types[quantize.output].q, quantize.attrs["lo"], quantize.attrs["hi"]
-    assert out is not None
-    if tail.clamps:
-        low, high = tail.clamps[0]
-        for bounds in tail.clamps[1:]:  # the last one wins where they do not overlap
-            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
-        lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
-    if tail.factor != 1.0:  # rounding factor * x at a scale is rounding x at the scale / factor
-        out = replace(out, scale=out.scale / tail.factor)
-    return out, lo, hi
 
 
 def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:

@@ -9,8 +9,8 @@ import numpy as np
 from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves, Rowwise
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.operands import int8_behind
 from q8ta_wgpu.passes.rewriter import Rewriter
-from q8ta_wgpu.passes.tail import int8_behind
 
 FAINT = 22.0
 """What is smaller than e^-FAINT of the largest in softmax is 0 in every table."""
@@ -49,36 +49,46 @@ def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
     """The node reading what a choice of 0 or a low number was added to, and the bools by which it is chosen, of as many
     dimensions, in int8: where they are 0 an element takes no part. Moves may stand between choice and sum. The node
     itself and None where there is none."""
-    graph, kind = rewriter.graph, OPS[node.op].int8
+    kind = OPS[node.op].int8
     add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
-    if add is None or add.op != "add" or add.attrs["alpha"] != 1:
-        return node, None
-    shape = graph.types[add.output].shape
-    for scores, mask in (add.inputs, add.inputs[::-1]):
-        int8, choice, moves = int8_behind(rewriter, scores), rewriter.producer(mask), list[Node]()
-        while choice is not None and OPS[choice.op].int8 == Moves() and len(choice.inputs) == 1:  # a pad adds numbers
-            moves.append(choice)
-            choice = rewriter.producer(choice.inputs[0])
-        if int8 is None or choice is None or choice.op != "where" or graph.types[scores].shape != shape:
-            continue
-        bools, q = int8_behind(rewriter, choice.inputs[0]), graph.types[int8].q
-        ends = [_number(graph, name) for name in choice.inputs[1:]]
-        if bools is None or q is None or graph.types[bools].q != BOOL or 0.0 not in ends or not min(ends) <= -_span(q):
-            continue
-        if moves and graph.types[bools].shape != graph.types[choice.output].shape:  # what is moved is larger
-            continue
-        if ends[0] < 0:
-            table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
-            bools = rewriter.insert(node, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
-        for move in reversed(moves):
-            to = replace(graph.types[bools], shape=graph.types[move.output].shape)
-            bools = rewriter.insert(node, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
-        found = graph.types[bools]
-        if len(found.shape) < len(shape):
-            to = replace(found, shape=(1,) * (len(shape) - len(found.shape)) + found.shape)
-            bools = rewriter.insert(node, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
-        return replace(node, inputs=(scores, *node.inputs[1:])), bools
+    for scores in add.inputs if add is not None else ():
+        int8 = int8_behind(rewriter, scores)
+        q = rewriter.graph.types[int8].q if int8 else None
+        bools = chosen_by(rewriter, node, add, scores, -_span(q)) if add is not None and q is not None else None
+        if bools is not None:
+            return replace(node, inputs=(scores, *node.inputs[1:])), bools
     return node, None
+
+
+def chosen_by(rewriter: Rewriter, node: Node, add: Node, scores: str, low: float) -> str | None:
+    """The bools by which 0, or a number of `low` and less, is added to scores: int8 values of as many dimensions that
+    are computed before a node, 0 where an element takes no part. None where something else is added."""
+    graph, shape = rewriter.graph, rewriter.graph.types[add.output].shape
+    if add.op != "add" or add.attrs["alpha"] != 1 or graph.types[scores].shape != shape:
+        return None
+    choice, moves = rewriter.producer(next((n for n in add.inputs if n != scores), scores)), list[Node]()
+    while choice is not None and OPS[choice.op].int8 == Moves() and len(choice.inputs) == 1:  # a pad adds numbers
+        moves.append(choice)
+        choice = rewriter.producer(choice.inputs[0])
+    bools = int8_behind(rewriter, choice.inputs[0]) if choice is not None and choice.op == "where" else None
+    if choice is None or bools is None or graph.types[bools].q != BOOL:
+        return None
+    ends = [_number(graph, name) for name in choice.inputs[1:]]
+    if 0.0 not in ends or not min(ends) <= low:
+        return None
+    if moves and graph.types[bools].shape != graph.types[choice.output].shape:  # what is moved is larger
+        return None
+    if ends[0] < 0:
+        table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
+        bools = rewriter.insert(node, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
+    for move in reversed(moves):
+        to = replace(graph.types[bools], shape=graph.types[move.output].shape)
+        bools = rewriter.insert(node, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
+    found = graph.types[bools]
+    if len(found.shape) < len(shape):
+        to = replace(found, shape=(1,) * (len(shape) - len(found.shape)) + found.shape)
+        bools = rewriter.insert(node, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
+    return bools
 
 
 GIVEN_NUMBERS = (

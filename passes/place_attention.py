@@ -15,11 +15,13 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Call, Graph, Node, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.attention.attention import q8ta_attention, without_repeats
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.attention.attention import without_repeats
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
 from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
 from q8ta_wgpu.passes.rewriter import Rewriter
 
+ATTENTION = ("q8ta_attention", "q8ta_masked_attention")
 WORD = 4
 """Elements of a word: rows of attention's operands are whole ones."""
 
@@ -42,7 +44,7 @@ def place_attention(graph: Graph, target: Target) -> None:
     """Says for each attention where its operands and its result lie, where a kernel of `target` then runs it."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        if node.op == q8ta_attention.name and not node.attrs["sizes"]:
+        if node.op in ATTENTION and not node.attrs["sizes"]:
             placed = _placed(rewriter, node)
             if placed is not None and _runs(graph, placed, target):
                 _write(rewriter, placed, node)
@@ -62,7 +64,7 @@ def _placed(rewriter: Rewriter, node: Node) -> Node | None:
         return None
     all_sizes = (*lead, found.queries, found.keys, found.depth, found.width)
     attrs = {**node.attrs, "sizes": all_sizes, **dict(zip(WALKS, walks, strict=True))}
-    inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead))
+    inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead), *node.inputs[5:])
     return Node(node.op, inputs, node.output, attrs, node.source)
 
 
@@ -122,7 +124,7 @@ def _bias(graph: Graph, name: str, lead: tuple[int, int]) -> str:
 
 def _result(graph: Graph, fused: Node) -> TensorType:
     """The type of its result, with the scale and zero point that it is to have."""
-    shape, dtype = q8ta_attention.check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
+    shape, dtype = OPS[fused.op].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
     return TensorType(shape, dtype, graph.types[fused.output].q)
 
 
@@ -133,8 +135,8 @@ def _runs(graph: Graph, fused: Node, target: Target) -> bool:
     except GraphError:  # rows are no whole words
         return False
     arrays = [graph.constants.get(name) for name in fused.inputs]
-    wrong = any(operand.valid and operand.valid(call, arrays) for operand in q8ta_attention.operands)
-    return not wrong and any(kernel.runs(call, target) for kernel in q8ta_attention.kernels)
+    wrong = any(operand.valid and operand.valid(call, arrays) for operand in OPS[fused.op].operands)
+    return not wrong and any(kernel.runs(call, target) for kernel in OPS[fused.op].kernels)
 
 
 def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from q8ta_wgpu.ir.graph import Node
+import numpy as np
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Joined, Normalization, Product, Sloped, WeightedSum
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.operands import int8_behind, is_factor
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -102,12 +106,15 @@ def _clamped(rewriter: Rewriter, tail: Tail) -> Tail:
     return replace(tail, value=value, clamps=tuple(clamps))
 
 
-def int8_behind(rewriter: Rewriter, name: str) -> str | None:
-    """The int8 value whose dequantize is `name`."""
-    node = rewriter.producer(name)
-    return node.inputs[0] if node is not None and node.op == "dequantize" else None
-
-
-def is_factor(node: Node) -> bool:
-    """Whether a node multiplies by a positive number."""
-    return node.op == "affine" and bool(node.attrs["factor"] > 0 and not node.attrs["term"])
+def rounded_to(graph: Graph, tail: Tail, quantize: Node) -> tuple[QParams, int, int]:
+    """The quantization of a result before the factor behind it, and its range with the clamps there."""
+    out, lo, hi = graph.types[quantize.output].q, quantize.attrs["lo"], quantize.attrs["hi"]
+    assert out is not None
+    if tail.clamps:
+        low, high = tail.clamps[0]
+        for bounds in tail.clamps[1:]:  # the last one wins where they do not overlap
+            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
+        lo, hi = arithmetic.clamp_bounds(out, low, high, lo, hi)
+    if tail.factor != 1.0:  # rounding factor * x at a scale is rounding x at the scale / factor
+        out = replace(out, scale=out.scale / tail.factor)
+    return out, lo, hi

@@ -14,6 +14,7 @@ from q8ta_wgpu.kernels.attention.attention import NO_PART, RECIPROCAL, STEPS, po
 from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.norm import softmax
 from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.passes.place_attention import ATTENTION
 from tests import harness, op_graphs
 
 
@@ -26,19 +27,21 @@ class Chain:
         sizes: batch, heads, queries, keys, depth, width.
         zeros: zero points of queries, keys, values and the result.
         bias: shape of what is added to scores; with NO_PART above its diagonal, and everywhere in its first row.
+        mask: shape of bools that say what takes part, if any are given.
     """
 
     form: str
     sizes: tuple[int, int, int, int, int, int]
     zeros: tuple[int, int, int, int]
     bias: tuple[int, int, int, int] = (1, 1, 1, 1)
+    mask: tuple[int, ...] = ()
 
 
 CHAINS = (
     Chain("slices", (4, 3, 19, 19, 8, 8), (3, 3, 3, 5), bias=(2, 1, 1, 19)),
     Chain("planes", (1, 2, 67, 67, 32, 32), (-128, -128, -128, -128), bias=(1, 1, 67, 67)),
     Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 127)),
-    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128)),
+    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 1, 65)),
     Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64)),
 )
 
@@ -78,7 +81,17 @@ class _Builder:
             bias[np.broadcast_to(later, bias.shape)] = NO_PART
             bias[0, 0, 0] = NO_PART
         constants = (self.graph.add_constant("powers", powers()), self.graph.add_constant("bias", bias))
-        return self.emit("q8ta_attention", (*operands, *constants), attrs, QParams(0.05, zeros[3]))
+        if not chain.mask:
+            return self.emit("q8ta_attention", (*operands, *constants), attrs, QParams(0.05, zeros[3]))
+        mask = self.bools(chain.mask)
+        return self.emit("q8ta_masked_attention", (*operands, *constants, mask), attrs, QParams(0.05, zeros[3]))
+
+    def bools(self, shape: Shape) -> str:
+        """An input that chooses elements."""
+        self.given("mask", shape, 0)
+        self.graph.types["mask"] = TensorType(shape, INT8X4, BOOL)
+        self.inputs["mask"] = self.rng.integers(0, 2, shape).astype(np.int8)
+        return "mask"
 
 
 def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
@@ -113,7 +126,7 @@ def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
 
 def alone(graph: Graph) -> Graph:
     """The one attention of a lowered graph, by itself."""
-    (node,) = (node for node in graph.nodes if node.op == "q8ta_attention")
+    (node,) = (node for node in graph.nodes if node.op in ATTENTION)
     found = Graph([n for n in dict.fromkeys(node.inputs) if n not in graph.constants], [node.output], [node])
     found.types = {name: graph.types[name] for name in (*node.inputs, node.output)}
     found.constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
@@ -131,9 +144,7 @@ def masked_softmax(shape: Shape, masked: Shape) -> tuple[Graph, dict[str, Array]
     """A softmax over the last dimension, of the elements that bools of another shape name, and its inputs."""
     b, powers = _Builder(), softmax.powers(0.04, 1 / 256, shape[-1])
     assert powers is not None
-    x, mask = b.given("x", shape, -7), b.given("mask", masked, 0)
-    b.graph.types[mask] = TensorType(masked, INT8X4, BOOL)
-    b.inputs[mask] = b.rng.integers(0, 2, masked).astype(np.int8)
+    x, mask = b.given("x", shape, -7), b.bools(masked)
     attrs = {"dim": len(shape) - 1, "lo": -128, "hi": 127}
     inputs = (x, b.graph.add_constant("powers", powers), mask)
     b.graph.outputs = [b.emit("q8ta_masked_softmax", inputs, attrs, QParams(1 / 256, -128))]

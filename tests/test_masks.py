@@ -138,7 +138,7 @@ def test_a_decoder_of_torch() -> None:
     program = q8.quantize(module, (x, mask), [(x, mask)], progress=False)
     model = q8.compile(program)
     assert model.report().exact
-    assert [node.op for node in model.graph.nodes].count("q8ta_masked_softmax") == 2
+    assert [node.op for node in model.graph.nodes].count("q8ta_masked_attention") == 2
     found = q8.Session(model, "reference")(x, mask)
     for expected in (program.module()(x, mask), module(x, mask)):
         assert np.abs(found - expected.detach().numpy()).max() < 0.05 * np.abs(found).max()

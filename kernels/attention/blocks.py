@@ -171,12 +171,12 @@ def _pack_bias(call: Call, bias: Array) -> Array:
     return np.ascontiguousarray(lines.astype(np.int16)).reshape(-1).view("<i4")
 
 
-def _kernel(label: str, block: Block) -> Kernel:
+def _kernel(op: str, mask: str, label: str, block: Block) -> Kernel:
     body = "attention_units" if block.unit else "attention_dots"
 
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
-        return body, "attention", "scores", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
+        return body, "attention", "scores", mask, "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
@@ -190,7 +190,7 @@ def _kernel(label: str, block: Block) -> Kernel:
         return block.steps(found) * (inner + 1) + 3 * block.steps(found) * block.keys // 4
 
     return Kernel(
-        f"q8ta_attention.{label}",
+        f"{op}.{label}",
         source,
         (ONLY_4W,),
         ONLY_4W,
@@ -221,23 +221,27 @@ def turns_of_rows(found: Sizes) -> int:
     return (-(-found.keys // 4) + 1) * (2 + inner)
 
 
-_ROWS = Kernel(
-    "q8ta_attention",
-    ("attention_rows", "scores", "dot"),
-    (ONLY_4W,),
-    ONLY_4W,
-    turns=lambda call: turns_of_rows(sizes(call)),
-    params=lambda call: {**_params(call), "parts": np.uint32(_parts(call))},
-    constants=lambda call: {
-        "DEPTH": sizes(call).depth // 4,
-        "COLUMNS": min(sizes(call).width // 4, MOST_COLUMNS),
-        "BIASED": _biased(call),
-        "QUERY_ZERO": int(call.zeros[0] != 0),
-    },
-    prepack={4: _pack_bias},
-    threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * _parts(call), 1, 1),
-    unrolled=where_loops_are_slow,
-    cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
-)
+def _by_rows(op: str, mask: str) -> Kernel:
+    return Kernel(
+        op,
+        ("attention_rows", "scores", mask, "dot"),
+        (ONLY_4W,),
+        ONLY_4W,
+        turns=lambda call: turns_of_rows(sizes(call)),
+        params=lambda call: {**_params(call), "parts": np.uint32(_parts(call))},
+        constants=lambda call: {
+            "DEPTH": sizes(call).depth // 4,
+            "COLUMNS": min(sizes(call).width // 4, MOST_COLUMNS),
+            "BIASED": _biased(call),
+            "QUERY_ZERO": int(call.zeros[0] != 0),
+        },
+        prepack={4: _pack_bias},
+        threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * _parts(call), 1, 1),
+        unrolled=where_loops_are_slow,
+        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
+    )
 
-KERNELS = (*(_kernel(label, block) for label, block in BLOCKS.items()), _ROWS)
+
+def kernels(op: str, mask: str) -> tuple[Kernel, ...]:
+    """Of an operator; `mask` is the file that says what takes part beside its bias."""
+    return (*(_kernel(op, mask, label, block) for label, block in BLOCKS.items()), _by_rows(op, mask))

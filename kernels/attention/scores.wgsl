@@ -16,7 +16,8 @@ fn scores_of(sum: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
   let scaled = clamp(vec4<f32>(sum) * params.score_multiplier, vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
   let steps = bitcast<vec4<i32>>(scaled + vec4<f32>(12582912.0)) - vec4<i32>(0x4b400000);
   let inside = p.w + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.keys);
-  return select(vec4<i32>(NO_PART), biased(steps, p), inside);
+  let chosen = unpack4xU8(part_of(p)) > vec4<u32>(0u);
+  return select(vec4<i32>(NO_PART), biased(steps, p), inside & chosen);
 }
 
 // Dimensions of a bias that are 1 are read at 0, and it repeats along the first. Two numbers lie in a word.

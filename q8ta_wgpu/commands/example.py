@@ -24,7 +24,7 @@ from q8ta_wgpu.ir.graph import (
     QParams,
     TensorType,
 )
-from q8ta_wgpu.ir.int8 import Arithmetic, Recurrent, WeightedSum
+from q8ta_wgpu.ir.int8 import MASKED, Arithmetic, Recurrent, WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import Target
@@ -95,11 +95,11 @@ def _several(target: Target) -> Iterator[Graph]:
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
             yield from _graphs(op, case, target, random=True)
-    for graph in (_attention(), _narrowed(), _masked(3), _masked(1)):
+    for graph in (_attention(), _attention(masked=True), _narrowed(), _masked(3), _masked(1)):
         yield lower(run_passes(graph), target)
 
 
-def _attention() -> Graph:
+def _attention(masked: bool = False) -> Graph:
     """softmax(q kᵀ) v in int8: rows that end amid the blocks of every kernel."""
     graph, names = Graph(), list[str]()
     for name, shape in (("q", (2, 70, 32)), ("k", (2, 83, 32)), ("v", (2, 83, 32))):
@@ -109,6 +109,13 @@ def _attention() -> Graph:
     q, k, v = names
     k = _appended(graph, "permute", k, TensorType((2, 32, 83)), {"dims": (0, 2, 1)})
     y = _appended(graph, "matmul", [q, k], TensorType((2, 70, 83)))
+    if masked:
+        graph.inputs.append("chosen")
+        graph.types["chosen"] = TensorType((1, 1, 83), INT8X4, BOOL)
+        chosen = _appended(graph, "dequantize", "chosen", TensorType((1, 1, 83)))
+        ends = [graph.add_constant(name, np.array([end], np.float32)) for name, end in (("on", 0.0), ("off", MASKED))]
+        added = _appended(graph, "where", [chosen, *ends], TensorType((1, 1, 83)))
+        y = _appended(graph, "add", [y, added], TensorType((2, 70, 83)), {"alpha": 1.0})
     y = _appended(graph, "softmax", y, TensorType((2, 70, 83)), {"dim": 2})
     y = _appended(graph, "matmul", [y, v], TensorType((2, 70, 32)))
     graph.outputs.append(_requantized(graph, y, QParams(0.004, -5)))

@@ -13,17 +13,19 @@ from torch.fx import GraphModule, Node
 from torch.nn.modules import transformer
 
 from q8ta_wgpu.frontend.choices import CHOICE
+from q8ta_wgpu.frontend.masks import given_mask
 from q8ta_wgpu.frontend.nodes import (
     constant,
     integer,
     is_constant,
     is_float,
     is_kept,
+    kind,
     multiplies,
     named_arguments,
     scales,
 )
-from q8ta_wgpu.ir.int8 import MASKED
+from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels.attention.attention import takes
 from q8ta_wgpu.kernels.attention.sizes import Sizes
 
@@ -135,16 +137,19 @@ class Attention:
 
 
 def attention_of(softmax: Node) -> Attention | None:
-    """The attention a softmax is part of: scores of two activations, with factors, constants added and views between,
-    each read by the next alone, and a product of the result with values that gives rows of whole words."""
+    """The attention a softmax is part of: scores of two activations, with factors, constants and one mask of bools that
+    are added, and views between, each read by the next alone, and a product of the result with values. Rows are whole
+    words."""
     if softmax.target is not _aten.softmax.int or softmax.args[1] not in (-1, softmax.meta["val"].dim() - 1):
         return None
-    between, x = [softmax], softmax.args[0]
+    between, x, masked = [softmax], softmax.args[0], False
     while isinstance(x, Node) and not multiplies(x):
-        read = [n for n in x.all_input_nodes if not is_constant(n)]
+        mask = None if masked or x.meta["val"].dim() > 4 else _chosen(x)
+        read = [n for n in x.all_input_nodes if not is_constant(n) and n is not mask]
         biased = x.target is _aten.add.Tensor and x.kwargs.get("alpha", 1) == 1 and len(x.all_input_nodes) == 2
         if len(read) != 1 or not (biased or scales(x) or x.target in _VIEWS):
             return None
+        masked |= mask is not None
         between.append(x)
         x = read[0]
     context = next(iter(softmax.users))
@@ -154,6 +159,14 @@ def attention_of(softmax: Node) -> Attention | None:
     alone = all(len(node.users) == 1 and is_float(node) for node in (x, *between))
     kept = any(map(is_kept, (x, *between, context)))
     return found if alone and not kept and _is_whole(found) else None
+
+
+def _chosen(node: Node) -> Node | None:
+    """The term of a sum that is a choice by bools between 0 and a number that masks, moved or not."""
+    mask = choice = given_mask(node)
+    while choice is not None and isinstance(kind(choice), Moves) and len(choice.all_input_nodes) == 1:
+        choice = choice.all_input_nodes[0]
+    return mask if choice is not None and choice.target is CHOICE else None
 
 
 def _is_whole(found: Attention) -> bool:

@@ -14,12 +14,9 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.choices import CHOICE, MOST, Choice, Choices, result, union
 from q8ta_wgpu.frontend.nodes import constant, is_constant, is_float, kind, scales
-from q8ta_wgpu.ir.int8 import MASKED, Arithmetic, Elementwise, Moves, Rowwise
+from q8ta_wgpu.ir.int8 import MASKED, MASKS_FROM, Arithmetic, Elementwise, Moves, Rowwise
 
 _aten = torch.ops.aten
-
-MASKS_FROM = -50.0
-"""Numbers as low as this are there to mask what they are added to."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,9 @@ class QuantizedCall:
 MASKED = float(np.float32(-3e38))
 """What stands for -inf in a mask: its exponential is 0 as well, and no sum with a score leaves the range of float32."""
 
+MASKS_FROM = -50.0
+"""Numbers as low as this, beside 0, are there to mask what they are added to: e^-50 is no weight."""
+
 RESIDUAL, MASK = -1, -2
 """In `Int8Form.operands`: the addend joined before rounding, and bools that say which elements take part."""
 

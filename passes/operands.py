@@ -1,0 +1,46 @@
+"""What an operator reads: int8 behind dequantizes, factors, and the second operand of a product turned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from q8ta_wgpu.ir.graph import Node
+from q8ta_wgpu.ir.int8 import Product
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+
+def int8_behind(rewriter: Rewriter, name: str) -> str | None:
+    """The int8 value whose dequantize is `name`."""
+    node = rewriter.producer(name)
+    return node.inputs[0] if node is not None and node.op == "dequantize" else None
+
+
+def is_factor(node: Node) -> bool:
+    """Whether a node multiplies by a positive number."""
+    return node.op == "affine" and bool(node.attrs["factor"] > 0 and not node.attrs["term"])
+
+
+def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
+    """A product of activations reading what positive factors were multiplied with, and these factors' product."""
+    inputs, factor = list(node.inputs), 1.0
+    for position, name in enumerate(node.inputs if isinstance(OPS[node.op].int8, Product) else ()):
+        scaled = rewriter.producer(name)
+        if scaled is not None and is_factor(scaled) and int8_behind(rewriter, scaled.inputs[0]):
+            inputs[position] = scaled.inputs[0]
+            factor *= scaled.attrs["factor"]
+    return replace(node, inputs=tuple(inputs)), factor
+
+
+def turned(rewriter: Rewriter, before: Node, name: str) -> str:
+    """A value with its last two dimensions swapped: of a permuted value the permuted source, or the source itself."""
+    shape = rewriter.graph.types[name].shape
+    order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    permute = rewriter.producer(name)
+    if permute is not None and permute.op == "permute":
+        name, order = permute.inputs[0], [permute.attrs["dims"][d] for d in order]
+    if order == sorted(order):
+        return name
+    source = rewriter.graph.types[name]
+    to = replace(source, shape=tuple(source.shape[d] for d in order))
+    return rewriter.insert(before, "permute", (name,), {"dims": tuple(order)}, to, f"{name}.turned")
