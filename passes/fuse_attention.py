@@ -21,7 +21,7 @@ from q8ta_wgpu.kernels.attention.attention import (
 )
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
 from q8ta_wgpu.passes.masks import chosen_by
-from q8ta_wgpu.passes.operands import int8_behind, is_factor, turned, unscaled
+from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.tail import Tail, rounded_to
 
@@ -51,8 +51,9 @@ def attend(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node) -> bool:
     found = _scores(rewriter, weights, quantize) if weights is not None and weights.op == "softmax" else None
     if found is None:
         return False
-    q, k, v = (int8_behind(rewriter, name) for name in (*found.product.inputs, node.inputs[1]))
-    out, lo, hi = rounded_to(graph, tail, quantize)
+    context, scaled = unscaled(rewriter, node)
+    q, k, v = (int8_behind(rewriter, name) for name in (*found.product.inputs, context.inputs[1]))
+    out, lo, hi = rounded_to(graph, replace(tail, factor=tail.factor * scaled), quantize)
     to = graph.types[quantize.output]
     if q is None or k is None or v is None or {graph.types[n].dtype for n in (q, k, v)} | {to.dtype} != {INT8X4}:
         return False
@@ -90,7 +91,8 @@ def _scores(rewriter: Rewriter, weights: Node, before: Node) -> _Scores | None:
             name, mask = next(((i, bools) for i, bools in masks.items() if bools is not None), ("", None))
             continue
         adds = node.op == "add" and node.attrs["alpha"] == 1 and len(constants) == 1
-        if not (adds or node.op == "view" or is_factor(node)):
+        scales = node.op == "affine" and node.attrs["factor"] > 0
+        if not (adds or scales or node.op == "view"):
             return None
         behind.append(node)
         name = next(i for i in node.inputs if i not in constants)
@@ -107,7 +109,7 @@ def _scores(rewriter: Rewriter, weights: Node, before: Node) -> _Scores | None:
             bias = bias + added.astype(np.float64)
         else:
             factor *= step.attrs["factor"]
-            bias = bias * step.attrs["factor"]
+            bias = bias * step.attrs["factor"] + step.attrs["term"]
     if np.broadcast_shapes(bias.shape, shape) != shape:
         return None
     lead = (math.prod(shape[:-3]), math.prod(shape[-3:-2]), *shape[-2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -271,6 +272,71 @@ class Causal(nn.Module):
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         k, v = k[:, :1], v[:, :1]
         return nn.functional.scaled_dot_product_attention(y, k, v, attn_mask=self.mask, enable_gqa=True)
+
+
+class Scores(nn.Module):
+    """softmax(scores(q kᵀ)) v of one linear's queries, keys and values, with a linear behind."""
+
+    def __init__(self, scores: Callable[[Tensor], Tensor], value: float = 1.0, keys: int = 7) -> None:
+        super().__init__()
+        self.qkv, self.out, self.scores, self.value, self.keys = (
+            nn.Linear(16, 48),
+            nn.Linear(16, 16),
+            scores,
+            value,
+            keys,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        weights = self.scores(q @ k[:, : self.keys].mT * 0.25).softmax(-1)
+        y: Tensor = self.out(weights @ (v[:, : self.keys] * self.value))
+        return y
+
+
+class Squared(nn.Module):
+    """Weights times themselves."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (x @ x.mT).softmax(-1)
+        return weights @ weights
+
+
+LOW = torch.tensor([[0.0]] * 4 + [[-1e9]] * 3)
+"""A mask by which rows have nothing but numbers beside which float32 loses scores."""
+
+WHOLE = {
+    "a factor of values": (lambda: Scores(lambda s: s, value=0.5), (), 1, 0),
+    "a bias of one element": (lambda: Scores(lambda s: s + torch.tensor([2.5])), (), 1, 0),
+    "a bias of one key": (lambda: Scores(lambda s: s + torch.full((7, 1), 3.0), keys=1), (), 1, 0),
+    "rows of nothing else": (lambda: Scores(lambda s: s + LOW), (), 0, 2),
+    "a result that stays in float": (lambda: Scores(lambda s: s), ("out",), 0, 1),
+    "weights times themselves": (Squared, (), 0, 2),
+}
+
+
+@pytest.mark.parametrize(("module", "skip", "attentions", "products"), WHOLE.values(), ids=WHOLE)
+def test_its_products_are_int8(
+    module: Callable[[], nn.Module], skip: tuple[str, ...], attentions: int, products: int
+) -> None:
+    """As one operator, or where that has no such form as operators of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        whole, x = module().eval(), torch.randn(2, 7, 16)
+        model = q8.compile(q8.quantize(whole, (x,), [x], quantizer=q8.Quantizer(skip=skip), progress=False))
+    kinds = Counter(node.op for node in model.graph.nodes)
+    assert (kinds["q8ta_attention"], kinds["q8ta_matmul"]) == (attentions, products), model.report()
+    found, expected = q8.Session(model, "reference")(x.numpy()), whole(x).detach().numpy()
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_one_key_without_a_part_leaves_zeros(device: Device) -> None:
+    whole, x = Scores(lambda s: s + torch.full((7, 1), MASKED), keys=1).eval(), torch.randn(2, 7, 16)
+    model = q8.compile(q8.quantize(whole, (x,), [x], progress=False))
+    expected = q8.Session(model, "reference")(x.numpy())
+    np.testing.assert_allclose(expected, np.broadcast_to(whole.out.bias.detach(), expected.shape), atol=0.01)
+    with q8.Session(model, device) as session:
+        np.testing.assert_array_equal(session(x.numpy()), expected)
 
 
 SHAPES = {Encoder: (2, 13, 32), Weights: (2, 13, 32), Windows: (6, 9, 32), Causal: (2, 11, 16)}

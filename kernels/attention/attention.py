@@ -8,7 +8,6 @@ as often as not. docs/arithmetic.md has the definition in full, kernels/attentio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,8 +39,16 @@ FARTHEST = 1 << 20
 NO_PART = -(1 << 15)
 """In a bias: the element takes no part."""
 
+DEEPEST = 1024
+"""Elements a query has at most: a thread of the kernel for CPUs keeps them all, and Mesa's compiler takes a minute for
+5,000, four times that for twice as many."""
+
 RECIPROCAL = 39
 """Fraction bits of the inverse of a row's sum."""
+
+
+LARGEST = 1e29
+"""The largest multiplier: times the inverse of a row's sum it is a finite float32."""
 
 
 # --- what `compile` makes ---
@@ -58,7 +65,7 @@ def rounding(q: QParams, k: QParams, v: QParams, factor: float, out: QParams) ->
         "score_multiplier": float(np.float32(q.scale * k.scale * factor * STEPS)),
         "multiplier": float(np.float32(v.scale / out.scale * 2.0 ** (arithmetic.FRACTION - RECIPROCAL))),
     }
-    return found if all(map(math.isfinite, found.values())) else None
+    return found if max(found.values()) <= LARGEST else None  # false for NaN
 
 
 def bias_of(numbers: Array) -> Array | None:
@@ -78,12 +85,13 @@ def bias_of(numbers: Array) -> Array | None:
 def takes(found: Sizes) -> bool:
     """Whether there is an attention of these extents on every target: rows of whole words, sums that int32 holds."""
     words = found.depth % 4 == 0 and found.width % 4 == 0
-    return words and max(found.depth, found.keys) <= LONGEST and turns_of_rows(found) <= LOOP_TURNS
+    return words and found.depth <= DEEPEST and found.keys <= LONGEST and turns_of_rows(found) <= LOOP_TURNS
 
 
 def without_repeats(bias: Array) -> Array:
-    """A bias of as few elements as say the same."""
-    return shortened(bias) if bias.any() else np.zeros((1, 1, 1, 1), np.int32)
+    """A bias of as few elements as say the same: what is the same for all keys changes nothing."""
+    same = (bias == bias[..., :1]).all() and (bias != NO_PART).all()
+    return np.zeros((1, 1, 1, 1), np.int32) if same else shortened(bias)
 
 
 # --- the definition ---
@@ -95,15 +103,16 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         alike = min(map(len, shapes)) >= 2 and q[:-2] == k[:-2] == v[:-2]
         if not alike or q[-1] != k[-1] or k[-2] != v[-2]:
             raise GraphError(f"attention of queries {q}, keys {k} and values {v}: their extents do not belong together")
-    elif len(attrs["sizes"]) != 6 or any(len(attrs[name]) != 4 for name in WALKS):
-        raise GraphError(f"attention needs six sizes and four numbers a walk, found {attrs['sizes']}")
+    given = [len(attrs[name]) for name in ("sizes", *WALKS)]
+    if given not in ([0, 0, 0, 0], [6, 4, 4, 4]) or not all(shapes):
+        raise GraphError(f"attention needs six sizes and four numbers a walk, or none, found {given} of {shapes}")
     found = sizes_of(types, attrs)
     for t, shape, (first, *steps) in zip(types, found.operands, walks(found, attrs), strict=False):
         last = first + sum((n - 1) * step for n, step in zip(shape, steps, strict=False)) + shape[-1]
         if last > t.numel or any(n % 4 for n in (first, *steps, shape[-1], t.shape[-1])):
             raise GraphError(f"attention reads rows of whole words of {t.shape}, found {(first, *steps)} of {shape}")
-    if max(found.depth, found.keys) > LONGEST:
-        raise GraphError(f"a sum of {max(found.depth, found.keys)} products could pass int32, which {LONGEST} cannot")
+    if found.depth > DEEPEST or found.keys > LONGEST:
+        raise GraphError(f"attention takes {DEEPEST} elements a query and {LONGEST} keys, found {found}")
     _check_constants(types[3].shape, types[4].shape, found)
     _check_mask(types[5:], found)
     if attrs["sizes"]:
@@ -139,7 +148,7 @@ def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
 def _valid_bias(call: Call, arrays: Sequence[Array | None]) -> str:
     bias = arrays[4]
     assert bias is not None
-    if bias.size == 1 and bias.any():
+    if bias.size == 1 and bias.any() and sizes(call).keys > 1:
         return "has one element, which is not 0"
     return "" if (bias >= NO_PART).all() and (bias < -NO_PART).all() else "must be of 16 bits"
 
@@ -183,7 +192,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 _WALK = Attr("ints", low=0, high=1 << 31)
-_NUMBER = Attr("float", low=0, high=3.4e38)
+_NUMBER = Attr("float", low=0, high=LARGEST)
 
 
 def _op(name: str, mask: str, operands: tuple[Operand, ...] = ()) -> Op:

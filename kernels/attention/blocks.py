@@ -128,7 +128,7 @@ def macs(call: Call) -> int:
 
 
 def _biased(call: Call) -> int:
-    return int(call.inputs[4].numel > 1)
+    return int(call.inputs[4].numel > 1 or sizes(call).keys == 1)
 
 
 def _whole(call: Call) -> bool:

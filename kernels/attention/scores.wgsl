@@ -25,7 +25,8 @@ fn biased(steps: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
   if (BIASED == 0u) { return steps; }
   let at = vec3<u32>(p.x % params.bias_dims.x, min(p.yz, params.bias_dims.yz - 1u));
   let line = (at.x * params.bias_dims.y + at.y) * params.bias_dims.z + at.z;
-  let words = vec2<i32>(bias[line * params.bias_words + p.w / 2u], bias[line * params.bias_words + p.w / 2u + 1u]);
+  let word = line * params.bias_words + min(p.w / 2u, params.bias_words - 2u);
+  let words = vec2<i32>(bias[word], bias[word + 1u]);
   let more = vec4<i32>(words.x << 16u, words.x, words.y << 16u, words.y) >> vec4<u32>(16u);
   return select(steps + more, vec4<i32>(NO_PART), more == vec4<i32>(-32768));
 }

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 from torch.nn.modules import transformer
@@ -26,7 +27,7 @@ from q8ta_wgpu.frontend.nodes import (
     scales,
 )
 from q8ta_wgpu.ir.int8 import MASKED, Moves
-from q8ta_wgpu.kernels.attention.attention import takes
+from q8ta_wgpu.kernels.attention.attention import bias_of, takes
 from q8ta_wgpu.kernels.attention.sizes import Sizes
 
 _aten = torch.ops.aten
@@ -147,13 +148,14 @@ def attention_of(softmax: Node) -> Attention | None:
         mask = None if masked or x.meta["val"].dim() > 4 else _chosen(x)
         read = [n for n in x.all_input_nodes if not is_constant(n) and n is not mask]
         biased = x.target is _aten.add.Tensor and x.kwargs.get("alpha", 1) == 1 and len(x.all_input_nodes) == 2
-        if len(read) != 1 or not (biased or scales(x) or x.target in _VIEWS):
+        held = all(_is_bias(n) for n in x.all_input_nodes if is_constant(n))
+        if len(read) != 1 or not ((biased and held) or scales(x) or x.target in _VIEWS):
             return None
         masked |= mask is not None
         between.append(x)
         x = read[0]
     context = next(iter(softmax.users))
-    if not isinstance(x, Node) or not multiplies(context) or context.args[0] is not softmax:
+    if not isinstance(x, Node) or not multiplies(context) or [n is softmax for n in context.args] != [True, False]:
         return None
     found = Attention(x, tuple(between), context)
     alone = all(len(node.users) == 1 and is_float(node) for node in (x, *between))
@@ -167,6 +169,13 @@ def _chosen(node: Node) -> Node | None:
     while choice is not None and isinstance(kind(choice), Moves) and len(choice.all_input_nodes) == 1:
         choice = choice.all_input_nodes[0]
     return mask if choice is not None and choice.target is CHOICE else None
+
+
+def _is_bias(node: Node) -> bool:
+    """Whether attention takes a constant as a bias: one without rows of numbers beside which scores are lost."""
+    module = node.graph.owning_module
+    assert module is not None
+    return bias_of(np.atleast_1d(constant(module, node).detach().float().numpy())) is not None
 
 
 def _is_whole(found: Attention) -> bool:

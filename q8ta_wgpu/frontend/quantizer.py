@@ -140,8 +140,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         for mask in filter(None, map(given_mask, model.graph.nodes)):
             for part in parts_of(mask):
                 part.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
-        attentions = [found for found in map(attention_of, model.graph.nodes) if found]
-        inside = {node: found for found in attentions for node in (found.scores, *found.between, found.context)}
+        found = filter(None, map(attention_of, model.graph.nodes))
+        attentions = [whole for whole in found if not is_head(unit_of(whole.context))]  # whose result stays in float
+        inside = {node: whole for whole in attentions for node in (whole.scores, *whole.between, whole.context)}
         for node in model.graph.nodes:
             name = str(node.target)
             if node.op != "call_function" or name not in ATEN or ANNOTATION in node.meta:
