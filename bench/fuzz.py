@@ -42,7 +42,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
-from tests import int16_graphs, op_graphs
+from tests import attention_graphs, int16_graphs, op_graphs
 from tests.modelfiles import sealed
 from tests.small import small_model
 
@@ -91,6 +91,7 @@ def corpus() -> list[bytes]:
                 graphs.append(run_passes(graph_of(op, op.cases[0], quantized, False)))
             except Q8taError:  # operators that only passes make
                 continue
+    graphs += attention_graphs.fused_graphs()
     linear = OPS["linear"]
     graphs += [
         op_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], e)[0] for e in op_graphs.EPILOGUES

@@ -1,4 +1,4 @@
-"""q8ta_attention: what becomes of the chains of modules, and its bytes: those of the operators it is made of."""
+"""q8ta_attention: where it reads and writes, by which kernel, and what a file may not say of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.attention.attention import DEEPEST
 from q8ta_wgpu.kernels.attention.blocks import choose
+from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
@@ -59,3 +63,38 @@ def test_the_rule() -> None:
     assert [k.name for k in OPS["q8ta_attention"].kernels if k.runs(long.call(long.nodes[0]), BASELINE)] == [
         "q8ta_attention"
     ]
+
+
+HOSTILE: dict[str, tuple[bool, Attrs]] = {
+    "walks without sizes": (False, {"query": (0, 24, 4, 8)}),
+    "a walk that ends early": (True, {"key": (0, 24, 4)}),
+    "beyond the last element": (True, {"sizes": (1, 3, 16, 65, 4, 84)}),
+    "sums beyond int32": (True, {"sizes": (1, 3, 16, 1 << 24, 4, 84), "key": (0,) * 4, "value": (0,) * 4}),
+    "no whole words": (True, {"query": (2, 0, 0, 0)}),
+    "infinite products": (True, {"multiplier": 3e38}),
+}
+
+
+@pytest.mark.parametrize(("placed", "edit"), HOSTILE.values(), ids=HOSTILE)
+def test_what_a_file_may_not_say(placed: bool, edit: Attrs) -> None:
+    graph = chain_graph(CHAINS[-1])[0]
+    single = alone(lower(graph, BASELINE) if placed else graph)
+    verify(single, RUNNABLE)
+    single.nodes = [replace(node, attrs={**node.attrs, **edit}) for node in single.nodes]
+    with pytest.raises(GraphError, match="attention"):
+        verify(single, RUNNABLE)
+
+
+def test_operands_have_rows() -> None:
+    single = alone(chain_graph(Chain("matrices", (1, 1, 1, 4, 4, 4), (0, 0, 0, 0)))[0])
+    (node,) = single.nodes
+    attrs = {**node.attrs, "sizes": (1, 1, 1, 1, 1, 1), **dict.fromkeys(WALKS, (0, 0, 0, 0))}
+    scalars = [replace(single.types[name], shape=()) for name in node.inputs[:3]]
+    with pytest.raises(GraphError, match="six sizes"):
+        OPS[node.op].check((*scalars, *(single.types[name] for name in node.inputs[3:])), attrs)
+
+
+def test_queries_are_not_too_deep() -> None:
+    """What a thread keeps: a compiler takes minutes for thousands of elements."""
+    with pytest.raises(GraphError, match=f"takes {DEEPEST} elements"):
+        chain_graph(Chain("matrices", (1, 1, 1, 4, DEEPEST + 4, 4), (0, 0, 0, 0)))
