@@ -33,8 +33,8 @@ LEVELS = 255
 DISTANCES = 256
 """Distances from the largest score of a row that have a weight of their own; those beyond have the last one, 0."""
 
-FARTHEST = 1 << 20
-"""The largest score in steps: 26,214 in truth, and whole as float32."""
+FARTHEST = 1 << 22
+"""The largest score in steps: 104,857 in truth, and whole as float32."""
 
 NO_PART = -(1 << 15)
 """In a bias: the element takes no part."""

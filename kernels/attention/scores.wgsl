@@ -13,7 +13,7 @@ fn packed_bytes(v: vec4<u32>) -> u32 { return v.x | (v.y << 8u) | (v.z << 16u) |
 // Scores of four keys in steps, from sums of (query - zero)(key - zero); p is the first one's batch, head, query and key.
 // Clamped first, a product plus 1.5 * 2^23 is rounded half to even (kernels/epilogue/near.py), and compilers cannot join them.
 fn scores_of(sum: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
-  let scaled = clamp(vec4<f32>(sum) * params.score_multiplier, vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
+  let scaled = clamp(vec4<f32>(sum) * params.score_multiplier, vec4<f32>(-4194304.0), vec4<f32>(4194304.0));
   let steps = bitcast<vec4<i32>>(scaled + vec4<f32>(12582912.0)) - vec4<i32>(0x4b400000);
   let inside = p.w + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.keys);
   let chosen = unpack4xU8(part_of(p)) > vec4<u32>(0u);

@@ -122,7 +122,7 @@ def _spares_threads(kernel: Kernel, call: Call) -> bool:
 
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
     """A trial of every kernel that runs on `target` for the sake of this unit, and a second of tiles that bring few
-    weights to a step."""
+    weights to a step. Attention with a given mask has the tiles of the one without."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
     shallow = _linear(SHALLOW)
     for case in (_linear(DEPTH), shallow, _product(), _attention()):
