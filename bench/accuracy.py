@@ -36,7 +36,8 @@ noise of a pixel's smallest step, so that no single image decides). The quantize
 XNNPACK and X86Inductor (torchao) go through the same runtime, so the columns differ in where values are rounded, or
 left in float, and in how ranges are found. X86Inductor leaves attention, norms and activations in float32, ours runs
 them in int8. SNR is the ratio of signal to noise of the outputs against float in dB: how faithful they are, with no
-image on a border between two classes to decide; scores that differ by less than a tenth of a percent are such images.
+image on a border between two classes to decide; scores that differ by less than a tenth of a percent are such images,
+and a score above float's own is luck with them.
 
 Every number is the mean of five sets of calibration data, the same for each quantizer. By how much ours is above the
 better of both is given with its standard error, had the test other inputs and calibration other sets of the same kind:
