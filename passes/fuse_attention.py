@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Node, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.ir.int8 import MASKS_FROM
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels.attention.attention import (
     bias_of,
     powers,
@@ -98,6 +100,15 @@ def _scores(rewriter: Rewriter, weights: Node, before: Node) -> _Scores | None:
         name = next(i for i in node.inputs if i not in constants)
     if node is None or graph.types[node.output].shape != shape or weights.attrs["dim"] != len(shape) - 1:
         return None
+    product, scaled = unscaled(rewriter, node)
+    factor, numbers = _added(graph, behind, shape)
+    steps = None if numbers is None else bias_of(numbers)
+    return None if steps is None else _Scores(product, factor * scaled, without_repeats(steps), mask)
+
+
+def _added(graph: Graph, behind: Sequence[Node], shape: Shape) -> tuple[float, Array | None]:
+    """What a product is multiplied with by the nodes behind it, the last one first, and what they add to it in all
+    (batch, heads, queries, keys); None where that has another shape than the scores."""
     factor, bias = 1.0, np.zeros((1,) * len(shape))
     for step in reversed(behind):
         to = graph.types[step.output].shape
@@ -105,14 +116,13 @@ def _scores(rewriter: Rewriter, weights: Node, before: Node) -> _Scores | None:
             whole = np.broadcast_to(bias, graph.types[step.inputs[0]].shape) if bias.any() else None
             bias = np.zeros((1,) * len(to)) if whole is None else whole.reshape(to)
         elif step.op == "add":
-            added = next(graph.constants[i] for i in step.inputs if i in graph.constants)
-            bias = bias + added.astype(np.float64)
+            bias = bias + next(graph.constants[i] for i in step.inputs if i in graph.constants).astype(np.float64)
         else:
             factor *= step.attrs["factor"]
             bias = bias * step.attrs["factor"] + step.attrs["term"]
     if np.broadcast_shapes(bias.shape, shape) != shape:
-        return None
+        return factor, None
+    if not bias.any():
+        return factor, np.zeros((1, 1, 1, 1))
     lead = (math.prod(shape[:-3]), math.prod(shape[-3:-2]), *shape[-2:])
-    steps = bias_of(np.broadcast_to(bias, shape).reshape(lead)) if bias.any() else np.zeros((1, 1, 1, 1), np.int32)
-    product, scaled = unscaled(rewriter, node)
-    return None if steps is None else _Scores(product, factor * scaled, without_repeats(steps), mask)
+    return factor, np.broadcast_to(bias, shape).reshape(lead)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
@@ -41,12 +41,12 @@ class _Place:
 
 
 def place_attention(graph: Graph, target: Target) -> None:
-    """Says for each attention where its operands and its result lie, where a kernel of `target` then runs it."""
+    """Says for each attention where its operands and its result lie, on any target."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         if node.op in ATTENTION and not node.attrs["sizes"]:
             placed = _placed(rewriter, node)
-            if placed is not None and _runs(graph, placed, target):
+            if placed is not None:
                 _write(rewriter, placed, node)
     rewriter.commit()
 
@@ -65,7 +65,12 @@ def _placed(rewriter: Rewriter, node: Node) -> Node | None:
     all_sizes = (*lead, found.queries, found.keys, found.depth, found.width)
     attrs = {**node.attrs, "sizes": all_sizes, **dict(zip(WALKS, walks, strict=True))}
     inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead), *node.inputs[5:])
-    return Node(node.op, inputs, node.output, attrs, node.source)
+    placed = Node(node.op, inputs, node.output, attrs, node.source)
+    try:
+        _result(graph, placed)
+    except GraphError:  # rows are no whole words there, or a mask has batch and heads as one dimension
+        return None
+    return placed
 
 
 def _place(rewriter: Rewriter, name: str) -> _Place:
@@ -126,17 +131,6 @@ def _result(graph: Graph, fused: Node) -> TensorType:
     """The type of its result, with the scale and zero point that it is to have."""
     shape, dtype = OPS[fused.op].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
     return TensorType(shape, dtype, graph.types[fused.output].q)
-
-
-def _runs(graph: Graph, fused: Node, target: Target) -> bool:
-    """Whether the operator takes it, and a kernel runs it on the target."""
-    try:
-        call = Call(fused.op, fused.attrs, tuple(graph.types[n] for n in fused.inputs), _result(graph, fused))
-    except GraphError:  # rows are no whole words
-        return False
-    arrays = [graph.constants.get(name) for name in fused.inputs]
-    wrong = any(operand.valid and operand.valid(call, arrays) for operand in OPS[fused.op].operands)
-    return not wrong and any(kernel.runs(call, target) for kernel in OPS[fused.op].kernels)
 
 
 def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:

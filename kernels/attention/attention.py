@@ -46,7 +46,6 @@ DEEPEST = 1024
 RECIPROCAL = 39
 """Fraction bits of the inverse of a row's sum."""
 
-
 LARGEST = 1e29
 """The largest multiplier: times the inverse of a row's sum it is a finite float32."""
 

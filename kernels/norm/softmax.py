@@ -156,17 +156,13 @@ def _infer_masked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
     return shape, INT8X4
 
 
-def wrong_powers(powers: Array, length: int) -> str:
-    """What is wrong with tables for rows of a length; empty if nothing is."""
+def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
+    powers, length = arrays[1], call.inputs[0].shape[call.attrs["dim"]]
+    assert powers is not None
     if powers.min() < 0 or powers[0, 0] < 1 or powers[1].max() > 1 << 30:
         return "must be 0 to 2^30, and more than 0 at the largest element"
     largest = int(powers[0].max()) * length
     return f"could add up to {largest}, past 2^31" if largest > 1 << 31 else ""
-
-
-def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
-    assert arrays[1] is not None
-    return wrong_powers(arrays[1], call.inputs[0].shape[call.attrs["dim"]])
 
 
 def weights(x: Array, powers: Array, mask: Array, axis: int, zero: int, lo: int, hi: int) -> Array:
@@ -196,14 +192,10 @@ def pack_mask(call: Call, mask: Array) -> Array:
     return np.ascontiguousarray(np.pad(lines, ((0, 0), (0, -lines.shape[1] % 4)))).reshape(-1).view("<u4")
 
 
-def wrong_mask(mask: Array) -> str:
-    """What is wrong with a mask; empty if nothing is."""
-    return "" if _masks(mask.shape) or mask.all() else "has one element, which masks everything"
-
-
 def _valid_mask(call: Call, arrays: Sequence[Array | None]) -> str:
-    assert arrays[2] is not None
-    return wrong_mask(arrays[2])
+    mask = arrays[2]
+    assert mask is not None
+    return "" if _masks(mask.shape) or mask.all() else "has one element, which masks everything"
 
 
 def _words(call: Call) -> rows.Rows:
