@@ -55,9 +55,8 @@ def factors_before_cats(model: GraphModule) -> None:
         if factor is None or not added or not is_constant(factor) or user.meta["val"].shape != cat.meta["val"].shape:
             continue
         inputs, *dim = cat.args
-        along = (*dim, 0)[0] % cat.meta["val"].dim() - cat.meta[
-            "val"
-        ].dim()  # counted from the end, as shapes broadcast
+        rank = cat.meta["val"].dim()
+        along = (*dim, 0)[0] % rank - rank  # counted from the end, as shapes broadcast
         if factor.meta["val"].dim() >= -along and factor.meta["val"].shape[along] > 1:
             continue
         with model.graph.inserting_before(cat):
