@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from q8ta_wgpu.errors import DeviceError, GraphError, InputError, ModelFileError, Q8taError, UnsupportedError
 
 if TYPE_CHECKING:
+    from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
     from q8ta_wgpu.frontend.compare import compare
     from q8ta_wgpu.frontend.compile import compile
     from q8ta_wgpu.frontend.quantize import quantize
-    from q8ta_wgpu.frontend.quantizer import Quantizer
     from q8ta_wgpu.model.model import Model, load
     from q8ta_wgpu.session.session import Session
     from q8ta_wgpu.session.tiled import TiledSession

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 

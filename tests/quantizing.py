@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.quantizer import Quantizer
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import flat, parts

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.ir.graph import INT8X4, Array
 from q8ta_wgpu.kernels.epilogue.stages import Curve, Residual
 from q8ta_wgpu.model import reference

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.constants import fold_batches
+from q8ta_wgpu.frontend.export.constants import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import batches
 from q8ta_wgpu.session.batches import Batches

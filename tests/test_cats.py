@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.quantizer import Quantizer
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from tests.harness import stages_of
 from tests.quantizing import Plain, conv, data
 from tests.test_annotation import slopes

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.equalize import LEAST, enough, equalize
+from q8ta_wgpu.frontend.calibrate.equalize import LEAST, enough, equalize
 from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from tests.quantizing import Plain, data
 

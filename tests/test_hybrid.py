@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend import given
-from q8ta_wgpu.frontend.hybrid import Hybrid
+from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.hybrid.hybrid import Hybrid
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, conv, data
 
@@ -208,4 +208,4 @@ def test_what_does_not_go_together() -> None:
 
 def test_an_array_in_the_place_of_a_number() -> None:
     with pytest.raises(q8.InputError, match="argument 0 must be 2, found"):
-        given.check_arguments([torch.ones(2)], [2])
+        checks.check_arguments([torch.ones(2)], [2])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 from tests.importing import Function, data, flat, imported

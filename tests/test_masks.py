@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.frontend.masks import gather_masks
+from q8ta_wgpu.frontend.calibrate.masks import gather_masks
 from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device

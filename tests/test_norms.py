@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.norms import fold_norms
+from q8ta_wgpu.frontend.export.norms import fold_norms
 from tests import simulation
 from tests.quantizing import Plain, conv, data
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchao.quantization.pt2e import HistogramObserver
 
-from q8ta_wgpu.frontend.observer import RangeObserver
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 
 
 def heavy_tails(generator: torch.Generator) -> Tensor:

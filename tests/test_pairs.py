@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.decompose import decomposed
+from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, check, data
 

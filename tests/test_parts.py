@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.parts import taken_apart
+from q8ta_wgpu.frontend.calibrate.parts import taken_apart
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.quantize import float_graph, float_program
-from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.plain import is_plain
-from q8ta_wgpu.frontend.rewrite import rewrite
+from q8ta_wgpu.frontend.export.plain import is_plain
+from q8ta_wgpu.frontend.export.rewrite import rewrite
 
 WEIGHT = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
 

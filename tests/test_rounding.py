@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate.rounding import Inputs
 from q8ta_wgpu.frontend.nodes import is_weighted
-from q8ta_wgpu.frontend.rounding import Inputs
 from tests.quantizing import Plain, data
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError
-from q8ta_wgpu.frontend import pt2e
+from q8ta_wgpu.frontend.calibrate import pt2e
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device

@@ -15,12 +15,12 @@ from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted
-from q8ta_wgpu.frontend import given
-from q8ta_wgpu.frontend.equalize import equalize_alike
-from q8ta_wgpu.frontend.importer import import_program
+from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
-from q8ta_wgpu.frontend.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
@@ -137,14 +137,14 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
             was made from another module.
         UnsupportedError: as `quantize` and `compile` raise it.
     """
-    given.check_module(module)
-    example = tuple(x.detach() for x in given.example(inputs))
+    checks.check_module(module)
+    example = tuple(x.detach() for x in checks.example(inputs))
     if not isinstance(exported, ExportedProgram):
         raise InputError(f"exported must be the program that quantize returned, found {type(exported).__name__}")
     _check_inputs(exported, example)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given.check_runs(module, example)
+        checks.check_runs(module, example)
         in_float = _float_values(module, exported, example)
         simulated = _recorded(exported.module(check_guards=False), example)
     graph, structure = import_program(exported)
@@ -208,7 +208,7 @@ def _row(
     return Layer(made.name, paths[-1] if paths else "", source_of(made), simulation, snr, lost, clipped, len(done))
 
 
-def _check_inputs(exported: ExportedProgram, example: given.Tensors) -> None:
+def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
     """Raises InputError unless inputs are of the number, shapes and dtypes that a program was exported with."""
     names = set(exported.graph_signature.user_inputs)
     wanted = [node.meta["val"] for node in exported.graph.nodes if node.name in names]
@@ -221,7 +221,7 @@ def _check_inputs(exported: ExportedProgram, example: given.Tensors) -> None:
         if not same or x.dtype != one.dtype:
             sizes = ", ".join(str(size) if isinstance(size, int) else "any" for size in one.shape)
             raise InputError(
-                f"input {index} is {given.described([x])}, the program was exported for {one.dtype} ({sizes}): give "
+                f"input {index} is {checks.described([x])}, the program was exported for {one.dtype} ({sizes}): give "
                 "inputs of that size, or quantize with dynamic_batch=True for any batch"
             )
 
@@ -231,7 +231,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: given.Tensors) -> dict[str, Array]:
+def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: checks.Tensors) -> dict[str, Array]:
     """The float module's values, by the names their operators have in the quantized program."""
     dynamic = bool(exported.range_constraints)
     graph = float_graph(float_program(module, batched(example) if dynamic else example, dynamic))
@@ -251,14 +251,14 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: g
     raise InputError("the exported program was not made from this module by q8ta_wgpu.quantize")
 
 
-def _outputs(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str, Array]:
+def _outputs(module: torch.fx.GraphModule, example: checks.Tensors) -> dict[str, Array]:
     """The tensors that a graph gives, by name."""
     (output,) = module.graph.find_nodes(op="output")
     results = zip(pytree.tree_leaves(output.args), pytree.tree_leaves(Interpreter(module).run(*example)), strict=True)
     return {node.name: value.numpy() for node, value in results if isinstance(value, torch.Tensor)}
 
 
-def _recorded(module: torch.fx.GraphModule, example: given.Tensors) -> dict[str, Array]:
+def _recorded(module: torch.fx.GraphModule, example: checks.Tensors) -> dict[str, Array]:
     """Every tensor a graph computes, by name."""
     values: dict[str, Array] = {}
 

@@ -11,7 +11,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
 
 if TYPE_CHECKING:
-    from q8ta_wgpu.frontend.hybrid import Hybrid
+    from q8ta_wgpu.frontend.hybrid.hybrid import Hybrid
 
 
 @overload
@@ -45,12 +45,12 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     """
     check_switch("int8_outputs", int8_outputs)
     try:
-        from q8ta_wgpu.frontend import given
-        from q8ta_wgpu.frontend.importer import import_program
+        from q8ta_wgpu.frontend import checks
+        from q8ta_wgpu.frontend.importer.importer import import_program
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
-    if not given.is_whole(unsupported):
-        from q8ta_wgpu.frontend.hybrid import hybrid
+    if not checks.is_whole(unsupported):
+        from q8ta_wgpu.frontend.hybrid.hybrid import hybrid
 
         if int8_outputs:
             raise InputError("int8_outputs is for a Model: what unsupported='torch' makes gives torch's own results")

@@ -170,6 +170,21 @@ def is_qdq(node: Node) -> bool:
     return str(node.target).startswith(f"{QDQ}.")
 
 
+def quantizes(node: Node) -> bool:
+    """Whether a node makes integers of float values."""
+    return str(node.target).startswith(f"{QDQ}.quantize_per_")
+
+
+def qdq_dtype(node: Node) -> torch.dtype | None:
+    """The dtype of what a quantize or dequantize gives, of its first argument's shape; None of other calls."""
+    _, _, name = str(node.target).rpartition(f"{QDQ}.")
+    if not name.startswith(("quantize_per_", "dequantize_per_")):
+        return None
+    arguments = named_arguments(node)
+    dtype: torch.dtype | None = arguments["dtype"] if quantizes(node) else arguments.get("out_dtype")
+    return dtype or torch.float32
+
+
 _KEPT = "q8ta_kept"
 
 

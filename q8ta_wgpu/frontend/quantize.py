@@ -14,21 +14,21 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
-from q8ta_wgpu.frontend import given
-from q8ta_wgpu.frontend.attention import masks_unread
-from q8ta_wgpu.frontend.constants import fold, fold_batches
-from q8ta_wgpu.frontend.decompose import decomposed
-from q8ta_wgpu.frontend.equalize import enough
-from q8ta_wgpu.frontend.importer import check_module, import_decomposed
-from q8ta_wgpu.frontend.lifted import lifted
-from q8ta_wgpu.frontend.norms import fold_norms
-from q8ta_wgpu.frontend.plain import is_plain
-from q8ta_wgpu.frontend.preparing import converted, prepared
-from q8ta_wgpu.frontend.pt2e import Quantizer as TorchaoQuantizer
-from q8ta_wgpu.frontend.quantizer import Quantizer
-from q8ta_wgpu.frontend.recurrent import steps_untraced
-from q8ta_wgpu.frontend.rewrite import rewrite
-from q8ta_wgpu.frontend.rounding import round_weights, watch_inputs
+from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.calibrate.attention import masks_unread
+from q8ta_wgpu.frontend.calibrate.equalize import enough
+from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
+from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.calibrate.rounding import round_weights, watch_inputs
+from q8ta_wgpu.frontend.export.constants import fold, fold_batches
+from q8ta_wgpu.frontend.export.decompose import decomposed
+from q8ta_wgpu.frontend.export.lifted import lifted
+from q8ta_wgpu.frontend.export.norms import fold_norms
+from q8ta_wgpu.frontend.export.plain import is_plain
+from q8ta_wgpu.frontend.export.recurrent import steps_untraced
+from q8ta_wgpu.frontend.export.rewrite import rewrite
+from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -67,18 +67,18 @@ def quantize(
         UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, or changes its own
             buffers or its inputs.
     """
-    given.check_module(module)
-    given.check_quantizer(quantizer, TorchaoQuantizer)
+    checks.check_module(module)
+    checks.check_quantizer(quantizer, TorchaoQuantizer)
     check_switch("progress", progress)
     check_switch("dynamic_batch", dynamic_batch)
-    whole = given.is_whole(unsupported)
-    example, items = given.example(example_inputs, whole), given.calibration_items(calibration)
+    whole = checks.is_whole(unsupported)
+    example, items = checks.example(example_inputs, whole), checks.calibration_items(calibration)
     count = operator.length_hint(items, 0)
     total = count and count + _STEPS
     with torch.no_grad(), warnings.catch_warnings(), bar("quantizing", shown=progress) as update:
         warnings.simplefilter("ignore")
         update(0, total, "exporting the module")
-        given.check_runs(module, example)
+        checks.check_runs(module, example)
         traced = batched(example) if dynamic_batch else example
         program = float_program(module, traced, dynamic_batch, whole)
         update(1, total, "folding constants and batch norms")
@@ -86,11 +86,11 @@ def quantize(
         if whole and dynamic_batch:
             check_module(graph)
         if whole:
-            given.check_floats(graph)
+            checks.check_floats(graph)
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
-        checked = (given.calibration_item(item, index, example) for index, item in enumerate(items))
+        checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
         held = enough(graph, checked) if fits else []
         observed = prepared(graph, quantizer, held)
         if fits:
@@ -98,15 +98,15 @@ def quantize(
         index = -1
         for index, arguments in enumerate(itertools.chain(_taken(held), checked)):
             update(3 + index, total, "calibrating")
-            with given.finite(observed, arguments, index):
+            with checks.finite(observed, arguments, index):
                 observed(*arguments)
         if index < 0:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
-        given.check_ranges(observed)
+        checks.check_ranges(observed)
         if fits:
             round_weights(observed)
-        lost = given.lost_values(observed)
+        lost = checks.lost_values(observed)
         int8 = converted(observed)
         fold(int8, quantizing=True)
         quantized = lifted(int8, program)
@@ -115,21 +115,21 @@ def quantize(
     return quantized
 
 
-def _taken(items: list[given.Tensors]) -> Iterator[given.Tensors]:
+def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:
     """The items of a list, which keeps none of them."""
     items.reverse()
     while items:
         yield items.pop()
 
 
-def batched(example: given.Tensors) -> given.Tensors:
+def batched(example: checks.Tensors) -> checks.Tensors:
     """Inputs with a batch of at least two, since one would be traced as a fixed size."""
     if any(x.dim() == 0 for x in example):
         raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
     return tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
 
 
-def _batch_shapes(module: torch.nn.Module, arguments: given.Tensors) -> Any:
+def _batch_shapes(module: torch.nn.Module, arguments: checks.Tensors) -> Any:
     """torch's dynamic shapes of arguments that share a batch; a module's `*args` are one entry of them."""
     batch = torch.export.Dim("batch")
     shapes: list[Any] = [{0: batch} for _ in arguments]
@@ -141,7 +141,7 @@ def _batch_shapes(module: torch.nn.Module, arguments: given.Tensors) -> Any:
 
 
 def float_program(
-    module: torch.nn.Module, example: given.Tensors, dynamic_batch: bool = False, whole: bool = True
+    module: torch.nn.Module, example: checks.Tensors, dynamic_batch: bool = False, whole: bool = True
 ) -> ExportedProgram:
     """The module exported, without in-place operators. `whole` refuses what `compile` would."""
     shapes = _batch_shapes(module, example) if dynamic_batch else None
@@ -152,7 +152,7 @@ def float_program(
         if not is_plain(program):
             program = decomposed(program)
     except Exception as error:
-        raise given.untraceable(error) from error
+        raise checks.untraceable(error) from error
     signature = program.graph_signature
     for what, mutated in (("buffers", signature.buffers_to_mutate), ("inputs", signature.user_inputs_to_mutate)):
         if mutated:
@@ -161,7 +161,7 @@ def float_program(
                 "compute new tensors instead (no inplace=True on an input)"
             )
     if whole:
-        given.check_random(program.graph)
+        checks.check_random(program.graph)
         if not dynamic_batch:  # of a batch of any size more is folded first
             import_decomposed(program)
     return program

@@ -1,0 +1,97 @@
+"""torchao's prepare and convert, without what they do wrong or slowly.
+
+torchao folds every batch norm behind a convolution, in place: wrong where the convolution's result also feeds something
+else, where one convolution is applied twice, and for transposed convolutions with groups. And `convert_pt2e` searches a
+model with batch norms for 48 patterns of quantization-aware training, each traced anew, which takes half a minute. So
+batch norms are hidden from both, and shown to quantizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from q8ta_wgpu.frontend.calibrate.equalize import equalize
+from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
+from q8ta_wgpu.frontend.nodes import normalizes
+
+
+def prepared(
+    model: GraphModule, quantizer: Quantizer, equal_for: Sequence[tuple[torch.Tensor, ...]] = ()
+) -> GraphModule:
+    """A model that runs, with the observers that a quantizer asks for; channels are of like size for these inputs."""
+    _hide_norms(model)
+    observed: GraphModule = prepare_pt2e(model, _Shown(quantizer, equal_for))
+    return observed
+
+
+def converted(model: GraphModule) -> GraphModule:
+    """A calibrated model with quantize and dequantize nodes in place of observers; weights are not quantized yet."""
+    _hide_norms(model)
+    quantized: GraphModule = convert_pt2e(model, fold_quantize=False)
+    _show_norms(quantized)
+    return quantized
+
+
+def _hide_norms(model: GraphModule) -> None:
+    """Names batch norms by their overload packets, which compute the same and export to the same."""
+    for node in model.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and normalizes(node):
+            node.target = node.target.overloadpacket
+
+
+def _show_norms(model: GraphModule) -> None:
+    """Takes back what `_hide_norms` did."""
+    for node in model.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverloadPacket):
+            node.target = node.target.default
+
+
+class _Unrun(GraphModule):
+    """A graph that quantizers annotate and torchao puts observers into, before it makes a module of it.
+
+    As it is never run, it is never compiled. Modules are attributes of its own: for the name of each observer torchao
+    asks for those of all before it, which takes nn.Module ten times as long.
+    """
+
+    def recompile(self) -> Any:
+        """Does nothing."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, torch.nn.Module):
+            self.__dict__[name] = value
+
+
+class _Shown(Quantizer):  # type: ignore[misc]
+    """A quantizer to which hidden batch norms are shown again."""
+
+    def __init__(self, quantizer: Quantizer, equal_for: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        super().__init__()
+        self._quantizer = quantizer
+        self._equal_for = equal_for
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Shows them, then does what the quantizer does, and makes channels alike in what comes of it."""
+        _show_norms(model)
+        transformed: GraphModule = self._quantizer.transform_for_annotation(_Unrun(model, model.graph))
+        if self._equal_for:
+            equalize(transformed, self._equal_for)
+            self._equal_for = ()
+        return transformed
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """As the quantizer does."""
+        annotated: GraphModule = self._quantizer.annotate(model)
+        return annotated
+
+    def validate(self, model: GraphModule) -> None:
+        """As the quantizer does."""
+        self._quantizer.validate(model)
+
+    def prepare_obs_or_fq_callback(self, model: GraphModule, observers: Any) -> None:
+        """As the quantizer does."""
+        self._quantizer.prepare_obs_or_fq_callback(model, observers)

@@ -1,0 +1,98 @@
+"""How our quantizer rounds: the ranges and observers of activations, shares, residual streams and weights."""
+
+from __future__ import annotations
+
+import torch
+
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, ShareObserver
+from q8ta_wgpu.frontend.calibrate.pt2e import (
+    FakeQuantize,
+    FixedQParamsQuantizationSpec,
+    FusedMovingAvgObsFakeQuantize,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    PerChannelMinMaxObserver,
+    QuantizationSpec,
+)
+from q8ta_wgpu.ir.graph import QParams
+
+_EPS = 2.0**-30
+"""Smallest scale: no value that varies is lost beside it (torchao's default is 2^-12), and the eps of a norm, in
+squared steps of what it reads, fits two words."""
+
+
+def activation(qat: bool, scheme: torch.qscheme = torch.per_tensor_affine) -> QuantizationSpec:
+    """int8 for a whole tensor, over the range that calibration or training meets."""
+    if qat:
+        observer = FusedMovingAvgObsFakeQuantize.with_args(
+            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS
+        )
+    else:
+        observer = RangeObserver.with_args(eps=_EPS)
+    return QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=scheme,
+        observer_or_fake_quant_ctr=observer,
+    )
+
+
+def fixed(q: QParams) -> FixedQParamsQuantizationSpec:
+    """int8 with a scale and zero point that no data changes."""
+    return FixedQParamsQuantizationSpec(
+        dtype=torch.int8,
+        scale=q.scale,
+        zero_point=q.zero,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=torch.per_tensor_affine,
+    )
+
+
+def share(q: QParams) -> QuantizationSpec:
+    """Shares of a whole, whose steps are those of `q` at most: among many keys each has little."""
+    return QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=torch.per_tensor_affine,
+        observer_or_fake_quant_ctr=ShareObserver.with_args(largest=q.scale, eps=2.0**-16),
+    )
+
+
+def residual(qat: bool) -> QuantizationSpec:
+    """int16: fine enough for the whole range that is met."""
+    observer = (
+        FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS)
+        if qat
+        else MinMaxObserver.with_args(eps=_EPS)
+    )
+    return QuantizationSpec(
+        dtype=torch.int16,
+        quant_min=-(2**15),
+        quant_max=2**15 - 1,
+        qscheme=torch.per_tensor_symmetric,
+        observer_or_fake_quant_ctr=observer,
+    )
+
+
+def weight(qat: bool, channels: int) -> QuantizationSpec:
+    """int8 with a scale for each output channel, which are along `channels`."""
+    if qat:
+        # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
+        fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
+        observer = fake.with_args(
+            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=_EPS, ch_axis=channels
+        )
+    else:
+        observer = PerChannelMinMaxObserver.with_args(eps=_EPS)
+    return QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-127,
+        quant_max=127,
+        qscheme=torch.per_channel_symmetric,
+        ch_axis=channels,
+        observer_or_fake_quant_ctr=observer,
+    )

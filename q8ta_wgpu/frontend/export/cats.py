@@ -1,0 +1,127 @@
+"""What follows a cat, done before it.
+
+A cat stores what it joins at one scale, the coarsest of its inputs', and a batch norm behind it rounds that again.
+Before the cat the norm of each input joins the convolution that makes it and is rounded once; an input that is no
+convolution's keeps its own scale up to its norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.export.norms import fold_norms, new_constant, tensor_of
+from q8ta_wgpu.frontend.nodes import (
+    clamps,
+    has_channels,
+    is_constant,
+    is_weighted,
+    joins,
+    kind,
+    named_arguments,
+    normalizes,
+)
+from q8ta_wgpu.ir.int8 import Sloped
+
+_CAT = torch.ops.aten.cat.default
+
+
+def norms_before_cats(model: GraphModule, stays: Callable[[Node], bool]) -> None:
+    """Moves batch norms, with the activations and clamps behind each, in front of the cats that they alone read.
+
+    Only where a convolution or linear takes one in, and no more norms are left than there were. What `stays` holds of
+    is left where it is.
+    """
+    for cat in model.graph.find_nodes(op="call_function", target=_CAT):
+        chain = _chain(cat)
+        if chain and not any(map(stays, (cat, *chain))) and _joins_channels(cat) and _pays(cat):
+            _move(model, cat, chain)
+    fold_norms(model)
+
+
+def factors_before_cats(model: GraphModule) -> None:
+    """Multiplies the inputs of a cat by a constant, instead of the cat that is multiplied and then added to something:
+    so that the sum reads the cat, whose inputs need no scale in common until then."""
+    for cat in model.graph.find_nodes(op="call_function", target=_CAT):
+        user = next(iter(cat.users), None)
+        if user is None or len(cat.users) > 1 or user.target is not torch.ops.aten.mul.Tensor:
+            continue
+        factor = next((n for n in user.all_input_nodes if n is not cat), None)
+        added = any(reader.target is torch.ops.aten.add.Tensor for reader in user.users)
+        if factor is None or not added or not is_constant(factor) or user.meta["val"].shape != cat.meta["val"].shape:
+            continue
+        inputs, *dim = cat.args
+        rank = cat.meta["val"].dim()
+        along = (*dim, 0)[0] % rank - rank  # counted from the end, as shapes broadcast
+        if factor.meta["val"].dim() >= -along and factor.meta["val"].shape[along] > 1:
+            continue
+        with model.graph.inserting_before(cat):
+            parts = [model.graph.call_function(user.target, (x, factor)) for x in inputs]
+        for part, x in zip(parts, inputs, strict=True):
+            part.meta = {**user.meta, "val": x.meta["val"]}
+        cat.args = (parts, *dim)
+        user.replace_all_uses_with(cat)
+        model.graph.erase_node(user)
+
+
+def _chain(cat: Node) -> list[Node]:
+    """The batch norm that alone reads a cat, and what follows it element by element, each the only reader."""
+    chain: list[Node] = []
+    while len((chain or [cat])[-1].users) == 1:
+        end = (chain or [cat])[-1]
+        user = next(iter(end.users))
+        sloped = isinstance(kind(user), Sloped)
+        fits = (joins(user) or clamps(user) or sloped) if chain else normalizes(user)
+        constant = all(map(is_constant, (n for n in user.all_input_nodes if n is not end)))
+        if not fits or not constant or not isinstance(user.meta["val"], Tensor):
+            break
+        chain.append(user)
+    return chain
+
+
+def _joins_channels(cat: Node) -> bool:
+    dims = cat.meta["val"].dim()
+    inputs, *dim = cat.args
+    return (*dim, 0)[0] in (1, 1 - dims) and not any(map(is_constant, inputs))  # type: ignore[arg-type]
+
+
+def _pays(cat: Node) -> bool:
+    """Whether sums take in all norms but one."""
+    sums = [is_weighted(x) and set(x.users) == {cat} and has_channels(x) for x in cat.all_input_nodes]
+    return any(sums) and sums.count(False) <= 1 and len(sums) == len(cat.args[0])  # type: ignore[arg-type]
+
+
+def _move(model: GraphModule, cat: Node, chain: list[Node]) -> None:
+    parts, first = [], 0
+    for x in cat.all_input_nodes:
+        channels = slice(first, first + x.meta["val"].shape[1])
+        with model.graph.inserting_before(cat):
+            for node in chain:
+                x = _copied(model, node, x, channels)
+        parts.append(x)
+        first = channels.stop
+    cat.args = (parts, *cat.args[1:])
+    chain[-1].replace_all_uses_with(cat)
+    for node in reversed(chain):
+        model.graph.erase_node(node)
+
+
+def _copied(model: GraphModule, node: Node, x: Node, channels: slice) -> Node:
+    """A call on one input of the cat, with its channels of what it is called with."""
+    arguments: dict[str, Any] = named_arguments(node)
+    for name, value in arguments.items():
+        if not isinstance(value, Node):
+            continue
+        if not is_constant(value):
+            arguments[name] = x
+        elif (numbers := tensor_of(model, value)).numel() > 1:
+            arguments[name] = new_constant(model, node, f"{name}_{channels.start}", numbers[channels])
+    positional = [argument.name for argument in node.target._schema.arguments][: len(node.args)]  # type: ignore[union-attr]
+    args = tuple(arguments.pop(name) for name in positional)
+    made = model.graph.call_function(node.target, args, arguments)  # type: ignore[arg-type]
+    made.meta = {**node.meta, "val": x.meta["val"].new_empty(x.meta["val"].shape)}
+    return made

@@ -1,0 +1,149 @@
+"""What depends on no input: torch computes it once, before anything else looks at a program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.nodes import QDQ, is_float, quantizes
+
+_CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def parameters(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Parameters, buffers and constants of a program, by their placeholders."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+
+    def tensor(target: Any) -> torch.Tensor:
+        found = program.state_dict.get(target)
+        found = program.constants[target] if found is None else found
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return {n: tensor(specs[n.name].target) for n in placeholders if specs[n.name].kind in _CONSTANT_KINDS}
+
+
+def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool = False) -> dict[Node, Any]:
+    """`known` and the value of every node that follows from it, or from nothing at all.
+
+    Calls of quantized_decomposed stay: an int8 weight is not made real again, and a float one is quantized only if
+    `quantizing`. So do random numbers.
+    """
+    values: dict[Node, Any] = dict(known)
+    with torch.no_grad():
+        for node in graph.nodes:
+            if (is_pure(node) or (quantizing and quantizes(node))) and all(n in values for n in node.all_input_nodes):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = node.target(*args, **kwargs)
+    return values
+
+
+def is_pure(node: Node) -> bool:
+    """Whether a call's value follows from its arguments, and is read."""
+    target = node.target
+    if node.op != "call_function" or target is operator.getitem:
+        return node.op == "call_function"
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace == QDQ or not node.users:
+        return False
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def fold(module: GraphModule, quantizing: bool = False) -> None:
+    """Makes an attribute of every value that follows from attributes alone, and drops what nothing reads any more."""
+    known = {
+        node: value
+        for node in module.graph.nodes
+        if node.op == "get_attr" and isinstance(value := _attribute(module, str(node.target)), torch.Tensor)
+    }
+    values = computed(module.graph, known, quantizing)
+    for node, value in values.items():
+        if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
+            continue
+        name = f"_folded_{node.name}"
+        module.register_buffer(name, value.detach().clone())
+        with module.graph.inserting_before(node):
+            folded = module.graph.get_attr(name)
+        folded.meta = dict(node.meta)
+        node.replace_all_uses_with(folded)
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+
+
+_ARITHMETIC = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
+
+
+def float_constants(module: GraphModule) -> None:
+    """Constants of integers and bools that floats are computed with as float32, so that they are quantized as others
+    are."""
+    for node in list(module.graph.nodes):
+        if node.op != "get_attr" or is_float(node):
+            continue
+        users = [user for user in node.users if str(user.target) in _ARITHMETIC and is_float(user)]
+        value = _attribute(module, str(node.target))
+        if not users or not isinstance(value, torch.Tensor) or not torch.equal(value.float().to(value.dtype), value):
+            continue
+        name = f"_float_{node.name}"
+        module.register_buffer(name, value.float())
+        with module.graph.inserting_after(node):
+            made = module.graph.get_attr(name)
+        made.meta = {**node.meta, "val": node.meta["val"].float()}
+        for user in users:
+            user.replace_input_with(node, made)
+
+
+def fold_batches(module: GraphModule) -> None:
+    """Makes one image of every value that follows from attributes and the size of a dynamic batch alone, repeated that
+    often: of a class token, of positions, of zeros. It is computed for two sizes, which must agree. A mask is not
+    repeated, since attention does that."""
+    nodes = module.graph.nodes
+    sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
+    known = {n: _attribute(module, str(n.target)) for n in nodes if n.op == "get_attr"}
+    small, large = (computed(module.graph, {**known, **dict.fromkeys(sizes, size)}) for size in (2, 3))
+    for node, value in small.items():
+        if node in known or node in sizes or all(user in small for user in node.users):
+            continue
+        attends = all(str(user.target) == "aten.scaled_dot_product_attention.default" for user in node.users)
+        axis = _repeats(value, large[node]) if isinstance(value, torch.Tensor) else None
+        if axis is not None:
+            name = f"_folded_{node.name}"
+            module.register_buffer(name, value.narrow(axis, 0, 1).detach().clone())
+            with module.graph.inserting_before(node):
+                folded = module.graph.get_attr(name)
+                folded.meta = {**node.meta, "val": node.meta["val"].narrow(axis, 0, 1)}
+                if not attends:
+                    shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
+                    folded = module.graph.call_function(torch.ops.aten.expand.default, (folded, shape))
+                    folded.meta = dict(node.meta)
+            node.replace_all_uses_with(folded)
+    module.graph.eliminate_dead_code()
+
+
+def _is_batch(node: Node) -> bool:
+    """Whether a size is that of an input's first dimension."""
+    source, dim = node.args
+    return isinstance(source, Node) and source.op == "placeholder" and bool(dim == 0)
+
+
+def _repeats(small: torch.Tensor, large: torch.Tensor) -> int | None:
+    """The dimension along which values for batches of 2 and 3 are one value, repeated; None if there is none."""
+    axes = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=False)) if sizes == (2, 3)]
+    for axis in axes[:1]:
+        one = small.narrow(axis, 0, 1)
+        same = large.shape == (*small.shape[:axis], 3, *small.shape[axis + 1 :])
+        if same and bool((small == one).all() and (large == one).all()):
+            return axis
+    return None
+
+
+def _attribute(module: GraphModule, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value

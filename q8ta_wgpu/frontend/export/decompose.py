@@ -1,0 +1,167 @@
+"""Operators that the table lacks, in terms of those it has: torch's own decompositions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram, default_decompositions
+
+from q8ta_wgpu.frontend.export.pairs import pairs_of_complex
+from q8ta_wgpu.frontend.export.recurrent import steps_untraced
+from q8ta_wgpu.frontend.export.resizing import RESIZING
+from q8ta_wgpu.frontend.export.rules import ARITHMETIC
+from q8ta_wgpu.kernels import ATEN
+
+
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    """The program without in-place operators, without composites, but for those the table knows (linear, ...), and
+    without complex tensors."""
+    with steps_untraced(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
+        result: ExportedProgram = program.run_decompositions(table())
+        pairs_of_complex(result, table())
+    return result
+
+
+@functools.cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """How operators decompose, but for those of the operator table."""
+    return {op: rule for op, rule in dict(default_decompositions()).items() if str(op) not in ATEN} | _OURS
+
+
+def _slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    if step != 1:  # what stays and what is written lie side by side, and each place takes one of them
+        places = torch.arange(x.shape[dim])
+        written = torch.arange(first, last, step)
+        return torch.cat([x, src], dim).index_select(
+            dim, places.index_put([written], places.numel() + torch.arange(written.numel()))
+        )
+    last = max(first, last)
+    parts = [(x, 0, first), (src, 0, src.shape[dim]), (x, last, x.shape[dim])]
+    return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in parts if stop > start], dim)
+
+
+def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
+    index %= x.shape[dim]
+    return _slice_scatter(x, src.unsqueeze(dim), dim, index, index + 1)
+
+
+def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Windows are added up by a transposed convolution whose weights put each element of a window in its place."""
+    if x.dim() == 2:
+        return _col2im(x[None], output_size, kernel_size, dilation, padding, stride)[0]
+    taps = math.prod(kernel_size)
+    channels = x.shape[-2] // taps
+    grid = [
+        (size + 2 * p - d * (k - 1) - 1) // s + 1
+        for size, p, d, k, s in zip(output_size, padding, dilation, kernel_size, stride, strict=True)
+    ]
+    rest = [
+        size + 2 * p - d * (k - 1) - 1 - (n - 1) * s
+        for size, p, d, k, s, n in zip(output_size, padding, dilation, kernel_size, stride, grid, strict=True)
+    ]
+    weight = torch.eye(taps, dtype=x.dtype).reshape(taps, 1, *kernel_size).repeat(channels, 1, 1, 1)
+    images = x.reshape(*x.shape[:-1], *grid)
+    return torch.nn.functional.conv_transpose2d(images, weight, None, stride, padding, rest, channels, dilation)
+
+
+def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return src.to(x.dtype).expand(x.shape)
+
+
+def _full_like(x: Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return torch.full(x.shape, fill_value, dtype=dtype or x.dtype)
+
+
+def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    x = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = x.shape[-2:]
+    first = offset if offset >= 0 else -offset * columns
+    count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+    return x.flatten(-2).index_select(-1, first + torch.arange(count) * (columns + 1))
+
+
+def _one_hot(places: Tensor, num_classes: int = -1) -> Any:
+    if num_classes < 1:
+        return NotImplemented
+    return (places.unsqueeze(-1) == torch.arange(num_classes)).long()
+
+
+MOST_WRITTEN = 16
+"""Elements along a dimension that a scatter may write, each of which is a choice of its own."""
+
+
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
+    """What is written last stays."""
+    count, others = index.shape[dim], [d for d in range(x.dim()) if d != dim % x.dim()]
+    if count > MOST_WRITTEN or any(index.shape[d] != x.shape[d] for d in others):
+        return NotImplemented
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    here = torch.arange(x.shape[dim]).reshape(shape)
+    for i in range(count):
+        value = src.narrow(dim, i, 1) if isinstance(src, Tensor) else src
+        x = torch.where(here == index.narrow(dim, i, 1), value, x)
+    return x
+
+
+def _added(index: Tensor, src: Tensor, size: int) -> Any:
+    """Sums of the last dimension of `src` by place, as products with ones where places are equal."""
+    if index.numel() * size > MOST_COMPARED:
+        return NotImplemented
+    here = (index.unsqueeze(-1) == torch.arange(size)).to(src.dtype)
+    return src @ here if index.dim() == 1 else (src.unsqueeze(-2) @ here).squeeze(-2)
+
+
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
+    sums = _added(index.reshape(-1), source.movedim(dim, -1), x.shape[dim]) if x.is_floating_point() else NotImplemented
+    return sums if sums is NotImplemented else torch.add(x, sums.movedim(-1, dim), alpha=alpha)
+
+
+def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+    """Sums by the places along one dimension."""
+    named = [dim for dim, index in enumerate(indices) if index is not None]
+    if not accumulate or len(named) != 1 or indices[named[0]].dim() != 1:
+        return NotImplemented
+    (dim,) = named
+    shape = [len(indices[dim]) if d == dim else size for d, size in enumerate(x.shape)]
+    return _index_add(x, dim, indices[dim], values.expand(shape))
+
+
+def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
+    beside = [d for d in range(x.dim()) if d != dim % x.dim()]
+    if not x.is_floating_point() or any(index.shape[d] != x.shape[d] for d in beside):
+        return NotImplemented
+    src = src[tuple(slice(n) for n in index.shape)]
+    sums = _added(index.movedim(dim, -1), src.movedim(dim, -1), x.shape[dim])
+    return sums if sums is NotImplemented else x + sums.movedim(-1, dim)
+
+
+MOST_COMPARED = 1 << 24
+"""Pairs of places that sums by place may compare."""
+
+_OURS = {
+    **ARITHMETIC,
+    **RESIZING,
+    torch.ops.aten.diagonal.default: _diagonal,
+    torch.ops.aten.one_hot.default: _one_hot,
+    torch.ops.aten.index_add.default: _index_add,
+    torch.ops.aten.index_put.default: _index_put,
+    torch.ops.aten.scatter_add.default: _scatter_add,
+    torch.ops.aten.scatter.value: _scatter,
+    torch.ops.aten.scatter.src: _scatter,
+    torch.ops.aten.full_like.default: _full_like,
+    torch.ops.aten.slice_scatter.default: _slice_scatter,
+    torch.ops.aten.select_scatter.default: _select_scatter,
+    torch.ops.aten.col2im.default: _col2im,
+    torch.ops.aten.copy.default: _copy,
+}
+"""What torch has no decomposition for."""

@@ -1,0 +1,102 @@
+"""A quantized module as an exported program, without tracing it anew, which takes as long as exporting it did."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram, ExportGraphSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, GraphModule, Node
+
+from q8ta_wgpu.frontend.nodes import qdq_dtype
+
+
+def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
+    """The program that torch.export would make of a module: its parameters and buffers become inputs of the graph.
+
+    Args:
+        module: `source.module()`, rewritten: calls of operators, without effects, on inputs and attributes.
+        source: has the structure of inputs and outputs, an example, and the range of a dynamic batch.
+    """
+    graph = Graph()
+    state = _state(module)
+    inputs = module.graph.find_nodes(op="placeholder")
+    fake = inputs[0].meta["val"].fake_mode
+    attributes, specs = {}, []
+    for target, tensor in state.items():
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        made = attributes[target] = graph.placeholder(("p_" if is_parameter else "b_") + re.sub(r"\W", "_", target))
+        made.meta["val"] = fake.from_tensor(tensor, static_shapes=True)
+        kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
+        specs.append(InputSpec(kind, TensorArgument(made.name), target, persistent))
+    nodes: dict[Node, Any] = {}
+    rounded: dict[Any, torch.Tensor] = {}
+    for node in inputs:
+        nodes[node] = graph.node_copy(node)
+        specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
+    outputs = []
+    with fake:
+        for node in module.graph.nodes:
+            if node.op == "get_attr":  # a module: what an operator of higher order calls
+                nodes[node] = attributes.get(node.target) or graph.node_copy(node)
+            elif node.op == "call_function":
+                nodes[node] = _copied(graph, node, nodes, rounded)
+            elif node.op == "output":
+                results = torch.fx.map_arg(node.args[0], nodes.__getitem__)
+                graph.output(tuple(results)).meta = dict(node.meta)
+                outputs = [
+                    OutputSpec(
+                        OutputKind.USER_OUTPUT,
+                        TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r),
+                        None,
+                    )
+                    for r in results
+                ]
+    return ExportedProgram(
+        module,
+        graph,
+        ExportGraphSignature(specs, outputs),
+        state,
+        source.range_constraints,
+        source.module_call_graph[:1],
+        source.example_inputs,
+    )
+
+
+def _state(module: GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors that a graph reads by name, parameters first."""
+    targets = dict.fromkeys(str(node.target) for node in module.graph.find_nodes(op="get_attr"))
+    attributes = {target: operator.attrgetter(target)(module) for target in targets}
+    state = {target: value for target, value in attributes.items() if isinstance(value, torch.Tensor)}
+    return dict(sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Parameter)))
+
+
+def _copied(graph: Graph, node: Node, nodes: dict[Node, Any], rounded: dict[Any, torch.Tensor]) -> Node:
+    """A call in the new graph, named after its operator, and its value: torchao gives its own calls none. Those round
+    a tensor or make it real again, so that few values are made for many of them."""
+    target: Any = node.target
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), nodes.__getitem__)
+    name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else target.__name__
+    made = graph.create_node("call_function", target, args, kwargs, name)
+    made.meta = dict(node.meta)
+    if "val" not in made.meta:
+        values: Any
+        values, named = torch.fx.map_arg((args, kwargs), lambda argument: argument.meta["val"])
+        if (dtype := qdq_dtype(made)) is None:
+            made.meta["val"] = target(*values, **named)
+            return made
+        key = (dtype, str(values[0].shape), str(values[0].stride()))
+        if key not in rounded:
+            rounded[key] = torch.empty_like(values[0], dtype=dtype)
+        made.meta["val"] = rounded[key]
+    return made

@@ -1,0 +1,73 @@
+"""Plain programs: without in-place operators and what torch would decompose; how others become so."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.frontend.export.constants import is_pure
+from q8ta_wgpu.frontend.export.decompose import decomposed
+from q8ta_wgpu.frontend.export.recurrent import steps_untraced
+from q8ta_wgpu.frontend.nodes import QDQ, integer, named_arguments
+from q8ta_wgpu.kernels import ATEN
+
+
+def plain(program: Any) -> ExportedProgram:
+    """An exported program, or a converted module exported, without in-place operators and what torch would decompose.
+
+    Raises UnsupportedError where it is neither.
+    """
+    exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
+    if not isinstance(exported, ExportedProgram):
+        raise UnsupportedError(
+            f"expected a torch.export.ExportedProgram, found {type(exported).__name__}: "
+            "q8ta_wgpu.quantize(module, example_inputs, calibration) makes one of a float module; of one that another "
+            "PT2E quantizer converted, give torch.export.export(converted_module, example_inputs)"
+        )
+    return exported if is_plain(exported) else decomposed(exported)
+
+
+def is_plain(program: ExportedProgram) -> bool:
+    """Whether a program is imported as it is: decomposing it traces it anew, as long as exporting it takes.
+
+    What depends on no input is computed, whatever made it. What nothing reads, such as torch's assertions about dtypes,
+    is not imported.
+    """
+    varying = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        fixed = is_pure(node) or node.op == "placeholder"
+        if fixed and not any(source.name in varying for source in node.all_input_nodes):
+            continue
+        varying.add(node.name)
+        if not _is_known(node):
+            return False
+    return True
+
+
+def _is_known(node: torch.fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op in ("placeholder", "output") or target is operator.getitem
+    if target is torch.ops.aten.index_put.default and named_arguments(node).get("accumulate"):
+        return False
+    known = str(target) in ATEN or target.namespace == QDQ or not node.users
+    return known and not target._schema.is_mutable
+
+
+def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
+    """Exports what convert_pt2e returned, with zeros of the shapes its placeholders were traced with.
+
+    Exporting again also drops the `_guards_fn` call that torch.export puts into every module it makes.
+    """
+    values = [node.meta.get("val") for node in converted.graph.nodes if node.op == "placeholder"]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        raise UnsupportedError(
+            "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
+        )
+    example = tuple(torch.zeros([integer(d) for d in v.shape], dtype=v.dtype) for v in values)
+    with steps_untraced():
+        return torch.export.export(converted, example)

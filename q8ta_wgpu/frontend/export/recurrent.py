@@ -1,0 +1,123 @@
+"""lstm and gru layer by layer, so that each layer's result can be quantized."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.export.constants import fold
+from q8ta_wgpu.frontend.nodes import kind, named_arguments
+from q8ta_wgpu.ir.int8 import Moves, Recurrent
+
+_aten = torch.ops.aten
+_LSTM, _GRU = _aten.lstm.input, _aten.gru.input
+
+
+@contextmanager
+def steps_untraced() -> Iterator[None]:
+    """Lets torch know the shapes of what lstm and gru give. It computes with the shapes of every step otherwise, 8 ms
+    each, and takes the batch of such a layer for a constant."""
+    kept = {layer: dict(layer.py_kernels) for layer in (_LSTM, _GRU)}
+    try:
+        for layer, kernels in kept.items():
+            layer.py_kernels.update(dict.fromkeys(kernels, _shapes))
+            layer._dispatch_cache.clear()
+        yield
+    finally:
+        for layer, kernels in kept.items():
+            layer.py_kernels.update(kernels)
+            layer._dispatch_cache.clear()
+
+
+def _shapes(x: Tensor, hx: Tensor | Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
+    """Tensors of the shapes of a layer's results; `options` are the rest of aten's arguments."""
+    states = [hx] if isinstance(hx, Tensor) else hx
+    bidirectional = options[-2]
+    width = states[0].shape[-1] * (2 if bidirectional else 1)
+    return x.new_empty((*x.shape[:2], width)), *(torch.empty_like(h) for h in states)
+
+
+def is_recurrent(node: Node) -> bool:
+    """Whether a node is an lstm or gru."""
+    return isinstance(kind(node), Recurrent)
+
+
+def weights_of(node: Node) -> list[Node]:
+    """The weights of a call of one layer, those of its input and of its hidden states."""
+    arguments = named_arguments(node)
+    each = len(arguments["params"]) // (2 if arguments["bidirectional"] else 1)
+    return [w for i, w in enumerate(arguments["params"]) if i % each < 2]
+
+
+def expand_recurrent(module: GraphModule) -> None:
+    """One call for each layer in place of one for several, and last hidden states as places of a layer's result, whose
+    scale they share. Those of a gru that leave the program are its state and stay: they are finer than int8."""
+    found = [node for node in module.graph.nodes if is_recurrent(node)]
+    for node in found:
+        with module.graph.inserting_before(node):
+            _expand(module, node)
+        module.graph.erase_node(node)
+    if found:
+        fold(module)  # parts of first states
+
+
+def feeds_states(node: Node) -> bool:
+    """Whether a node moves nothing but states that layers begin with, which they read in float32."""
+    if not isinstance(kind(node), Moves) or not node.users:
+        return False
+    return all(feeds_states(u) or (is_recurrent(u) and u.args[0] is not node) for u in node.users)
+
+
+def _expand(module: GraphModule, node: Node) -> None:
+    arguments = named_arguments(node)
+    layers = arguments["num_layers"]
+    directions = 2 if arguments["bidirectional"] else 1
+    each = len(arguments["params"]) // layers
+    target: Any = node.target
+    users: dict[Any, list[Node]] = {}
+    for user in list(node.users):
+        users.setdefault(user.args[1], []).append(user)
+
+    def call(function: Callable[..., Any], *args: Any) -> Node:
+        made = module.graph.call_function(function, args)
+        values = torch.fx.map_arg(args, lambda n: n.meta["val"])
+        made.meta = {**node.meta, "val": (_shapes if function is target else function)(*values)}
+        return made
+
+    def first(given: Any, layer: int) -> Any:
+        if layers == 1:
+            return given
+        if isinstance(given, Sequence):
+            return [first(part, layer) for part in given]
+        return call(_aten.slice.Tensor, given, 0, layer * directions, (layer + 1) * directions)
+
+    def last(sequence: Node) -> Node:
+        """(directions, batch, units): forward the last step, backward the first."""
+        dim, units = (1 if arguments["batch_first"] else 0), sequence.meta["val"].shape[2] // directions
+        steps = [call(_aten.select.int, sequence, dim, -1)]
+        if directions == 2:
+            ends = steps[0], call(_aten.select.int, sequence, dim, 0)
+            steps = [call(_aten.slice.Tensor, x, 1, d * units, (d + 1) * units) for d, x in enumerate(ends)]
+        return call(_aten.stack.default, steps, 0)
+
+    x, hidden, states = arguments["input"], [], []
+    kept = node.target is not _LSTM and all(u.op == "output" for n in users.get(1, []) for u in n.users)
+    for layer in range(layers):
+        parameters = list(arguments["params"][each * layer :][:each])
+        rest = (arguments["has_biases"], 1, 0.0, False, arguments["bidirectional"], arguments["batch_first"])
+        made = call(target, x, first(arguments["hx"], layer), parameters, *rest)
+        x = call(operator.getitem, made, 0)
+        if 1 in users:
+            hidden.append(call(operator.getitem, made, 1) if kept else last(x))
+        if 2 in users:
+            states.append(call(operator.getitem, made, 2))
+    for index, found in ((0, [x]), (1, hidden), (2, states)):
+        for user in users.get(index, []):
+            user.replace_all_uses_with(found[0] if len(found) == 1 else call(_aten.cat.default, found, 0))
+            module.graph.erase_node(user)

@@ -1,0 +1,226 @@
+"""In-place operators and composites of a program, replaced where they stand.
+
+Decomposing does that for all there is, but traces the whole program anew, which takes longer than exporting it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from q8ta_wgpu.frontend.export.constants import is_pure
+from q8ta_wgpu.frontend.export.decompose import table
+from q8ta_wgpu.frontend.export.identities import is_idle_dropout
+from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS
+from q8ta_wgpu.frontend.export.writes import compute_written
+from q8ta_wgpu.frontend.nodes import kind, named_arguments
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
+from q8ta_wgpu.kernels import ATEN
+
+_FRESH = (WeightedSum, Normalization, Arithmetic, Product, Rowwise, Elementwise)
+"""Kinds whose results nothing else has a view of."""
+
+_COPIES = ("aten.cat.default", "aten.clone.default")
+"""Moves of which that holds."""
+
+
+def rewrite(program: ExportedProgram) -> None:
+    """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
+    elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
+    constants put together by writes, weighted sums of one image, for one output or with weights that the network
+    computes, and composites of one result by what they are made of."""
+    places = {node: place for place, node in enumerate(program.graph.nodes)}
+    traced: dict[Any, Graph | None] = {}
+    for node in list(places):
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not node.users:
+            continue
+        if str(target) == "aten.alias.default":
+            _replace(node, node.args[0])
+        elif target is torch.ops.aten.expand_as.default:
+            _name_sizes(node)
+        elif target._schema.is_mutable:
+            _make_functional(node, places)
+        elif isinstance(kind(node), WeightedSum):
+            if not _follows(named_arguments(node).get("weight"), program.graph_signature.user_inputs):
+                _name_one(program, node, places)
+            elif target in AS_PRODUCTS:
+                _expand(program, node, places, traced)
+        elif (
+            str(target) not in ATEN
+            and isinstance(node.meta.get("val"), torch.Tensor)
+            and all(user.op != "output" for user in node.users)
+        ):
+            _expand(program, node, places, traced)
+    compute_written(program)
+
+
+def _replace(node: Node, same: Any) -> None:
+    """Puts what a node is in place of it, unless the program returns it: outputs have names."""
+    if all(user.op != "output" for user in node.users):
+        node.replace_all_uses_with(same)
+        node.graph.erase_node(node)
+
+
+def _name_sizes(node: Node) -> None:
+    """Lets an expand name its sizes instead of a tensor, which would share a scale with what is repeated; not where
+    that is for a dynamic batch."""
+    x, shape = node.args[0].meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
+    kept = [None] * (len(shape) - len(x)) + list(x)
+    sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, kept, strict=True)]
+    if all(isinstance(size, int) for size in sizes):
+        node.target, node.args = torch.ops.aten.expand.default, (node.args[0], sizes)
+
+
+def _follows(node: Any, inputs: Container[Any]) -> bool:
+    """Whether a value follows from inputs of these names."""
+    met = [node] if isinstance(node, Node) else []
+    for source in met:
+        met += (n for n in source.all_input_nodes if n not in met)
+    return any(source.name in inputs for source in met)
+
+
+def _name_one(program: ExportedProgram, node: Node, places: dict[Node, int]) -> None:
+    """Gives a convolution of one image a batch of one, and a linear for one output a dimension of outputs."""
+    arguments = named_arguments(node)
+    x, weight = arguments.get("input"), arguments.get("weight")
+    if not isinstance(x, Node) or not isinstance(weight, Node):
+        return
+    if "groups" in {argument.name for argument in node.target._schema.arguments}:  # type: ignore[union-attr]
+        one, dim = x, 0
+        implied = x.meta["val"].dim() < weight.meta["val"].dim()
+    else:
+        one, dim = weight, -1
+        implied = weight.meta["val"].dim() == 1
+    if not implied:
+        return
+    value = node.meta["val"]
+    with node.graph.inserting_before(node):
+        named = node.graph.call_function(torch.ops.aten.unsqueeze.default, (one, 0))
+    with node.graph.inserting_after(node):
+        result = node.graph.call_function(torch.ops.aten.squeeze.dim, (node, dim))
+    node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
+    program.graph_signature.replace_all_uses(node.name, result.name)
+    node.replace_input_with(one, named)
+    for made, what in ((named, one.meta["val"].unsqueeze(0)), (result, value), (node, value.unsqueeze(dim))):
+        made.meta = {**node.meta, "val": what}
+        places[made] = places[node]
+
+
+def _make_functional(node: Node, places: dict[Node, int]) -> None:
+    """Lets an in-place operator give a new value, which is what its operand's later readers then read."""
+    x = node.args[0] if node.args else None
+    if not isinstance(x, Node):
+        return
+    if is_idle_dropout(node):
+        _replace(node, x)
+        return
+    if not _is_fresh(x) or any(user.op == "output" for user in x.users):
+        return
+    if not all(_ends_before(node, user, places) for user in x.users if places[user] < places[node]):
+        return
+    if (call := _functional(node)) is None:
+        return
+    x.replace_all_uses_with(node, delete_user_cb=lambda user: places[user] > places[node])
+    node.target, node.args, node.kwargs = call
+
+
+def _is_fresh(node: Node) -> bool:
+    """Whether a value is no view of another one, as what an in-place operator gives is."""
+    if str(node.target) in _COPIES:
+        return True
+    return isinstance(kind(node), _FRESH) and not node.target._schema.is_mutable  # type: ignore[union-attr]
+
+
+def _ends_before(node: Node, reader: Node, places: dict[Node, int]) -> bool:
+    """Whether what a reader gives is no view, or one that nothing reads at a node and behind it."""
+    return _is_fresh(reader) or all(
+        places[user] < places[node] and _ends_before(node, user, places) for user in reader.users
+    )
+
+
+def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The call that gives what an in-place operator leaves; None where the table has none."""
+    target: Any = node.target
+    if target is torch.ops.aten.copy_.default:
+        source = node.args[1]
+        value, copied = (n.meta["val"] for n in (node, source))  # type: ignore[union-attr]
+        alike = (copied.dtype, copied.shape) == (value.dtype, value.shape)
+        return (torch.ops.aten.clone.default, (source,), {}) if alike else None  # what is copied may change later
+    name = target._schema.name.removeprefix("aten::").removesuffix("_")
+    functional = getattr(getattr(torch.ops.aten, name, None), target._overloadname, None)
+    if functional is None or str(functional) not in ATEN:
+        return None
+    fits = isinstance(ATEN[str(functional)][0].int8, Arithmetic | Elementwise) and _same_type(functional, node)
+    return (functional, node.args, dict(node.kwargs)) if fits else None
+
+
+def _same_type(functional: Any, node: Node) -> bool:
+    """Whether an operator gives what the in-place one leaves: a comparison gives bools, where numbers were."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    value, found = node.meta["val"], functional(*args, **kwargs)
+    return bool(found.dtype == value.dtype and found.shape == value.shape)
+
+
+def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], traced: dict[Any, Graph | None]) -> None:
+    """Puts the operators in place of a call that torch makes of it, if the table knows all of them; their place is
+    that of the call. Calls that are alike are traced once."""
+    sources = node.all_input_nodes
+    values: list[Any] = [source.meta.get("val") for source in sources]
+    if not values or not all(isinstance(value, torch.Tensor) for value in values):
+        return
+    among = dict(zip(sources, range(len(sources)), strict=True))
+    arguments = str(torch.fx.map_arg((node.args, node.kwargs), lambda source: f"input {among[source]}"))
+    key = (node.target, arguments, *((value.dtype, str(value.shape), str(value.stride())) for value in values))
+    if key not in traced:
+        traced[key] = _operators(node, values)
+    if (operators := traced[key]) is None:
+        return
+    nodes: dict[Node, Node] = dict(zip(operators.find_nodes(op="placeholder"), sources, strict=True))
+    with program.graph.inserting_before(node):
+        for made in operators.nodes:
+            if made.op in ("placeholder", "output"):
+                continue
+            nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
+            nodes[made].meta = {**node.meta, "val": made.meta["val"]}
+            places[nodes[made]] = places[node]
+    result = nodes[operators.output_node().args[0]]  # type: ignore[index]
+    node.replace_all_uses_with(result)
+    program.graph_signature.replace_all_uses(node.name, result.name)
+    program.graph.erase_node(node)
+
+
+def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
+    """What torch makes of a call on these values; None if the table does not know all that depends on them, and of a
+    view that is copied: what writes into one writes into what it is of."""
+
+    def call(*tensors: torch.Tensor) -> Any:
+        known = dict(zip(node.all_input_nodes, tensors, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        function: Any = AS_PRODUCTS.get(node.target, node.target)
+        return function(*args, **kwargs)
+
+    try:
+        graph: Graph = make_fx(call, decomposition_table=table())(*values).graph
+    except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
+        return None
+    views, varying = _views(node), set[Node]()
+    for made in graph.nodes:
+        if is_pure(made) and varying.isdisjoint(made.all_input_nodes):
+            continue
+        varying.add(made)
+        calls = made.op not in ("placeholder", "output")
+        if calls and (str(made.target) not in ATEN or (views and not _views(made))):
+            return None
+    return graph
+
+
+def _views(node: Node) -> bool:
+    """Whether a call gives its first argument, seen in another way."""
+    returns = node.target._schema.returns  # type: ignore[union-attr]
+    return bool(returns) and returns[0].alias_info is not None

@@ -1,0 +1,173 @@
+"""Hybrid: what is supported of a program on the GPU, the rest in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import torch
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.errors import InputError, UnsupportedError, shown
+from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.export.constants import fold
+from q8ta_wgpu.frontend.export.plain import plain
+from q8ta_wgpu.frontend.hybrid.partition import Parted, part
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.report import Report
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.session.session import Session
+
+
+@dataclass(frozen=True)
+class HybridReport:
+    """Which part of a program runs where.
+
+    Attributes:
+        pieces: what became of each piece on the GPU, as `Model.report` says it.
+        torch: operators that stay in PyTorch: name, place, number of calls, reason.
+        macs: multiply-adds on the GPU and in all, by torch's own count.
+    """
+
+    pieces: tuple[Report, ...]
+    torch: tuple[str, ...]
+    macs: tuple[int, int]
+
+    def __str__(self) -> str:
+        share = 100 * self.macs[0] / max(self.macs[1], 1)
+        count = "1 piece" if len(self.pieces) == 1 else f"{len(self.pieces)} pieces"
+        lines = [f"{count} on the GPU, {share:.1f} % of the multiply-adds; in PyTorch:"]
+        lines += self.torch or ["  nothing"]
+        for number, piece in enumerate(self.pieces):
+            lines += [f"piece {number}:", *(f"  {line}" for line in str(piece).splitlines())]
+        return "\n".join(lines)
+
+
+class Piece(torch.nn.Module):
+    """A subgraph on the GPU: tensors in and out, on the device of the first one given; no gradients."""
+
+    session: Session
+
+    def __init__(self, model: Model, outputs: Sequence[torch.dtype]) -> None:
+        super().__init__()
+        self.model = model
+        self._outputs = tuple(outputs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *args: Any) -> Any:
+        """Runs the session; sizes of a dynamic batch are among the arguments, but not among its inputs."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        found = self.session(*map(self._shifted, self.model.graph.inputs, tensors))
+        single = len(self._outputs) == 1
+        made = [
+            (torch.from_numpy(array) ^ -128).view(dtype) if dtype == torch.uint8 else torch.from_numpy(array).to(dtype)
+            for array, dtype in zip([found] if single else found, self._outputs, strict=True)
+        ]
+        made = [tensor.to(tensors[0].device) for tensor in made]
+        return made[0] if single else tuple(made)
+
+    def _shifted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """What was quantized to uint8 as the int8 that the model holds it as."""
+        moved = tensor.dtype == torch.uint8 and name not in self.model.graph.uint8
+        return (tensor ^ 128).view(torch.int8) if moved else tensor
+
+
+class Hybrid(torch.nn.Module):
+    """A program of which pieces run on the GPU, each a Model with a Session, and the rest in PyTorch.
+
+    Called like the module it was made of, with tensors; results are tensors, without gradients, in the module's own
+    structure. What lies between two pieces crosses as it is stored: int8 where the program has quantized it. Weights of
+    the pieces are on the device alone, so `state_dict` holds those of the rest. Not offered: saving it (save the
+    exported program and compile it again; `save` and `export_web` say so), training, `TiledSession`.
+
+    Attributes:
+        program: the graph that calls the pieces.
+        pieces: them.
+    """
+
+    def __init__(self, parted: Parted, example: Any, device: Any) -> None:
+        super().__init__()
+        self.program = parted.program
+        self.pieces = tuple(getattr(parted.program, name) for name in parted.pieces)
+        self._rest, self._macs = tuple(str(parted.rest).splitlines()), parted.macs
+        self._leaves, self._structure = pytree.tree_flatten(example)
+        for piece in sorted(self.pieces, key=lambda piece: -_work(piece.model)):
+            piece.session = Session(piece.model, device)
+            device = piece.session.device or "reference"
+
+    def report(self) -> HybridReport:
+        """What runs where and why; print it."""
+        return HybridReport(tuple(piece.model.report() for piece in self.pieces), self._rest, self._macs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program. Raises InputError where arguments are unlike those it was exported with."""
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        if structure != self._structure:
+            raise InputError(f"the module was exported for arguments {self._structure}, found {structure}")
+        checks.check_arguments(leaves, self._leaves)
+        with torch.no_grad():
+            return self.program(*args, **kwargs)
+
+    def save(self, path: Any) -> NoReturn:
+        """Raises UnsupportedError: PyTorch's part has no file here."""
+        raise UnsupportedError(
+            f"cannot save {shown(path)}: a part of this module runs in PyTorch. Save the program, torch.export.save("
+            "program, path), and compile it again; or save what runs on the GPU, module.pieces[0].model.save(path)"
+        )
+
+    def export_web(self, folder: Any, target: Any = None) -> NoReturn:
+        """Raises UnsupportedError: a page has no PyTorch."""
+        raise UnsupportedError(
+            f"cannot export to {shown(folder)}: a part of this module runs in PyTorch, which a page has not. "
+            "print(module.report()) names the operators; without them, compile(program) makes a Model to export"
+        )
+
+    def close(self) -> None:
+        """Frees device memory; further calls raise InputError. Closing twice is harmless."""
+        for piece in self.pieces:
+            piece.session.close()
+
+    def __enter__(self) -> Hybrid:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def hybrid(program: Any, device: Any = None) -> Hybrid:
+    """Parts a program where operators are not supported, and opens a session for every supported piece.
+
+    Raises:
+        UnsupportedError: nothing of the program could run on the GPU (with all reasons), or it changes its state.
+        DeviceError: as `Session`.
+    """
+    exported = plain(program)
+    module = exported.module(check_guards=False)
+    assert isinstance(module, GraphModule)
+    fold(module)
+    parted = part(module)
+    if not parted.pieces:
+        raise UnsupportedError(f"nothing of this program would run on the GPU:\n{parted.rest}")
+    for name, graph in parted.pieces.items():
+        setattr(parted.program, name, _piece(getattr(parted.program, name), graph))
+    values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
+    example = [values.get(name, name) for name in exported.graph_signature.user_inputs]
+    spec = exported.call_spec.in_spec
+    assert spec is not None
+    parted = replace(parted, program=GraphModule(parted.program, parted.program.graph))  # without the pieces' weights
+    return Hybrid(parted, pytree.tree_unflatten(example, spec), device)
+
+
+def _piece(subgraph: GraphModule, graph: Graph) -> Piece:
+    ends = subgraph.graph.output_node().args[0]
+    dtypes = [end.meta["val"].dtype for end in (ends if isinstance(ends, tuple) else (ends,))]  # type: ignore[union-attr]
+    structure = Structure.of(tuple(range(len(dtypes))) if isinstance(ends, tuple) else 0)
+    return Piece(Model(run_passes(graph), structure), dtypes)
+
+
+def _work(model: Model) -> int:
+    return sum(array.nbytes for array in model.graph.constants.values())

@@ -1,0 +1,153 @@
+"""Parting a program: which pieces of it can be imported, each as large as can be, and why the rest cannot."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partition
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from q8ta_wgpu.frontend.importer.importer import import_piece
+from q8ta_wgpu.frontend.importer.problems import Problems
+from q8ta_wgpu.frontend.nodes import integer, is_qdq
+from q8ta_wgpu.ir.graph import Graph
+
+SMALL = "there are no multiply-adds beside it that pay for the way to the GPU and back"
+_PREFIX = "piece_"
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A program in parts.
+
+    Attributes:
+        program: the graph that calls the pieces, which are submodules.
+        pieces: the imported graph of each piece, by the submodule's name, in order.
+        rest: which operators are in none, and why.
+        macs: multiply-adds in the pieces and in all, by torch's own count.
+    """
+
+    program: GraphModule
+    pieces: dict[str, Graph]
+    rest: Problems
+    macs: tuple[int, int]
+
+
+def part(module: GraphModule) -> Parted:
+    """Parts a program, whose parameters are attributes and which holds no in-place operators.
+
+    A piece that the importer refuses is parted anew without the calls that it names, until all are imported. One
+    without multiply-adds is none, unless it is the whole program. `module` is changed.
+    """
+    _copy_for_each_user(module)
+    macs = {node.name: _macs(node) for node in module.graph.nodes if node.op == "call_function"}
+    refused = _unfit(module)
+    while True:
+        fused = _split(module, refused, macs)
+        graphs: dict[str, Graph] = {}
+        known = len(refused)
+        for name, piece in _pieces(fused).items():
+            found = import_piece(piece)
+            if isinstance(found, Graph):
+                graphs[name] = found
+            else:
+                refused |= _spread(piece, found)
+        if len(refused) == known:
+            break
+    rest, count = Problems(), sum(macs.values())
+    for node in fused.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            count -= macs.get(node.name, 0)
+            if not is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
+                rest.add(refused.get(node.name, SMALL), node)
+    return Parted(fused, graphs, rest, (count, sum(macs.values())))
+
+
+def _pieces(fused: GraphModule) -> dict[str, Any]:
+    return {name: piece for name, piece in fused.named_children() if name.startswith(_PREFIX)}
+
+
+class _Support(OperatorSupportBase):
+    """What has not been refused; a parameter where what reads it has not."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        self.refused = refused
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+        """Asked by the partitioner."""
+        if node.op == "get_attr" or node.target is operator.getitem:
+            near = node.users if node.op == "get_attr" else node.all_input_nodes
+            return all(self.is_node_supported(submodules, other) for other in near)
+        return node.op == "call_function" and node.name not in self.refused
+
+
+def _split(module: GraphModule, refused: Mapping[str, str], macs: Mapping[str, int]) -> GraphModule:
+    """A copy of the program with its pieces as submodules. It shares the parameters."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph._codegen = module.graph._codegen
+    copied = GraphModule(module, graph)
+    place = {node: index for index, node in enumerate(graph.nodes)}
+    partitioner = CapabilityBasedPartitioner(copied, _Support(refused), allows_single_node_partition=True)
+
+    def pays(partition: Partition) -> bool:
+        return any(macs.get(node.name) for node in partition.nodes) or not refused
+
+    found = [partition for partition in partitioner.propose_partitions() if pays(partition)]
+    found.sort(key=lambda partition: min(place[node] for node in partition.nodes))
+    return partitioner.fuse_partitions(found, prefix=_PREFIX)
+
+
+def _unfit(module: GraphModule) -> dict[str, str]:
+    """Calls that compute in another float than float32."""
+    found = {}
+    for node in module.graph.nodes:
+        dtype = getattr(node.meta.get("val"), "dtype", torch.float32)
+        if node.op == "call_function" and dtype.is_floating_point and dtype != torch.float32:
+            found[node.name] = f"it computes in {dtype}"
+    return found
+
+
+def _spread(piece: GraphModule, refused: Mapping[str, str]) -> dict[str, str]:
+    """Where an input cannot go in, what reads it cannot."""
+    found = {}
+    for node in piece.graph.nodes:
+        if node.name in refused:
+            for at in node.users if node.op == "placeholder" else (node,):
+                found[at.name] = refused[node.name]
+    return found
+
+
+def _copy_for_each_user(module: GraphModule) -> None:
+    """Copies what follows from parameters alone, and sizes of a dynamic batch, for everything that reads them: none of
+    them need cross from piece to piece."""
+    fixed: set[Node] = set()
+    for node in module.graph.nodes:
+        inputs = node.all_input_nodes
+        if node.op == "get_attr" or (node.op == "call_function" and inputs and fixed.issuperset(inputs)):
+            fixed.add(node)
+    for node in reversed(module.graph.nodes):
+        if node in fixed or (node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)):
+            for user in list(node.users)[1:]:
+                with module.graph.inserting_before(user):
+                    user.replace_input_with(node, module.graph.node_copy(node))
+
+
+def _macs(node: Node) -> int:
+    """Multiply-adds of a call, by torch's count on its example values."""
+    if is_qdq(node) or node.target is operator.getitem:
+        return 0
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    modes = [value.fake_mode for value in pytree.tree_leaves((args, kwargs)) if hasattr(value, "fake_mode")]
+    if not modes:
+        return 0
+    with torch.no_grad(), modes[0], FlopCounterMode(display=False) as counter:
+        node.target(*args, **kwargs)  # type: ignore[operator]
+    return integer(counter.get_total_flops()) // 2

@@ -1,0 +1,287 @@
+"""From a quantized torch.export program to our graph: the walk over its nodes, inputs, parameters and outputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_unflatten
+
+from q8ta_wgpu.errors import GraphError, UnsupportedError
+from q8ta_wgpu.frontend.export.constants import computed, parameters
+from q8ta_wgpu.frontend.export.plain import plain
+from q8ta_wgpu.frontend.export.recurrent import feeds_states
+from q8ta_wgpu.frontend.importer import qdq
+from q8ta_wgpu.frontend.importer.arguments import arguments_of, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.bools import is_bool, meant
+from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.frontend.importer.integers import INTEGERS, Ranges
+from q8ta_wgpu.frontend.importer.problems import Problems
+from q8ta_wgpu.frontend.nodes import INPUTS, QDQ, integer, is_kept, kind, named_arguments, source_of
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
+from q8ta_wgpu.ir.int8 import MASKED, Moves
+from q8ta_wgpu.kernels import ATEN
+from q8ta_wgpu.model.structure import Structure
+
+
+def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Graph, Structure]:
+    """The graph of an exported PT2E program, and the structure of its outputs.
+
+    What holds in-place or unknown operators is functionalized and decomposed first.
+
+    Raises:
+        UnsupportedError: names every operator that cannot be imported, equal causes on one line with their number and
+            the first place, module path and source line; also mutated buffers, dynamic dimensions other than the
+            batch, inputs that are not float32 tensors.
+    """
+    return import_decomposed(plain(program))
+
+
+def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
+    """`import_program` for what has no in-place operators and nothing that torch would decompose further."""
+    signature = program.graph_signature
+    mutated = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if mutated:
+        raise UnsupportedError(
+            f"the program changes {', '.join(mutated)} while it runs: export the module in eval mode, without state"
+        )
+    importer = _Importer(program.graph, parameters(program), _tokens(program))
+    outputs = importer.run(signature.user_outputs)
+    importer.problems.check()
+    if given := [name for name in importer.graph.inputs if name in importer.shifted]:
+        raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
+    unsigned = {n.name for n in program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8}
+    for name, found in zip(signature.user_outputs, outputs, strict=True):
+        if name is not None and not isinstance(found, str):
+            raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
+        if found in importer.shifted or name in unsigned:
+            raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
+    if not any(isinstance(name, str) for name in outputs):
+        raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
+    importer.graph.outputs = [importer.operand(name) for name in outputs if isinstance(name, str)]
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    dtypes_of = {node.name: getattr(node.meta.get("val"), "dtype", torch.float32) for node in program.graph.nodes}
+    pairs = zip(signature.user_outputs, outputs, strict=True)
+    dtypes = [_RESULTS.get(dtypes_of[str(name)]) for name, value in pairs if isinstance(value, str)]
+    return importer.graph, Structure.of(tree_unflatten(_numbered(outputs), spec), dtypes)
+
+
+def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
+    """The graph of a piece of a program, or which of its nodes stand in the way, each with the reason.
+
+    What goes in and out of a piece is float32 or quantized: int8, int16, or uint8, which the graph holds as int8 that
+    is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's.
+    """
+    importer = _of_module(piece)
+    ends: Any = piece.graph.output_node().args[0]
+    ends = ends if isinstance(ends, tuple) else (ends,)
+    outputs = importer.run([n.name for n in ends])
+    for node, found in zip(ends, outputs, strict=True):
+        if not isinstance(found, str):
+            importer.problems.add("its result is no tensor", node)
+    if importer.problems:
+        return importer.problems.nodes
+    importer.graph.outputs = [importer.operand(name) for name in outputs]
+    return importer.graph
+
+
+def check_module(module: torch.fx.GraphModule) -> None:
+    """Raises UnsupportedError, as `import_program`, where calls of a module could not be imported."""
+    importer = _of_module(module)
+    importer.run([])
+    importer.problems.check()
+
+
+def _of_module(module: torch.fx.GraphModule) -> _Importer:
+    attributes = module.graph.find_nodes(op="get_attr")
+    return _Importer(module.graph, {n: operator.attrgetter(str(n.target))(module) for n in attributes})
+
+
+def _tokens(program: ExportedProgram) -> set[str]:
+    """Inputs that order effects and hold no values."""
+    return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
+
+
+_RESULTS = {torch.bool: "bool", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
+"""The dtypes of results that are numbers in a graph, as the user gets them."""
+
+_CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
+
+
+class _Importer(GraphBuilder):
+    """The walk over a graph.
+
+    `constants` are the values of its parameters; `tokens` placeholders without a value.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        constants: Mapping[torch.fx.Node, torch.Tensor],
+        tokens: Container[str] = (),
+    ) -> None:
+        super().__init__()
+        self.nodes = graph
+        self.constants = constants
+        self.tokens = tokens
+        self.problems = Problems()
+        self.unknown: set[str] = set()
+        self.ranges = Ranges({})
+
+    def run(self, outputs: Sequence[Any]) -> list[Any]:
+        """Imports every node; what the named ones became. `problems` says what could not be imported."""
+        values: dict[str, Any] = {}
+        fixed = computed(self.nodes, self.constants)
+        self.ranges = Ranges(fixed)
+        for node in self.nodes.nodes:
+            if node in fixed:
+                values[node.name] = self._constant(node, fixed)
+            elif node.op == "placeholder":
+                token = node.name in self.tokens
+                values[node.name] = self._placeholder_for(node) if token else self._placeholder(node)
+            elif node.op == "call_function" and (node.users or node.name in outputs):
+                values[node.name] = self._call(node, values)
+        return [values.get(name) if isinstance(name, str) else name for name in outputs]
+
+    def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:
+        """A value that depends on no input: of a tensor the name of its array, if something else reads it."""
+        value = fixed[node]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not all(user in fixed for user in node.users):
+            value = value.float() if value.is_floating_point() else value
+            self.raw[node.name] = np.array(value.detach().cpu().numpy(), order="C")
+        return node.name
+
+    def _placeholder(self, node: torch.fx.Node) -> Any:
+        value, q = node.meta.get("val"), qdq.quantized_input(node)
+        if isinstance(value, torch.SymInt):
+            return integer(value)
+        if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in INPUTS):
+            found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+            self.problems.add(f"input {node.name} must be a float32, uint8 or bool tensor, found {found}", node)
+            return self._placeholder_for(node)
+        dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
+        if dynamic:
+            self.problems.add(
+                f"input {node.name}: dimensions {dynamic} are dynamic, only the batch (dimension 0) may be; "
+                "export with fixed sizes and use model.reshape for others",
+                node,
+            )
+        self.graph.inputs.append(node.name)
+        if value.dim() and not isinstance(value.shape[0], int):
+            self.graph.batched.add(node.name)
+        shape = tuple(integer(d) for d in value.shape)
+        if value.dtype == torch.bool:
+            self.graph.bools.add(node.name)
+            self.graph.types[node.name] = TensorType(shape, INT8X4, BOOL)
+            self.hint = f"{node.name}.real"
+            return self.emit("dequantize", (node.name,))
+        if value.dtype == torch.uint8 and q in (None, UINT8):
+            self.graph.uint8.add(node.name)
+            self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
+        elif q is not None:
+            self.shifted.update({node.name} if value.dtype == torch.uint8 else ())
+            self.graph.types[node.name] = TensorType(shape, q.dtype, q)
+        else:
+            self.graph.types[node.name] = TensorType(shape)
+        return node.name
+
+    def _call(self, node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
+        name = str(node.target)
+        if node.target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, torch.fx.Node)
+            assert isinstance(index, int)
+            parts = values[source.name]
+            if isinstance(parts, list) and index >= len(parts):
+                self.problems.add(f"result {index} is not supported", source)
+                return self._placeholder_for(node)
+            return parts[index] if isinstance(parts, list) else parts
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            return integer(node.meta["val"])
+        self.source, self.hint, self.kept = source_of(node), node.name, is_kept(node)
+        try:
+            self.ranges.check(node)
+            args: Mapping[str, Any] = arguments_of(node, values)
+            namespace, _, overload = name.partition(".")
+            if namespace == QDQ:
+                return qdq.import_call(self, overload, args)
+            if name in _CONVERSIONS:
+                return self._converted(node, args)
+            if repeated_for_the_batch(node):
+                return self._for_the_batch(node, args["self"])
+            if name not in ATEN:
+                raise RefusedError("this operator is not supported")
+            if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
+                numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
+                args = {**args, "attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
+            name, args = meant(node, args)
+            found = ATEN[name][1](self, args)
+            return self.truth(found) if _decides(node) and isinstance(found, str) else found
+        except (RefusedError, GraphError) as problem:
+            if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
+                self.problems.add(str(problem), node)
+            return self._placeholder_for(node)
+
+    def _for_the_batch(self, node: torch.fx.Node, x: str) -> str:
+        """An expand of what has no batch to the size of the batch, whatever that is. Recurrent layers repeat what they
+        begin with themselves."""
+        if feeds_states(node):
+            return x
+        size, *others = node.meta["val"].shape
+        whole = [
+            n.meta["val"].shape[0] for n in self.nodes.nodes if n.op == "placeholder" and n.name in self.graph.batched
+        ]
+        if repeated_for_the_batch(node) != [0] or not any(size.node.expr == n.node.expr for n in whole):
+            raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
+        single = self.aten("aten.expand.default", {"self": x, "size": [1, *map(integer, others)], "implicit": False})
+        return self.emit("expand_batch", (single,), {"size": integer(size)})
+
+    def _placeholder_for(self, node: torch.fx.Node) -> Any:
+        """A value to go on with after a problem, so that every other problem is found too, but for those that only
+        follow from this one."""
+        value = node.meta.get("val")
+        names = []
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            name = self.graph.fresh(node.name)
+            shape = tuple(max(1, integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
+            self.graph.types[name] = TensorType(shape)
+            names.append(name)
+        self.unknown.update(names)
+        return names if isinstance(value, (list, tuple)) else names[0]
+
+    def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
+        """A conversion between float32, integers and bools, all of which are float32 numbers; of an input given as
+        uint8, moved, to float32 a dequantize."""
+        x, given = self.operand(args["self"]), node.args[0]
+        source = given.meta["val"].dtype if isinstance(given, torch.fx.Node) else None
+        wanted = source if args["dtype"] is None else args["dtype"]
+        if source == torch.uint8 and wanted == torch.float32 and self.graph.types[x].q == UINT8:
+            return self.emit("dequantize", (x,))
+        numbers = (torch.float32, torch.bool, *INTEGERS)
+        if source not in numbers or wanted not in numbers:
+            raise RefusedError(
+                f"it converts {source} to {wanted}: numbers are float32, integers and bools here, and inputs uint8 "
+                "(leave out torch.autocast, .half() and .to)"
+            )
+        if wanted == torch.bool and source != torch.bool:
+            return self.truth(self.emit("ne_scalar", (x,), {"number": 0.0}))
+        return self.emit("trunc", (x,)) if source == torch.float32 and wanted in INTEGERS else x
+
+
+def _decides(node: torch.fx.Node) -> bool:
+    """Whether a node computes bools, and does not only move them."""
+    return is_bool(node) and not isinstance(kind(node), Moves)
+
+
+def _numbered(outputs: Sequence[Any]) -> list[int | None]:
+    """The position of each tensor output among the graph's outputs; None for what is no tensor."""
+    count = iter(range(len(outputs)))
+    return [next(count) if isinstance(name, str) else None for name in outputs]

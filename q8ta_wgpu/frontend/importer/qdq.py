@@ -1,0 +1,103 @@
+"""The operators of quantized_decomposed: where values become int8 and real again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.frontend.nodes import QDQ, named_arguments
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType
+
+
+def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
+    """The value that the operator `name` of the namespace becomes with these arguments; raises RefusedError."""
+    if name not in _IMPORTS:
+        raise RefusedError("only static quantization (scales known at compile time) is supported")
+    return _IMPORTS[name](b, args)
+
+
+def quantized_input(node: torch.fx.Node) -> QParams | None:
+    """Scale and zero point of an input that is given quantized, by the dequantize that reads it; None for others."""
+    for user in node.users:
+        if str(user.target) == f"{QDQ}.dequantize_per_tensor.default" and user.args[0] is node:
+            return _qparams(named_arguments(user))[0]
+    return None
+
+
+def _qparams(args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:
+    """(scale and zero point, lo, hi, shift) with uint8 moved to int8 by 128, exactly."""
+    dtype = args["dtype"]
+    if dtype not in (torch.int8, torch.uint8, torch.int16):
+        raise RefusedError(f"activations must be int8, uint8 or int16, found {dtype}")
+    shift = 128 if dtype == torch.uint8 else 0
+    lo, hi = args["quant_min"] - shift, args["quant_max"] - shift
+    stored = INT16X4 if dtype == torch.int16 else INT8X4
+    low, high = RANGES[stored]
+    if not low <= lo <= hi <= high:
+        raise RefusedError(
+            f"quant_min {args['quant_min']} and quant_max {args['quant_max']} are not a range of {dtype}"
+        )
+    return QParams(float(args["scale"]), int(args["zero_point"]) - shift, stored), lo, hi, shift
+
+
+def _quantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    q, lo, hi, shift = _qparams(args)
+    x = b.operand(args["input"])
+    name = b.graph.fresh(b.hint)
+    if shift:
+        b.shifted.add(name)
+    b.graph.types[name] = TensorType(b.graph.types[x].shape, q.dtype, q)
+    b.append(Node("quantize", (x,), name, {"lo": lo, "hi": hi}, b.source))
+    return name
+
+
+def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    q, _, _, shift = _qparams(args)
+    x = args["input"]
+    if x in b.raw:
+        values = (b.raw[x].astype(np.int64) - shift).astype(DTYPES[q.dtype])
+        if values.size == 1:
+            return b.constant(arithmetic.dequantize(values, q), b.hint)
+        x = b.graph.add_constant(x, values, q.dtype, q)
+    elif b.graph.types[x].q != q:
+        raise RefusedError(f"it reads {b.graph.types[x]} with scale {q.scale} and zero point {q.zero}")
+    return b.emit("dequantize", (x,))
+
+
+def _quantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    w, scale, zero = (b.raw.get(args[k]) for k in ("input", "scales", "zero_points"))
+    if w is None or scale is None or zero is None or args["dtype"] != torch.int8:
+        raise RefusedError("per-channel quantization is supported for constant int8 weights alone")
+    shape = [-1 if i == args["axis"] else 1 for i in range(w.ndim)]
+    steps = np.rint(w * (np.float32(1.0) / scale.astype(np.float32)).reshape(shape)) + zero.reshape(shape)
+    b.raw[b.hint] = np.clip(steps, args["quant_min"], args["quant_max"]).astype(np.int8)
+    return b.hint
+
+
+def _dequantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    w, scale = b.raw.get(args["input"]), b.raw.get(args["scales"])
+    if w is None or scale is None or w.dtype != np.int8:
+        raise RefusedError("per-channel dequantization is supported for constant int8 weights alone")
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise RefusedError(f"scales must be finite and > 0, found {scale.min()} to {scale.max()}")
+    zero = b.raw.get(args["zero_points"] or "")
+    zero = np.zeros(scale.shape, np.int32) if zero is None else zero.astype(np.int32)
+    operands = (
+        b.operand(args["input"]),
+        b.graph.add_constant(f"{b.hint}.scale", scale.astype(np.float32)),
+        b.graph.add_constant(f"{b.hint}.zero", zero),
+    )
+    return b.emit("dequantize_weight", operands, {"axis": args["axis"] % w.ndim})
+
+
+_IMPORTS: Mapping[str, Callable[[GraphBuilder, Mapping[str, Any]], str]] = {
+    "quantize_per_tensor.default": _quantize,
+    "dequantize_per_tensor.default": _dequantize,
+    "quantize_per_channel.default": _quantize_channel,
+    "dequantize_per_channel.default": _dequantize_channel,
+}
