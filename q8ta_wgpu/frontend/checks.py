@@ -64,8 +64,9 @@ def is_whole(unsupported: Any) -> bool:
 
 
 def example(example_inputs: Any, whole: bool = True) -> Tensors:
-    """The arguments that fix the shapes. Raises InputError unless they are tensors with values, and, of what runs as a
-    whole on the GPU, float32, uint8 or bool."""
+    """Copies of the arguments that fix the shapes: torch.export makes one input of a tensor that is given twice, and
+    takes the size of a view for one that may vary. Raises InputError unless they are tensors with values, and, of what
+    runs as a whole on the GPU, float32, uint8 or bool."""
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
@@ -76,7 +77,7 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
             raise InputError(f"example input {position} must be float32, uint8 or bool, found {x.dtype}: {_way_out(x)}")
         if kind := _without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
-    return tuple(example_inputs)
+    return tuple(x.detach().clone() for x in example_inputs)
 
 
 def _way_out(x: torch.Tensor) -> str:

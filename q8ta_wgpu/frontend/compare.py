@@ -138,7 +138,7 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     checks.check_module(module)
-    example = tuple(x.detach() for x in checks.example(inputs))
+    example = checks.example(inputs)
     if not isinstance(exported, ExportedProgram):
         raise InputError(f"exported must be the program that quantize returned, found {type(exported).__name__}")
     _check_inputs(exported, example)
