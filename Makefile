@@ -32,8 +32,8 @@ check: $(VENV)/ready
 unit: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan opengl swiftshader
 	@[ -z "$$CI" ] || .ci/browser $(RUN)
-	$(RUN) -m pytest -n 2 --dist loadgroup tests/test_kernels.py
-	$(RUN) -m pytest -n 2 --dist loadgroup --ignore tests/test_kernels.py
+	$(RUN) -m pytest -n 2 --dist loadgroup tests/kernels/test_kernels.py
+	$(RUN) -m pytest -n 2 --dist loadgroup --ignore tests/kernels/test_kernels.py
 
 bench: $(VENV)/ready
 	$(RUN) -m pytest bench

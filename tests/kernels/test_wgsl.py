@@ -29,7 +29,8 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions, files, scan
 from q8ta_wgpu.runtime.rates import unit_module
-from tests import attention_graphs, harness, test_chains
+from tests import attention_graphs, harness
+from tests.kernels import test_chains
 
 TARGETS = (
     *(replace(kind, packed_dot=packed) for kind in (BASELINE, SOFTWARE) for packed in (True, False)),

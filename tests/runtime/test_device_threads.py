@@ -15,7 +15,7 @@ from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from tests.conftest import BACKENDS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_alive_waits_for_its_turn(device: Device) -> None:

@@ -20,7 +20,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(ROOT)): path for glob in ("*.md", "docs/*.md", "kernels/*.md") for path in ROOT.glob(glob)
 }
@@ -66,7 +66,7 @@ def test_faults() -> None:
 def test_workflows() -> None:
     """What they call is there."""
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml"))
-    called = re.findall(r"(?:tests|bench)/\w+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
+    called = re.findall(r"(?:tests|bench)/[\w/]+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
     assert len(called) > 5 and [name for name in called if not (ROOT / name).exists()] == []
 
 

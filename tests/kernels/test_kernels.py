@@ -19,7 +19,8 @@ from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import attention_graphs, harness, op_graphs, test_chains, test_image
+from tests import attention_graphs, harness, op_graphs
+from tests.kernels import test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
 FAR_APART = ("add", "softmax", "layer_norm", "group_norm")

@@ -25,7 +25,7 @@ from tests import harness
 from tests.small import small_input, small_model
 
 MODEL = small_model()
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def with_words(text: str) -> str:

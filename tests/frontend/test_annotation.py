@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import q8ta_wgpu as q8
+from tests.frontend.test_norms import norm
 from tests.harness import stages_of
 from tests.quantizing import Plain, conv, data
-from tests.test_norms import norm
 
 
 def stored(module: nn.Module, *shape: int) -> list[str]:

@@ -25,13 +25,13 @@ from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
+from tests.runtime.test_runtime import with_words
 from tests.small import small_input, small_model
-from tests.test_runtime import with_words
 
 MODEL = small_model()
 INPUTS = [small_input(seed) for seed in range(6)]
 EXPECTED = [flat(Session(MODEL, "reference")(x)) for x in INPUTS]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def equal(outputs: Any, number: int) -> bool:

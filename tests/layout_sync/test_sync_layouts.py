@@ -101,7 +101,7 @@ for seed in range(20):
 
 def test_plans_do_not_depend_on_the_order_of_sets() -> None:
     """Python orders sets of strings and enum members differently in every process."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     printed = [
         subprocess.run(
             [sys.executable, "-c", PRINT_PLANS],

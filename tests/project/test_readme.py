@@ -11,7 +11,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
-from tests.test_whole_networks import quantized
+from tests.frontend.test_whole_networks import quantized
 
 
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "unet"])

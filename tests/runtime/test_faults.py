@@ -18,7 +18,7 @@ from q8ta_wgpu.tune import cache as tune_cache
 from q8ta_wgpu.tune.cache import Cache
 from tests.small import small_input, small_model
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def program(text: str) -> str:

@@ -29,8 +29,8 @@ from q8ta_wgpu.tune.timing import Timer
 from tests import harness
 from tests.clock import INFO, Clock, Price, by_estimate, drawn, tuned
 from tests.layout_graphs import random_graph, random_inputs
+from tests.layout_sync.test_sync_layouts import check_sound
 from tests.small import same_bytes, small_input, small_model
-from tests.test_sync_layouts import check_sound
 
 MODEL = small_model()
 pytestmark = pytest.mark.usefixtures("caches")

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tests.small import small_model
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links packages into an environment laid out as on Unix")
 
 RUNTIME = ("numpy", "wgpu", "safetensors")
@@ -96,7 +96,8 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"q8ta_wgpu"}
     own = [d for d in (ROOT / "q8ta_wgpu").iterdir() if d.is_dir() and not d.is_symlink()]
-    expected = {str(p.relative_to(ROOT)) for folder in (ROOT / "q8ta_wgpu", *own) for p in folder.glob("*.py")}
+    expected = {f"q8ta_wgpu/{p.name}" for p in (ROOT / "q8ta_wgpu").glob("*.py")}
+    expected |= {str(p.relative_to(ROOT)) for folder in own for p in folder.glob("**/*.py")}
     for folder in ("kernels", "passes"):
         expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / folder).glob("**/*.py")}
     expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / "kernels").glob("**/*.wgsl")}

@@ -24,7 +24,7 @@ except SystemExit as missing:  # an example ends the program where a package is 
         raise ModuleNotFoundError(str(missing)) from None
     pytest.skip(str(missing), allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Captured = pytest.CaptureFixture[str]
 
 

@@ -16,7 +16,7 @@ from docs import draw_layouts
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.runtime.device import Device
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [
     str(path.relative_to(ROOT))

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from tests.frontend.test_annotation import slopes
+from tests.frontend.test_norms import norm
 from tests.harness import stages_of
 from tests.quantizing import Plain, conv, data
-from tests.test_annotation import slopes
-from tests.test_norms import norm
 
 
 def skip_connection() -> nn.Module:

@@ -161,7 +161,7 @@ def test_integers_and_doubles_stay_in_torch(program: torch.export.ExportedProgra
 
 def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgram) -> None:
     """By the entry point that the package declares; dynamo makes a second graph, for any batch."""
-    config = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    config = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     ((name, place),) = config["project"]["entry-points"]["torch_dynamo_backends"].items()
     backend = importlib.metadata.EntryPoint(name, place, "torch_dynamo_backends").load()
     assert name == "q8ta_wgpu"

@@ -11,7 +11,8 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests import attention_graphs, harness, int16_graphs, op_graphs, oracle, test_chains
+from tests import attention_graphs, harness, int16_graphs, op_graphs, oracle
+from tests.kernels import test_chains
 from tests.op_graphs import Setting
 
 ULP = 2.0**-23
