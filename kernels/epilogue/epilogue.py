@@ -201,6 +201,8 @@ def shifted(call: Call, offset: Array) -> Array:
 def pack_offset(call: Call, offset: Array) -> Array:
     """`Kernel.prepack` of the offset: padded to whole quads of channels, what a residual's zero point adds to it
     included, and for near.py with the numbers that it rounds by."""
+    if call.attrs["epilogue"].keeps_accumulator:
+        return np.pad(offset, (0, -len(offset) % 4))
     padded = np.pad(shifted(call, offset).astype(np.int64), (0, -len(offset) % 4))
     least = most = 0
     for stage, around in _stages(call):

@@ -358,10 +358,16 @@ class Scale(Stage):
 
     name = "scale"
     dtype = FLOAT32
-    hooks = ("quad_value=scaled", "quad_places=real_places", "store_joined=store_scaled")
+    hooks = (
+        "quad_value=scaled",
+        "Channel=Scaled",
+        "channel_quad=scaled_channels",
+        "quad_places=real_places",
+        "store_joined=store_scaled",
+    )
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
-        total: Array = acc.astype(np.int32).astype(np.float32) + offset.astype(np.int32).astype(np.float32)
+        total: Array = acc.astype(np.int32).astype(np.float32) + offset
         return total * multiplier
 
     def apply(self, value: Array, around: Around) -> Array:

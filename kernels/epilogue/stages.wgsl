@@ -12,6 +12,10 @@ fn near_quad(quad: u32) -> Near {
               bitcast<vec4<f32>>(offset[at + 3u]));
 }
 
+struct Scaled { multiplier: vec4<f32>, offset: vec4<f32> }
+
+fn scaled_channels(quad: u32) -> Scaled { return Scaled(multiplier[quad], offset[quad]); }
+
 struct Sloped { multiplier: vec4<f32>, offset: vec4<i32>, slope: vec4<f32> }
 
 fn sloped_quad(quad: u32) -> Sloped {
@@ -53,9 +57,9 @@ fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
-// The bits of floats that are never rounded: (f32(acc) + f32(offset)) * multiplier.
-fn scaled(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  return bitcast<vec4<i32>>((vec4<f32>(acc) + vec4<f32>(channel.offset)) * channel.multiplier);
+// The bits of floats that are never rounded: (f32(acc) + offset) * multiplier.
+fn scaled(acc: vec4<i32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
+  return bitcast<vec4<i32>>((vec4<f32>(acc) + channel.offset) * channel.multiplier);
 }
 
 // --- residual_of, addend_of: the word that is read for a quad beyond its sums ---

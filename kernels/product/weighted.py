@@ -9,17 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT32, Array, Attrs, Call
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import Operand
+from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
-
-FLOAT_OFFSET_LIMIT = 2**30
 
 
 def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -30,11 +28,14 @@ def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
-    limit = FLOAT_OFFSET_LIMIT if call.attrs["epilogue"].keeps_accumulator else int(arithmetic.OFFSET_LIMIT)
     offset = arrays[3]
     assert offset is not None
-    bad = offset[(offset < -limit) | (offset > limit)]
-    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
+    dtype = FLOAT32 if call.attrs["epilogue"].keeps_accumulator else INT32
+    if offset.dtype != dtype:
+        return f"must be {dtype} before the stage {call.attrs['epilogue'].stages[0].name}, found {offset.dtype}"
+    limit = FLOAT_MAX if dtype == FLOAT32 else arithmetic.OFFSET_LIMIT
+    bad = offset[~(np.abs(offset.astype(np.float64)) <= limit)]
+    return f"must be in [{-limit:g}, {limit:g}], found {bad[0]}" if bad.size else ""
 
 
 def input_zero(call: Call) -> int:
@@ -93,11 +94,12 @@ OPERANDS = (
     Operand("x", dtypes=(INT8X4,)),
     Operand("weight", constant=True, dtypes=(INT8,)),
     Operand("multiplier", constant=True, valid=_valid_multiplier),
-    Operand("offset", constant=True, dtypes=(INT32,), valid=_valid_offset),
+    Operand("offset", constant=True, dtypes=(INT32, FLOAT32), valid=_valid_offset),
     Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
 )
 """Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
-output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, the offset in its steps."""
+output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, and the offset counts its steps
+in float32, which has room for the bias of a channel whose weights are tiny or zero."""
 
 
 def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
@@ -122,9 +124,10 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
     if call.out is None:
-        offset = np.clip(np.rint(bias.astype(np.float64) / scale), -FLOAT_OFFSET_LIMIT, FLOAT_OFFSET_LIMIT).astype(
-            np.int32
-        )
+        with np.errstate(all="ignore"):
+            offset = np.rint(bias.astype(np.float64) / scale).astype(np.float32)
+        if (bad := ~np.isfinite(offset)).any():
+            return f"its bias {bias[bad][0]:g} is too large for its scale {scale[bad][0]:.3g}"
         operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
     reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())
