@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -39,18 +41,32 @@ def output_of(*command: str | Path, folder: Path) -> str:
     return done.stdout
 
 
+HOME = "https://example.org/owner/name"
+SDIST = "import setuptools.build_meta as build; build.build_sdist('..')"
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what a clone holds, so that no build folder is left behind."""
-    folder = tmp_path_factory.mktemp("wheel")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as a release does, from a copy of what a clone holds, so that no build folder is left behind."""
+    folder = tmp_path_factory.mktemp("sdist")
     source = folder / "source"
     source.mkdir()
-    for name in ("q8ta_wgpu", "kernels", "passes"):
+    for name in ("q8ta_wgpu", "kernels", "passes", "tests"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    output_of(sys.executable, ROOT / ".ci" / "urls", HOME, "v0.1.0", folder=source)
+    output_of(sys.executable, "-c", SDIST, folder=source)
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source distribution alone."""
+    folder = tmp_path_factory.mktemp("wheel")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    output_of(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, source, folder=folder)
+    output_of(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, sdist, folder=folder)
     (found,) = folder.glob("*.whl")
     return found
 
@@ -104,6 +120,25 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     expected |= {f"q8ta_wgpu/{name}" for name in ("py.typed", "view/page.html", "web/q8ta.js", "web/q8ta.d.ts")}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_what_the_source_distribution_holds(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"} <= names
+    tops = {name.partition("/")[0] for name in names if "/" in name}
+    assert tops == {"kernels", "passes", "q8ta_wgpu", "q8ta_wgpu.egg-info"}
+
+
+def test_a_release_says_where_the_project_is_hosted(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(name).decode()
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", text, re.MULTILINE))
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog", "Upstream"} == set(urls)
+    assert all(url.startswith(HOME) for name, url in urls.items() if name != "Upstream")
+    links = re.findall(r"\]\(([^)#]+)", text)
+    assert len(links) > 5 and [link for link in links if not link.startswith("https://")] == []
 
 
 SCRIPT = """
