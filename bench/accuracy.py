@@ -30,18 +30,17 @@ TABLE = Path("docs/accuracy.md")
 
 HEAD = """# Accuracy
 
-What int8 keeps of small networks with real weights (`bench/suite`): trained on scikit-learn's digits, scikit-image's
-photographs and the standard library's text, judged on what neither training nor calibration saw (digits also with
-noise of a pixel's smallest step, so that no single image decides). The quantizers of
-XNNPACK and X86Inductor (torchao) go through the same runtime, so the columns differ in where values are rounded, or
-left in float, and in how ranges are found. X86Inductor leaves attention, norms and activations in float32, ours runs
-them in int8. SNR is the ratio of signal to noise of the outputs against float in dB: how faithful they are, with no
-image on a border between two classes to decide; scores that differ by less than a tenth of a percent are such images,
-and a score above float's own is luck with them.
+Int8 hardly changes the scores of these small trained networks. SNR is the ratio of
+signal to noise of int8 outputs against float, in dB. It shows losses that are too small to change a score.
+`python -m bench accuracy` writes this page.
 
-Every number is the mean of five sets of calibration data, the same for each quantizer. By how much ours is above the
-better of both is given with its standard error, had the test other inputs and calibration other sets of the same kind:
-what is within twice that says nothing. `python -m bench accuracy` writes this page.
+* The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs and the standard
+  library's text. They are judged on inputs that neither training nor calibration saw.
+* XNNPACK and X86Inductor are torchao's quantizers, run by the same runtime. X86Inductor leaves attention, norms and
+  activations in float32.
+* Every number is the mean of five sets of calibration data, the same for each quantizer.
+* *ours above* is the difference to the better of the other two, with its standard error. Within twice that error it
+  says nothing. Nor does a score above float's own.
 
 | network | unit | float | XNNPACK | X86Inductor | ours | ours above | SNR: XNNPACK | X86Inductor | ours | ours above |
 |---|---|---|---|---|---|---|---|---|---|---|
@@ -51,38 +50,23 @@ DRAWS = 100
 """Of inputs from the test and of sets to calibrate with, with repetitions, for a standard error."""
 
 TRIED = """
-## What the quantizer does for it, and what it does not
+## What the quantizer gains by
 
-Each was measured by the same ratio on these networks, with several sets of calibration data.
+Each row was measured by SNR on these networks, with several sets of calibration data. [What did not
+help](experiments.md#accuracy) has the others.
 
-* Weights are rounded by the inputs that calibration meets, and the mean of what that changes is taken out of biases
-  (`Quantizer(fit_weights=True)`, the default): 0.2 dB (sequence) to 1.7 (super-resolution) more than with the biases
-  alone, which are worth up to 4 (depthwise). Layers of more than 512 inputs for an output, and those that too few
-  samples reach, are rounded to the nearest, with the biases. Samples are spread over all tokens and pixels: with every
-  second row, column and image it was 0.4 dB less on segmentation, up to 0.15 on others. Twice as many bring
-  nothing. Not kept: weights that fit the rounded inputs, for which what varies less than rounding does counts less (0.5
-  more on super-resolution, 0.3 less on vision, 20 less on text, where calibration lacks characters).
-* Batch norms behind a cat go before it, so that its inputs keep their scales up to there: 34.7 to 36.3 dB on
-  segmentation. Inputs of the other cats with scales of their own, as if that cost nothing, brought 0.1 dB more: they
-  share one.
-* A range is clipped where that lowers the squared error by a fifth. By a twentieth it was 0.2 to 0.4 dB more with
-  hundreds of inputs to calibrate with, and 2 dB less with six photographs. torchao's histogram and whole ranges
-  were 0.4 to 0.8 dB worse on residual, 0.8 to 1.4 better on super-resolution, where sets of calibration data differ
-  by more than that.
-* Scales of weights by the least squared error, not the largest weight: between -0.3 and +0.5 dB, but for 1.4 on
-  super-resolution; with weights rounded by their inputs that is had without.
-* Channels are made of like size, by the root of how they differ, and centred where no slope and no padding comes after,
-  by what the first 128 inputs lead to (`Quantizer(fit_weights=True)`): segmentation 36.6 to 37.7 dB, text 46.6 to 48.0,
-  sequence 38.8 to 39.3, vision 37.1 to 37.6 in the mean of three sets of calibration data. With the ranges that batch
-  norms tell it was a loss on segmentation, by 32 inputs one of up to 8 dB on vision. Not kept: by all of how they
-  differ (as good on segmentation, 0.3 dB less on transformers), root mean squares for sizes (0.8 to 2.1 less), and
-  residual sums as well (0.1 more on segmentation). By the first 500 inputs it was 0.1 to 0.2 more on transformers, and
-  as much as sets of calibration data differ by.
-* Not kept: queries against keys, each the root of what they are to each other, and keys centred, which softmax does not
-  see. In the mean of ten sets 0.1 dB more on vision, 0.4 less on text; the two apart, between 0.1 more and 0.2 less.
-* Ranges that are wider by a twentieth, for what calibration did not meet: between 0.0 and 0.15 dB less.
-* Queries, keys and values of one linear have scales of their own: 1.3 dB more on vision, nothing on text. So has each
-  part that a convolution or linear is taken apart into, unless a cat joins one with another value.
+| step | gain |
+|---|---|
+| biases corrected by the mean error of rounded weights | up to 4 dB (depthwise) |
+| weights rounded by the calibration inputs, on top of that | 0.2 dB (sequence) to 1.7 (super-resolution) |
+| samples spread over all tokens and pixels, not every second one | 0.4 dB segmentation, up to 0.15 on others |
+| channels equalized and centred by 128 inputs | segmentation 36.6 to 37.7 dB, text 46.6 to 48.0, vision 37.1 to 37.6 |
+| batch norms moved before a cat, whose inputs then keep their scales | segmentation 34.7 to 36.3 dB |
+| scales of their own for slices of one linear, such as queries, keys and values | 1.3 dB vision, 0 text |
+| a range clipped where that lowers the squared error by a fifth | more robust with few inputs than by a twentieth |
+
+`Quantizer(fit_weights=True)`, the default, does the first four. The fourth takes sequence from 38.8 to 39.3 dB. Layers with more than 512 inputs for an output, or with
+too few samples, round weights to the nearest and correct biases.
 """
 
 

@@ -1,7 +1,7 @@
 """Kernels by engines: how many bytes of a kernel's result differ from the numpy reference's, packed and emulated.
 
-What is found is merged into docs/kernels.json, a column an engine and adapter, and docs/kernels.md is written from it:
-run it on every machine, and each adds its columns. `--names` takes parts of columns' names; Node and Chromium are taken
+Results are merged into docs/kernels.json, a column for each engine and adapter; docs/kernels.md is written from it.
+Run it on every machine, and each adds its columns. `--names` takes parts of columns' names; Node and Chromium are taken
 where they are installed.
 """
 
@@ -38,10 +38,12 @@ Found = dict[str, dict[str, int | str]]
 HEAD = """\
 # Kernels by engines
 
-Bytes of each kernel's result in int8 that differ from the numpy reference's, on a case of the operator table with
-random numbers, as `python -m bench engines` found them; every machine it runs on adds its columns. Where the dot
-product plays a part, the second number is with the emulated one. An empty cell: the kernel is for other kinds of
-devices.
+Each int8 kernel must give the bytes of its numpy reference on every engine. `python -m bench engines` runs a case of
+the operator table with random numbers and counts the bytes that differ; every machine it runs on adds its columns.
+
+The table says how many kernels of an operator ran. Kernels with dot products ran with packed and with emulated ones.
+Some kernels are for certain devices only, such as those for matrix units. A kernel that differs or does not run is listed below the table;
+`docs/kernels.json` has all of them.
 """
 
 
@@ -62,7 +64,7 @@ def part_engines(options: Options) -> None:
         wrong = {kernel: found for kernel, found in data[title].items() if any(found.values())}
         print(f"{title}: {len(data[title])} kernels, wrong: {wrong or 0}", flush=True)
         DATA.write_text(json.dumps(data, indent=0, sort_keys=True) + "\n")
-        PAGE.write_text(_page(data), encoding="utf-8")
+        PAGE.write_text(page(data), encoding="utf-8")
 
 
 def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractContextManager[Runs]]]:
@@ -151,12 +153,18 @@ def _arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
         (folder / f"{name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
 
 
-def _page(data: Mapping[str, Found]) -> str:
+def page(data: Mapping[str, Found]) -> str:
+    """docs/kernels.md: the summary, a row for each operator, and the kernels that gave other bytes or none."""
     columns = sorted(data)
     kernels = sorted({kernel for found in data.values() for kernel in found})
-    rows = [f"| kernel | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-    for kernel in kernels:
-        cells = (data[column].get(kernel, {}) for column in columns)
-        rows.append(f"| {kernel} | {' | '.join(', '.join(map(str, cell.values())) for cell in cells)} |")
-    total = sum(v for found in data.values() for cell in found.values() for v in cell.values() if isinstance(v, int))
-    return f"{HEAD}\n{len(kernels)} kernels, {total} bytes differ.\n\n" + "\n".join(rows) + "\n"
+    total, wrong = 0, []
+    for column in columns:
+        for kernel, cells in data[column].items():
+            total += sum(value for value in cells.values() if isinstance(value, int))
+            wrong += [f"* {column}, {kernel}, {dot}: {value}" for dot, value in cells.items() if value]
+    rows = [f"| operator | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for operator in sorted({kernel.partition(".")[0] for kernel in kernels}):
+        counts = (sum(kernel.partition(".")[0] == operator for kernel in data[column]) for column in columns)
+        rows.append(f"| {operator} | {' | '.join(str(count or '') for count in counts)} |")
+    lines = [HEAD, f"{len(kernels)} kernels, {total} bytes differ.\n", *rows, *(["", *wrong] if wrong else [])]
+    return "\n".join(lines) + "\n"

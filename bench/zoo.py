@@ -210,27 +210,30 @@ def table(rows: list[Row]) -> str:
     lines = [
         "# Zoo",
         "",
-        "Architectures of torchvision, timm and transformers (small ones of each family there) with random weights and",
-        "small inputs: quantized with one batch, compiled, run and compared with the numpy reference, each in its own",
-        "process. Written by `python -m bench zoo`, with",
+        summary(list(first.values())),
+        "",
+        "Small architectures of each family of torchvision, timm and transformers, with random weights, are quantized",
+        "with one batch, compiled, run and compared with the numpy reference, each in its own process.",
+        "`python -m bench zoo` wrote this page with",
         f"{', '.join(versions)}, on",
         f"{', '.join(used)}.",
         "",
-        summary(list(first.values())),
+        "| column | is |",
+        "|---|---|",
+        "| SNR | signal to noise of the first output against the float module's, in dB |",
+        "| limit | the float module's own SNR when only its input is rounded to int8, which leaves 40 dB of that |",
+        "| seconds | to quantize, on one processor of a machine that did other work as well |",
+        "| exceptions | what is not int8 or differs from the reference; empty: everything is int8, 0 mismatches |",
         "",
-        "Mismatches are elements of the outputs that differ from the reference in any bit; behind float32 operators,",
-        "which have a tolerance, the largest difference is given as a share of the largest output. SNR is that of the",
-        "first output beside the float module's: with random weights it says what int8 adds to a network of this",
-        "depth, not how well a trained one does, and changes by a decibel from one draw to the next; outputs that are",
-        "zeros have none. Beside it stands what the float module itself keeps where only its input is rounded to int8,",
-        "which leaves 40 dB of that: far below 40 the network makes any noise larger by itself, and a low SNR is its",
-        "own; where only the SNR is low, it is ours. Networks with a star hardly depend on their input as they are",
-        "made: what they begin with at zero has other values here, and their batch norms the statistics of random",
-        "inputs. Seconds are of one processor, on a machine that did other work as well.",
+        "Weights are random, so SNR says what int8 adds to a network of this depth, not how accurate a trained one is.",
+        "It changes by a decibel from draw to draw. A limit far below 40 dB means that the network makes any noise",
+        "larger. Where only the SNR is low, int8 is the cause. Mismatches are output elements that differ in any bit;",
+        "float32 operators have a tolerance, so the largest difference is given as a share of the largest output.",
+        "Networks with a star hardly depend on their input as they are made: they got other initial values, and",
+        "batch norm statistics of random inputs. Outputs that are zeros have no SNR.",
         "",
-        "| architecture | input | int8 macs | float32 operators | islands | dispatches | mismatches | SNR dB |"
-        " float of int8 input dB | quantize s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| architecture | input | dispatches | SNR dB | limit dB | seconds | exceptions |",
+        "|---|---|---|---|---|---|---|",
         *(_row(row) for _, row in sorted(first.items())),
     ]
     lines += _others(rows, devices)
@@ -246,14 +249,22 @@ def _name(row: Row) -> str:
 
 def _row(row: Row) -> str:
     if "error" in row:
-        return f"| {_name(row)} | | | {_escaped(row['error'])} | | | | | | |"
-    floats = ", ".join(f"{op} {count}" for op, count in sorted(row["float32"].items())) or "none"
+        return f"| {_name(row)} | | | | | | {_escaped(row['error'])} |"
     shape = "x".join(map(str, row["input"]))
-    ratio, kept = ("" if row[key] is None else row[key] for key in ("snr_db", "float_db"))
+    ratio, limit = ("" if row[key] is None else row[key] for key in ("snr_db", "float_db"))
     return (
-        f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {_share(row)} | {floats} | {row['islands']} "
-        f"| {row['dispatches']} | {_differing(row)} | {ratio} | {kept} | {row['quantize_s']} |"
+        f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {row['dispatches']} | {ratio} | {limit} "
+        f"| {row['quantize_s']} | {_exceptions(row)} |"
     )
+
+
+def _exceptions(row: Row) -> str:
+    """Multiply-adds and operators that are not int8, float islands, elements that differ; empty without any."""
+    found = [] if _share(row) == "100.0 %" else [f"{_share(row)} int8 macs"]
+    found += [f"{op} {count}" for op, count in sorted(row["float32"].items())]
+    found += [f"{row['islands']} islands"] if row["islands"] else []
+    found += [f"mismatches {_differing(row)}"] if row["mismatches"] else []
+    return ", ".join(found)
 
 
 def _differing(row: Row) -> str:

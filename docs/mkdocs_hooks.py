@@ -46,6 +46,7 @@ SECTIONS = {
         "kernels.md": "Kernels on every engine",
         "zoo.md": "Networks that were tried",
         "faults.md": "Faults",
+        "experiments.md": "What did not help",
     },
     "Take part": {
         "contributing.md": "Writing an operator, a kernel, a pass",

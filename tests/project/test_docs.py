@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import q8ta_wgpu
+from bench import engines
 from bench.__main__ import PARTS
 from bench.faults import read, table
 from q8ta_wgpu.__main__ import parser
@@ -61,6 +63,12 @@ def test_links(page: str) -> None:
 def test_faults() -> None:
     """The table is what the commands wrote."""
     assert table(read()) in PAGES["docs/faults.md"].read_text(encoding="utf-8")
+
+
+def test_kernels() -> None:
+    """The page is what the command wrote of docs/kernels.json."""
+    data = json.loads(engines.DATA.read_text(encoding="utf-8"))
+    assert engines.page(data) == PAGES["docs/kernels.md"].read_text(encoding="utf-8")
 
 
 def test_workflows() -> None:
