@@ -30,9 +30,8 @@ TABLE = Path("docs/accuracy.md")
 
 HEAD = """# Accuracy
 
-Int8 hardly changes the scores of these small trained networks. SNR is the ratio of
-signal to noise of int8 outputs against float, in dB. It shows losses that are too small to change a score.
-`python -m bench accuracy` writes this page.
+Int8 hardly changes the scores of these small trained networks. SNR is the ratio of signal to noise of int8 outputs
+against float, in dB. It shows losses that are too small to change a score. `python -m bench accuracy` writes this page.
 
 * The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs and the standard
   library's text. They are judged on inputs that neither training nor calibration saw.
@@ -65,8 +64,8 @@ help](experiments.md#accuracy) has the others.
 | scales of their own for slices of one linear, such as queries, keys and values | 1.3 dB vision, 0 text |
 | a range clipped where that lowers the squared error by a fifth | more robust with few inputs than by a twentieth |
 
-`Quantizer(fit_weights=True)`, the default, does the first four. The fourth takes sequence from 38.8 to 39.3 dB. Layers with more than 512 inputs for an output, or with
-too few samples, round weights to the nearest and correct biases.
+`Quantizer(fit_weights=True)`, the default, does the first four. The fourth takes sequence from 38.8 to 39.3 dB. Layers
+with more than 512 inputs for an output, or with too few samples, round weights to the nearest and correct biases.
 """
 
 

@@ -42,8 +42,8 @@ Each int8 kernel must give the bytes of its numpy reference on every engine. `py
 the operator table with random numbers and counts the bytes that differ; every machine it runs on adds its columns.
 
 The table says how many kernels of an operator ran. Kernels with dot products ran with packed and with emulated ones.
-Some kernels are for certain devices only, such as those for matrix units. A kernel that differs or does not run is listed below the table;
-`docs/kernels.json` has all of them.
+Some kernels are for certain devices only, such as those for matrix units. A kernel that differs or does not run is
+listed below the table; `docs/kernels.json` has all of them.
 """
 
 
