@@ -15,7 +15,6 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
-from q8ta_wgpu.frontend.calibrate.attention import masks_unread
 from q8ta_wgpu.frontend.calibrate.equalize import enough
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -26,8 +25,8 @@ from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
-from q8ta_wgpu.frontend.export.recurrent import steps_untraced
 from q8ta_wgpu.frontend.export.rewrite import rewrite
+from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 from q8ta_wgpu.progress import bar
 
@@ -92,7 +91,8 @@ def quantize(
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
         held = enough(graph, checked) if fits else []
-        observed = prepared(graph, quantizer, held)
+        with torch_lock():  # quantizers may trace patterns
+            observed = prepared(graph, quantizer, held)
         if fits:
             watch_inputs(observed)
         index = -1
@@ -146,11 +146,11 @@ def float_program(
     """The module exported, without in-place operators. `whole` refuses what `compile` would."""
     shapes = _batch_shapes(module, example) if dynamic_batch else None
     try:
-        with steps_untraced(), masks_unread():
-            program = torch.export.export(module, example, dynamic_shapes=shapes)
-        rewrite(program)
-        if not is_plain(program):
-            program = decomposed(program)
+        with torch_lock():
+            program = traced(lambda: torch.export.export(module, example, dynamic_shapes=shapes))
+            rewrite(program)
+            if not is_plain(program):
+                program = decomposed(program)
     except Exception as error:
         raise checks.untraceable(error) from error
     signature = program.graph_signature

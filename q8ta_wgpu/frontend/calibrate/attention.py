@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import GraphModule, Node
-from torch.nn.modules import transformer
 
 from q8ta_wgpu.frontend.calibrate.choices import CHOICE
 from q8ta_wgpu.frontend.calibrate.masks import given_mask
@@ -33,18 +31,6 @@ from q8ta_wgpu.kernels.attention.sizes import Sizes
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
 _VIEWS = (_aten.view.default, _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
-
-
-@contextmanager
-def masks_unread() -> Iterator[None]:
-    """Keeps nn.TransformerEncoder and its decoder from asking whether a mask is causal, by which they choose a kernel:
-    torch.export cannot trace what the numbers of a mask decide."""
-    asked = transformer._detect_is_causal_mask
-    try:
-        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-        yield
-    finally:
-        transformer._detect_is_causal_mask = asked
 
 
 def expand_attention(module: GraphModule) -> None:

@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.export import ExportedProgram, default_decompositions
 
 from q8ta_wgpu.frontend.export.pairs import pairs_of_complex
-from q8ta_wgpu.frontend.export.recurrent import steps_untraced
 from q8ta_wgpu.frontend.export.resizing import RESIZING
 from q8ta_wgpu.frontend.export.rules import ARITHMETIC
+from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.kernels import ATEN
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place operators, without composites, but for those the table knows (linear, ...), and
     without complex tensors."""
-    with steps_untraced(), warnings.catch_warnings():
+    with torch_lock(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
-        result: ExportedProgram = program.run_decompositions(table())
+        result = traced(lambda: program.run_decompositions(table()))
         pairs_of_complex(result, table())
     return result
 

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.export.constants import is_pure
 from q8ta_wgpu.frontend.export.decompose import decomposed
-from q8ta_wgpu.frontend.export.recurrent import steps_untraced
+from q8ta_wgpu.frontend.export.tracing import traced
 from q8ta_wgpu.frontend.nodes import QDQ, integer, named_arguments
 from q8ta_wgpu.kernels import ATEN
 
@@ -69,5 +69,4 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
             "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
         )
     example = tuple(torch.zeros([integer(d) for d in v.shape], dtype=v.dtype) for v in values)
-    with steps_untraced():
-        return torch.export.export(converted, example)
+    return traced(lambda: torch.export.export(converted, example))

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.constants import fold
+from q8ta_wgpu.frontend.export.tracing import shapes_of_layer
 from q8ta_wgpu.frontend.nodes import kind, named_arguments
 from q8ta_wgpu.ir.int8 import Moves, Recurrent
 
 _aten = torch.ops.aten
 _LSTM, _GRU = _aten.lstm.input, _aten.gru.input
-
-
-@contextmanager
-def steps_untraced() -> Iterator[None]:
-    """Lets torch know the shapes of what lstm and gru give. It computes with the shapes of every step otherwise, 8 ms
-    each, and takes the batch of such a layer for a constant."""
-    kept = {layer: dict(layer.py_kernels) for layer in (_LSTM, _GRU)}
-    try:
-        for layer, kernels in kept.items():
-            layer.py_kernels.update(dict.fromkeys(kernels, _shapes))
-            layer._dispatch_cache.clear()
-        yield
-    finally:
-        for layer, kernels in kept.items():
-            layer.py_kernels.update(kernels)
-            layer._dispatch_cache.clear()
-
-
-def _shapes(x: Tensor, hx: Tensor | Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
-    """Tensors of the shapes of a layer's results; `options` are the rest of aten's arguments."""
-    states = [hx] if isinstance(hx, Tensor) else hx
-    bidirectional = options[-2]
-    width = states[0].shape[-1] * (2 if bidirectional else 1)
-    return x.new_empty((*x.shape[:2], width)), *(torch.empty_like(h) for h in states)
 
 
 def is_recurrent(node: Node) -> bool:
@@ -87,7 +62,7 @@ def _expand(module: GraphModule, node: Node) -> None:
     def call(function: Callable[..., Any], *args: Any) -> Node:
         made = module.graph.call_function(function, args)
         values = torch.fx.map_arg(args, lambda n: n.meta["val"])
-        made.meta = {**node.meta, "val": (_shapes if function is target else function)(*values)}
+        made.meta = {**node.meta, "val": (shapes_of_layer if function is target else function)(*values)}
         return made
 
     def first(given: Any, layer: int) -> Any:

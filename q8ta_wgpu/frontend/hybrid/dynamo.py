@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.frontend.export.tracing import traced
 from q8ta_wgpu.frontend.hybrid.hybrid import hybrid
 from q8ta_wgpu.frontend.nodes import is_qdq
 
@@ -46,7 +47,8 @@ def backend(
         for i in given
     )
     with torch._guards.tracing(None):  # dynamo's own trace of the module is not to take part in this one
-        made = hybrid(torch.export.export(frozen, inputs, dynamic_shapes=shapes), (options or {}).get("device"))
+        program = traced(lambda: torch.export.export(frozen, inputs, dynamic_shapes=shapes))
+        made = hybrid(program, (options or {}).get("device"))
     return lambda *args: made(*(args[i] for i in given))
 
 
