@@ -18,11 +18,3 @@ def target(text: str, option: str, endings: tuple[str, ...]) -> Path:
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
     return path
-
-
-def write(path: Path, text: str) -> None:
-    """Writes a text file. Raises InputError where that fails."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

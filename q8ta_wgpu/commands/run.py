@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.given import described, device, inputs
 from q8ta_wgpu.errors import InputError, printable
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.session.session import Session
+from q8ta_wgpu.writing import write
 
 
 def run(options: argparse.Namespace) -> None:
@@ -27,33 +30,26 @@ def run(options: argparse.Namespace) -> None:
         outputs = model.structure.flatten(session(*(given[name] for name in model.graph.inputs)))
         where = session.name
     names = model.graph.outputs
-    try:
-        if target.suffix == ".npy":
-            np.save(target, outputs[0])
-        else:
-            _write_npz(target, {_key(names, i): array for i, array in enumerate(outputs)})
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    made = io.BytesIO()
+    if target.suffix == ".npy":
+        np.save(made, outputs[0])
+    else:
+        _write_npz(made, {_key(names, i): array for i, array in enumerate(outputs)})
+    write(target, made.getvalue())
     texts = [f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(names, outputs, strict=True)]
     print(f"{printable(str(target))}: {', '.join(texts)}, computed on {where}")
 
 
 def _target(options: argparse.Namespace, model: Model) -> Path:
-    target, names = Path(options.output), model.graph.outputs
-    if target.suffix not in (".npy", ".npz"):
-        raise InputError(f"--output must end in .npy or .npz, found {options.output}")
+    target, names = output.target(options.output, "--output", (".npy", ".npz")), model.graph.outputs
     if target.suffix == ".npy" and len(names) != 1:
         raise InputError(
             f"{options.file} has {len(names)} outputs ({', '.join(names)}): use --output {target.stem}.npz"
         )
-    if not target.parent.is_dir():
-        raise InputError(f"cannot write {target}: there is no folder {target.parent}")
-    if target.is_dir():
-        raise InputError(f"cannot write {target}: it is a folder")
     return target
 
 
-def _write_npz(target: Path, arrays: Mapping[str, Array]) -> None:
+def _write_npz(target: io.BytesIO, arrays: Mapping[str, Array]) -> None:
     """As np.savez, which cannot write an array called `file`."""
     with zipfile.ZipFile(target, "w") as archive:
         for name, array in arrays.items():

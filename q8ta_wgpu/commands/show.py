@@ -16,9 +16,11 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
+from q8ta_wgpu.view.arrange import layers
 from q8ta_wgpu.view.cards import picture
 from q8ta_wgpu.view.page import page
 from q8ta_wgpu.view.svg import svg
+from q8ta_wgpu.writing import write
 
 
 def show(options: argparse.Namespace) -> None:
@@ -40,6 +42,7 @@ def show(options: argparse.Namespace) -> None:
 
 def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
     """`show FILE --draw OUT.html`: the program as a graph, with times where `--time` asks for them."""
+    layers()  # what is missing is missed before anything is measured
     timing = None
     if options.time:
         target, timing = _timed(model, options)
@@ -53,7 +56,7 @@ def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
     if timing is not None:
         title += f", {timing.run_ms:.3f} ms a run"
     made = picture(title, graph, plan, program, model.report(), None if timing is None else timing.medians.tolist())
-    output.write(file, page(made) if file.suffix == ".html" else svg(made))
+    write(file, (page(made) if file.suffix == ".html" else svg(made)).encode())
     moves = f"{counted(len(plan.transitions), 'transition')}, {counted(len(plan.aliases), 'free view')}"
     print(f"{printable(str(file))}: {title}, {moves}")
 

@@ -10,8 +10,9 @@ from q8ta_wgpu.commands.given import device, inputs, random_inputs
 from q8ta_wgpu.errors import printable
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
-from q8ta_wgpu.view.plot import plot
+from q8ta_wgpu.view.plot import empty_figure, plot
 from q8ta_wgpu.view.times import as_json, as_trace
+from q8ta_wgpu.writing import write
 
 
 def time(options: argparse.Namespace) -> None:
@@ -25,6 +26,8 @@ def time(options: argparse.Namespace) -> None:
         if given
     ]
     figure = output.target(options.plot, "--plot", (".svg", ".png")) if options.plot else None
+    if figure is not None:
+        empty_figure()  # what is missing is missed before anything is measured
     started = perf_counter()
     model = load(options.file)
     read = perf_counter() - started
@@ -38,7 +41,7 @@ def time(options: argparse.Namespace) -> None:
         print(f"load: file {1e3 * read:.0f} ms, {session.opening} = {loaded:.2f} s; first result {first:.2f} s later")
         print(session.memory, timing, sep="\n")
     for path, made, what in texts:
-        output.write(path, made(timing))
+        write(path, made(timing).encode())
         print(f"{printable(str(path))}: {what}")
     if figure is not None:
         plot(timing, figure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
+from q8ta_wgpu.writing import write
 
 CLIPPED = 0.01
 """Share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
@@ -117,10 +119,12 @@ class Comparison:
         axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6, parse_math=False)
         axes.set_ylabel("signal to noise in dB")
         axes.legend()
+        drawn = io.BytesIO()
         try:
-            figure.savefig(path)
-        except (OSError, ValueError) as error:  # a ValueError for an ending that matplotlib does not know
+            figure.savefig(drawn, format=Path(path).suffix[1:])
+        except ValueError as error:  # an ending that matplotlib does not know
             raise InputError(f"cannot write {path}: {error}") from error
+        write(Path(path), drawn.getvalue())
 
 
 def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence[torch.Tensor]) -> Comparison:

@@ -9,10 +9,7 @@ gives the same bytes.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import stat
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from q8ta_wgpu.errors import GraphError, ModelFileError
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.model.encoding import VERSION, decode, encode
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.writing import replace
 
 MAX_TENSORS = 1 << 16
 MAX_TEXT = 1 << 25
@@ -37,7 +35,7 @@ _HEAD = re.compile(r'\{"sha256":"([0-9a-f]{64})",("version":([0-9]{1,40}),)')
 
 
 def save(graph: Graph, structure: Structure, path: Path) -> None:
-    """Writes a model to `path` by way of a temporary file in the same folder; a symbolic link stays, its file changes.
+    """Writes a model to `path`, as `q8ta_wgpu.writing` does.
 
     Raises ModelFileError if the model could not be loaded again, `path` is something else than a regular file, or the
     file cannot be written; a file that was there before is then unharmed.
@@ -50,29 +48,10 @@ def save(graph: Graph, structure: Structure, path: Path) -> None:
         raise ModelFileError(f"cannot save {path}, the model is not valid: {_short(error)}") from error
     text = f'{{"sha256":"{_digest(body, constants)}",{body[1:]}'
     try:
-        _replace(path.resolve(), to_bytes(constants, {"q8ta": text}))
-    except (OSError, SafetensorError, ValueError, RuntimeError) as error:  # a NUL in the path, a circle of links
-        reason = getattr(error, "strerror", None) or error  # an OSError's text names the temporary file
+        replace({path: to_bytes(constants, {"q8ta": text})})
+    except (OSError, SafetensorError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ModelFileError(f"cannot write {path}: {reason}") from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Makes `path` hold `data`, or stay as it was; the file keeps its permissions. Devices, pipes, sockets and folders
-    are refused: renaming a file over one would take its place."""
-    if path.exists() and not path.is_file():
-        raise OSError("it exists and is no regular file: give a file's path")
-    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def load(path: str | Path) -> tuple[Graph, Structure]:

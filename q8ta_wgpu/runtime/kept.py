@@ -13,10 +13,11 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from q8ta_wgpu.writing import replace
 
 FORMAT = 1
 MAX_BYTES = 1 << 16
@@ -66,20 +67,10 @@ def read(path: Path, most: int) -> tuple[Any, str]:
         return None, "it is not JSON"
 
 
-def replace(path: Path, text: str) -> None:
-    """Makes a file hold a text, or leaves it as it was. Raises OSError where that fails."""
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            temporary = file.name
-            file.write(text)
-        Path(temporary).replace(path)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-        raise
+def write(path: Path, content: Any) -> None:
+    """Makes a file hold a value as JSON, or leaves it as it was. Raises OSError where that fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace({path: json.dumps(content, indent=0).encode()})
 
 
 def digest(*parts: str | bytes) -> str:
@@ -104,7 +95,7 @@ def keep(info: Mapping[str, Any], key: str, found: Any) -> None:
         return
     content = {"format": FORMAT, "adapter": identity(info), "found": {**findings, key: found}}
     with contextlib.suppress(OSError):
-        replace(path, json.dumps(content, indent=0))
+        write(path, content)
 
 
 def forget(info: Mapping[str, Any]) -> bool:

@@ -5,13 +5,12 @@ Of two processes that write at once one may lose what it measured; it is measure
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from q8ta_wgpu.runtime.kept import file_name, read, replace
+from q8ta_wgpu.runtime.kept import file_name, read, write
 from q8ta_wgpu.runtime.kept import folder as folder
 from q8ta_wgpu.runtime.kept import identity as identity
 
@@ -61,9 +60,8 @@ class Cache:
         others, _ = _read(self.path, self.adapter)
         times = {**{key: us for key, us in others.items() if key not in self.times}, **self.times}
         kept = dict(list(times.items())[-MAX_ENTRIES:])
-        text = json.dumps({"format": FORMAT, "adapter": self.adapter, "microseconds": kept}, indent=0)
         try:
-            replace(self.path, text)
+            write(self.path, {"format": FORMAT, "adapter": self.adapter, "microseconds": kept})
         except OSError as error:
             self.note = f"{self.path} cannot be written ({error.strerror or error}): nothing is kept"
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from q8ta_wgpu.errors import UnsupportedError
 
@@ -30,10 +31,7 @@ def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
 
     Raises UnsupportedError where fast_sugiyama is not installed.
     """
-    try:
-        from fast_sugiyama import from_edges
-    except ModuleNotFoundError as error:
-        raise UnsupportedError('drawing a graph needs fast_sugiyama: pip install "q8ta-wgpu[show]"') from error
+    from_edges = layers()
     points: dict[int, Point] = {}
     routes: dict[tuple[int, int], tuple[Point, ...]] = {}
     left = 0.0
@@ -50,6 +48,15 @@ def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
             left += WIDTH + GAP
     height = max((y for _, y in points.values()), default=0.0) + HEIGHT / 2
     return Arrangement(tuple(points[i] for i in range(count)), routes, max(left - GAP, 0.0), height)
+
+
+def layers() -> Any:
+    """The function of fast_sugiyama that finds places. Raises UnsupportedError where it is not installed."""
+    try:
+        from fast_sugiyama import from_edges
+    except ModuleNotFoundError as error:
+        raise UnsupportedError('drawing a graph needs fast_sugiyama: pip install "q8ta-wgpu[show]"') from error
+    return from_edges
 
 
 def _connected(edges: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, counted
+from q8ta_wgpu.errors import UnsupportedError, counted
 from q8ta_wgpu.program.program import Dispatch
 from q8ta_wgpu.session.timing import Timing
+from q8ta_wgpu.writing import write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _LONGEST = 24
 """Dispatches in the bars."""
@@ -31,11 +34,7 @@ def plot(timing: Timing, path: Path) -> None:
 
     Raises UnsupportedError without matplotlib, InputError where the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
-    figure = Figure(figsize=(14, 8), layout="constrained")
+    figure = empty_figure()
     parts = figure.subplot_mosaic([["bars", "roof"], ["bars", "moves"]], width_ratios=[1.1, 1])
     count = counted(len(timing.program.dispatches), "dispatch", "dispatches")
     figure.suptitle(f"{timing.device}: {timing.run_ms:.3f} ms a run, {count}")
@@ -43,10 +42,18 @@ def plot(timing: Timing, path: Path) -> None:
     _bars(parts["bars"], timed)
     _roofline(parts["roof"], [(d, us) for d, us in timed if d.macs], timing)
     _moves(parts["moves"], [(d, us) for d, us in timed if not d.macs], timing)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], dpi=110)
+    write(path, drawn.getvalue())
+
+
+def empty_figure() -> Figure:
+    """A figure to draw on. Raises UnsupportedError where matplotlib is not installed."""
     try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
+    return Figure(figsize=(14, 8), layout="constrained")
 
 
 def _bars(axes: Axes, timed: list[tuple[Dispatch, float]]) -> None:

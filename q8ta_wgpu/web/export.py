@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.resources
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import BufferRef, Port, Program
 from q8ta_wgpu.web import pixels
+from q8ta_wgpu.writing import replace
 
 VERSION = 1
 ALIGNMENT = 256
 """Bytes that offsets in the weights are multiples of."""
 
-CPU = replace(SOFTWARE, unroll=False)
+CPU = dataclasses.replace(SOFTWARE, unroll=False)
 """SwiftShader, the software of Chromium, takes minutes to compile loops that are written out."""
 
 SCRIPTS = ("q8ta.js", "q8ta.d.ts")
@@ -82,8 +83,7 @@ def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) 
     files["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": programs})
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            (path / name).write_bytes(data)
+        replace({path / name: data for name, data in files.items()})
     except OSError as error:
         raise InputError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
     return path

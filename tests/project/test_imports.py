@@ -23,6 +23,7 @@ FRONTEND = {"frontend.nodes", "frontend.export", "frontend.importer"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "progress": set(),
+    "writing": {"errors"},
     "ir": {"errors"},
     # operators: no room sees another operator's family, except those that share their kernels
     "kernels.lib": IR,
@@ -41,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.norm", "kernels.linear"},
     "kernels": IR,
     # graph to graph to plan
-    "model": TABLE | {"kernels.epilogue"},
+    "model": TABLE | {"kernels.epilogue", "writing"},
     "passes": GRAPH | {"kernels.attention", "kernels.epilogue", "kernels.move"},
     "passes.layout_sync": TABLE,
     # torch: module to plain program to graph, and back to where it is rounded
@@ -51,14 +52,16 @@ ROOMS: dict[str, set[str]] = {
     "frontend.calibrate": GRAPH | {"kernels.attention", "passes", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": IR | {"frontend.nodes"},
-    "frontend": GRAPH | {"passes", "progress", "frontend.calibrate", "frontend.checks", "frontend.hybrid", *FRONTEND},
+    "frontend": GRAPH
+    | {"passes", "progress", "writing", "frontend.calibrate", "frontend.checks", "frontend.hybrid", *FRONTEND},
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
-    "runtime": IR | {"program", "progress"},
+    "runtime": IR | {"program", "progress", "writing"},
     "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
-    "view": GRAPH | {"passes.layout_sync", "program", "session"},
-    "commands": GRAPH | {"passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view"},
-    "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime"},
+    "view": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
+    "commands": GRAPH
+    | {"passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view", "writing"},
+    "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +159,6 @@ def test_interrupts_in_runs() -> None:
     assert int(program(SIGNALLED)) >= 18
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 def test_a_tuning_cache_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file there was stays, and the note says why nothing is kept."""
     monkeypatch.setattr(tune_cache, "folder", lambda: tmp_path)
@@ -168,28 +166,11 @@ def test_a_tuning_cache_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monke
     kept.times["a"] = 1.0
     kept.save()
     assert kept.note == ""
-    opened = tempfile.NamedTemporaryFile
 
-    class Full:
-        """A temporary file whose every write ends on a full disk."""
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
 
-        def __init__(self, *args: object, **options: object) -> None:
-            self.file = opened(*args, **options)  # type: ignore[call-overload]
-            self.name = self.file.name
-            self.full = open("/dev/full", "w")  # noqa: SIM115, PTH123
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.file.close()
-            self.full.close()
-
-        def write(self, text: str) -> None:
-            self.full.write(text)
-            self.full.flush()
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", Full)
+    monkeypatch.setattr(os, "fsync", full)
     again = Cache.of({})
     again.times["b"] = 2.0
     again.save()

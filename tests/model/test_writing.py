@@ -1,0 +1,147 @@
+"""Files are written whole: full disks, killed processes and interrupts leave the old contents or the new ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from q8ta_wgpu.writing import replace
+
+OLD, NEW = b"what was there", b"what is new"
+ROOT = Path(__file__).parents[2]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("failing", ["open", "write", "fsync", "replace", "interrupt"])
+def test_a_failing_disk_harms_nothing(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.q8ta"
+    path.write_bytes(OLD)
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt if failing == "interrupt" else OSError(28, "No space left on device")
+
+    class Full:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def write(self, data: bytes) -> None:
+            self.file.write(data[:5])
+            fail()
+
+    original = Path.open
+    match failing:
+        case "open":
+            monkeypatch.setattr(Path, "open", fail)
+        case "write":
+            monkeypatch.setattr(Path, "open", lambda self, *args: Full(original(self, *args)))
+        case "replace":
+            monkeypatch.setattr(Path, "replace", fail)
+        case _:
+            monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(KeyboardInterrupt if failing == "interrupt" else OSError) as caught:
+        replace({path: NEW})
+    monkeypatch.undo()
+    assert failing == "interrupt" or "No space left" in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["net.q8ta"]
+    assert path.read_bytes() == OLD
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_no_file_of_several_changes_before_all_are_on_the_disk(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: OLD for name in ("a", "b", "c")}
+    for name, data in before.items():
+        (tmp_path / name).write_bytes(data)
+    called: list[int] = []
+
+    def full(descriptor: int) -> None:
+        called.append(descriptor)
+        if len(called) == failing:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        replace({tmp_path / name: NEW for name in before})
+    assert caught.value.filename == str(tmp_path / "abc"[failing - 1])
+    assert contents(tmp_path) == before
+
+
+def test_several_files_are_replaced_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "second").mkdir()
+    with pytest.raises(OSError, match="no regular file"):
+        replace({tmp_path / "first": NEW, tmp_path / "second": NEW})
+    assert [path.name for path in tmp_path.iterdir()] == ["second"]
+    order: list[str] = []
+    renamed = Path.replace
+
+    def noted(self: Path, target: Path) -> Path:
+        order.append(target.name)
+        return renamed(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    replace({tmp_path / name: NEW for name in ("z", "b", "a")})
+    assert order == ["z", "b", "a"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from q8ta_wgpu.writing import replace
+
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+replace({Path(sys.argv[1]): b"half"})
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals of Unix")
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "net.q8ta"
+    path.write_bytes(OLD)
+    (tmp_path / ".net.q8ta.backup").write_bytes(OLD)
+    done = subprocess.run([sys.executable, "-c", KILLED, path], cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == -9
+    left = set(contents(tmp_path)) - {"net.q8ta", ".net.q8ta.backup"}
+    assert len(left) == 1 and path.read_bytes() == OLD
+    replace({path: NEW})
+    assert contents(tmp_path) == {"net.q8ta": NEW, ".net.q8ta.backup": OLD}
+
+
+def test_writers_of_one_file_leave_each_other_alone(tmp_path: Path) -> None:
+    path = tmp_path / "net.q8ta"
+    faults: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(50):
+                replace({path: bytes([number]) * 1000})
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert [path.name for path in tmp_path.iterdir()] == ["net.q8ta"]
+    assert path.read_bytes() in {bytes([number]) * 1000 for number in range(4)}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names of 255 bytes")
+def test_the_longest_name_there_is(tmp_path: Path) -> None:
+    path = tmp_path / ("網" * 85)
+    replace({path: NEW})
+    assert path.read_bytes() == NEW
