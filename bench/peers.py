@@ -35,20 +35,24 @@ DATA, PAGE, PICTURE = Path("docs/peers.json"), Path("docs/peers.md"), Path("docs
 HEAD = """\
 # Beside other engines
 
-The same networks, input and number of threads in other runtimes, one image, as `python -m bench peers` found them
-(`pip install -r bench/requirements.txt` brings the runtimes). Each makes its own file from the torch module and runs it
-as its users would, in processes of its own, all in turns; times are medians, from numpy to numpy.
+On a machine without a GPU, runtimes with kernels for the CPU are fastest: ONNX Runtime and ExecuTorch. Of those that go
+through Vulkan or WebGPU, which are software there, this library is the fastest. `python -m bench peers` wrote the
+tables; `pip install -r bench/requirements.txt` brings the runtimes.
 
-* *times*: how long a call takes against ours **of the same run**, what others took of the processors meanwhile taken
-  off both. Milliseconds of different runs, or with different shares of others, are not comparable.
-* *load*: seconds from the file to the first result, imports among them. *memory*: of the process, at most.
-* *dB*: signal to noise of the result against torch's float32. The networks have random weights: it tells how exactly
-  int8 was computed, not how accurate a trained network is. 20 to 40 is what int8 keeps; near 0 or below, the result is
-  wrong.
-* *others*: the share of the processors that other programs took while calls were timed. The more, the rougher the
-  figure: milliseconds are then far above those of a machine at rest, and *times* right within tens of percent at best.
-* On a machine without a GPU, Vulkan and WebGPU are software on the same cores, and the fastest runtimes there are those
-  with kernels written for the CPU.
+Each runtime makes its own file from the same torch module and runs it as its users would, on one image, with the same
+number of threads, in processes of its own, all in turns. Times are medians, from numpy to numpy.
+
+| column | is |
+|---|---|
+| times | how long a call takes against ours of the same run, what other programs took of the processors taken off both |
+| load | seconds from the file to the first result, imports included |
+| memory | the most that the process took |
+| dB | signal to noise against torch's float32: 20 to 40 is what int8 keeps, near 0 or below is a wrong result |
+| others | share of the processors that other programs took meanwhile |
+
+Compare *times*, not milliseconds: those of rows with different shares of others are not comparable. Where the share is
+high, *times* is right within tens of percent at best. Weights are random, so dB says how exactly int8 was computed, not
+how accurate a trained network is.
 """
 
 
