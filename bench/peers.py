@@ -44,7 +44,7 @@ number of threads, in processes of its own, all in turns. Times are medians, fro
 
 | column | is |
 |---|---|
-| times | how long a call takes against ours of the same run, what other programs took of the processors taken off both |
+| times | a call against ours of the same run, both without what other programs took of the processors |
 | load | seconds from the file to the first result, imports included |
 | memory | the most that the process took |
 | dB | signal to noise against torch's float32: 20 to 40 is what int8 keeps, near 0 or below is a wrong result |
