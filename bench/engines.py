@@ -41,7 +41,8 @@ HEAD = """\
 Each int8 kernel must give the bytes of its numpy reference on every engine. `python -m bench engines` runs a case of
 the operator table with random numbers and counts the bytes that differ; every machine it runs on adds its columns.
 
-The table says how many kernels of an operator ran. Kernels with dot products ran with packed and with emulated ones.
+The table says how many kernels of an operator ran, those with an optional mask counted with it and without it. Kernels
+with dot products ran with packed and with emulated ones.
 Some kernels are for certain devices only, such as those for matrix units. A kernel that differs or does not run is
 listed below the table; `docs/kernels.json` has all of them.
 """
@@ -153,6 +154,10 @@ def _arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
         (folder / f"{name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
 
 
+def _operator(kernel: str) -> str:
+    return kernel.split(" with ")[0].partition(".")[0]
+
+
 def page(data: Mapping[str, Found]) -> str:
     """docs/kernels.md: the summary, a row for each operator, and the kernels that gave other bytes or none."""
     columns = sorted(data)
@@ -163,8 +168,8 @@ def page(data: Mapping[str, Found]) -> str:
             total += sum(value for value in cells.values() if isinstance(value, int))
             wrong += [f"* {column}, {kernel}, {dot}: {value}" for dot, value in cells.items() if value]
     rows = [f"| operator | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-    for operator in sorted({kernel.partition(".")[0] for kernel in kernels}):
-        counts = (sum(kernel.partition(".")[0] == operator for kernel in data[column]) for column in columns)
+    for operator in sorted(set(map(_operator, kernels))):
+        counts = (sum(_operator(kernel) == operator for kernel in data[column]) for column in columns)
         rows.append(f"| {operator} | {' | '.join(str(count or '') for count in counts)} |")
     lines = [HEAD, f"{len(kernels)} kernels, {total} bytes differ.\n", *rows, *(["", *wrong] if wrong else [])]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,6 @@ from q8ta_wgpu.kernels.attention.attention import (
     bias_of,
     powers,
     q8ta_attention,
-    q8ta_masked_attention,
     rounding,
     takes,
     without_repeats,
@@ -68,17 +67,16 @@ def attend(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node) -> bool:
     constants = (("powers", powers()), ("bias", found.bias))
     names = tuple(graph.add_constant(f"{quantize.output}.{name}", array) for name, array in constants)
     more = names if found.mask is None else (*names, found.mask)
-    op = q8ta_attention if found.mask is None else q8ta_masked_attention
     attrs = {**numbers, "lo": lo, "hi": hi, "sizes": (), **dict.fromkeys(WALKS, ())}
     types: tuple[TensorType, ...] = (queries, keys, values, *(graph.types[name] for name in more))
     try:
-        shape, _ = op.check(types, attrs)
+        shape, _ = q8ta_attention.check(types, attrs)
     except GraphError:  # rows are no whole words
         return False
     if shape != to.shape or not takes(sizes_of(types, attrs)):
         return False
     inputs = (q, turned(rewriter, quantize, k), v, *more)
-    rewriter.replace(quantize, Node(op.name, inputs, quantize.output, attrs, node.source))
+    rewriter.replace(quantize, Node(q8ta_attention.name, inputs, quantize.output, attrs, node.source))
     return True
 
 

@@ -30,7 +30,7 @@ from q8ta_wgpu.ir.int8 import (
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.fuse_attention import attend
-from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unchosen, unmasked
+from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
 from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.tail import Tail, rounded_to, tail_of
@@ -76,15 +76,14 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
 def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
     """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
     reader, mask = unmasked(rewriter, node)
-    reader, bools = unchosen(rewriter, reader)
     reader, factor = unscaled(rewriter, reader)
-    call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize, mask)
-    form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=bools is not None))
+    call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize)
+    form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=mask is not None))
     if isinstance(form, str):
         return form
     old = quantize or node
     sources = [
-        bools if bools is not None and operand is MASK else _int8_source(rewriter, old, reader, tail, operand)
+        mask if mask is not None and operand is MASK else _int8_source(rewriter, old, reader, tail, operand)
         for operand in form.operands
     ]
     if reason := _misfit(rewriter.graph, form, sources, old.output):
@@ -123,9 +122,7 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
-def _quantized_call(
-    rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None, mask: Array | None
-) -> QuantizedCall | str:
+def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> QuantizedCall | str:
     graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
@@ -151,9 +148,7 @@ def _quantized_call(
         activation = _function((tail.activation,) if tail.activation else tail.functions)
     inputs = tuple(graph.types[name] for name in node.inputs)
     affine = _affine(graph, tail.norm) if tail.norm else None
-    return QuantizedCall(
-        node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes, mask
-    )
+    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes)
 
 
 def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves, Rowwise
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.passes.operands import int8_behind
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -16,48 +17,55 @@ FAINT = 22.0
 """What is smaller than e^-FAINT of the largest in softmax is 0 in every table."""
 
 
-def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Array | None]:
-    """The node reading what its mask was added to, and the mask: a constant whose numbers in a row are equal, or so
-    much lower that no int8 value makes up for them. Views may stand between. The node itself and None where there is
-    none."""
-    graph, kind = rewriter.graph, OPS[node.op].int8
+def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
+    """The node reading what a mask was added to, and the bools of the mask, of as many dimensions, in int8: where they
+    are 0 an element takes no part. The node itself and None where there is none."""
+    kind = OPS[node.op].int8
+    if not (isinstance(kind, Rowwise) and kind.masked):
+        return node, None
+    return _without_constant(rewriter, node) or _without_choice(rewriter, node) or (node, None)
+
+
+def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, str | None] | None:
+    """Without a constant whose numbers in a row are equal, or so much lower that no int8 value makes up for them. Views
+    may stand between."""
+    graph = rewriter.graph
     views: list[Node] = []
-    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
+    add = rewriter.producer(node.inputs[0])
     while add is not None and add.op == "view":
         views.append(add)
         add = rewriter.producer(add.inputs[0])
     if add is None or add.op != "add" or add.attrs["alpha"] != 1:
-        return node, None
+        return None
     mask, scores = sorted(add.inputs, key=lambda name: name not in graph.constants)
     int8 = int8_behind(rewriter, scores)
     values, q = graph.constants.get(mask), graph.types[int8].q if int8 else None
     if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
-        return node, None
+        return None
     shape = graph.types[node.inputs[0]].shape
     whole = np.broadcast_to(values, graph.types[add.output].shape).reshape(shape)
     part = _part(whole, q, node.attrs["dim"])
     if part is None:
-        return node, None
+        return None
     for view in reversed(views):
         to = replace(graph.types[int8], shape=graph.types[view.output].shape)
         int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
     real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
-    return replace(node, inputs=(real, *node.inputs[1:])), part
+    bools = shortened(part.astype(np.int8))
+    name = None if bools.all() else graph.add_constant(f"{node.output}.mask", bools, INT8X4, BOOL)
+    return replace(node, inputs=(real, *node.inputs[1:])), name
 
 
-def unchosen(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
-    """The node reading what a choice of 0 or a low number was added to, and the bools by which it is chosen, of as many
-    dimensions, in int8: where they are 0 an element takes no part. Moves may stand between choice and sum. The node
-    itself and None where there is none."""
-    kind = OPS[node.op].int8
-    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
+def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, str | None] | None:
+    """Without a choice of 0 or a low number. Moves may stand between choice and sum."""
+    add = rewriter.producer(node.inputs[0])
     for scores in add.inputs if add is not None else ():
         int8 = int8_behind(rewriter, scores)
         q = rewriter.graph.types[int8].q if int8 else None
         bools = chosen_by(rewriter, node, add, scores, -_span(q)) if add is not None and q is not None else None
         if bools is not None:
             return replace(node, inputs=(scores, *node.inputs[1:])), bools
-    return node, None
+    return None
 
 
 def chosen_by(rewriter: Rewriter, node: Node, add: Node, scores: str, low: float) -> str | None:

@@ -21,7 +21,6 @@ from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
 from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
 from q8ta_wgpu.passes.rewriter import Rewriter
 
-ATTENTION = ("q8ta_attention", "q8ta_masked_attention")
 WORD = 4
 """Elements of a word: rows of attention's operands are whole ones."""
 
@@ -44,7 +43,7 @@ def place_attention(graph: Graph, target: Target) -> None:
     """Says for each attention where its operands and its result lie, on any target."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        if node.op in ATTENTION and not node.attrs["sizes"]:
+        if node.op == "q8ta_attention" and not node.attrs["sizes"]:
             placed = _placed(rewriter, node)
             if placed is not None:
                 _write(rewriter, placed, node)

@@ -14,7 +14,6 @@ from q8ta_wgpu.kernels.attention.attention import NO_PART, RECIPROCAL, STEPS, po
 from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.norm import softmax
 from q8ta_wgpu.passes.lower import lower
-from q8ta_wgpu.passes.place_attention import ATTENTION
 from tests import harness, op_graphs
 
 
@@ -81,10 +80,8 @@ class _Builder:
             bias[np.broadcast_to(later, bias.shape)] = NO_PART
             bias[0, 0, 0] = NO_PART
         constants = (self.graph.add_constant("powers", powers()), self.graph.add_constant("bias", bias))
-        if not chain.mask:
-            return self.emit("q8ta_attention", (*operands, *constants), attrs, QParams(0.05, zeros[3]))
-        mask = self.bools(chain.mask)
-        return self.emit("q8ta_masked_attention", (*operands, *constants, mask), attrs, QParams(0.05, zeros[3]))
+        mask = (self.bools(chain.mask),) if chain.mask else ()
+        return self.emit("q8ta_attention", (*operands, *constants, *mask), attrs, QParams(0.05, zeros[3]))
 
     def bools(self, shape: Shape) -> str:
         """An input that chooses elements."""
@@ -126,7 +123,7 @@ def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
 
 def alone(graph: Graph) -> Graph:
     """The one attention of a lowered graph, by itself."""
-    (node,) = (node for node in graph.nodes if node.op in ATTENTION)
+    (node,) = (node for node in graph.nodes if node.op == "q8ta_attention")
     found = Graph([n for n in dict.fromkeys(node.inputs) if n not in graph.constants], [node.output], [node])
     found.types = {name: graph.types[name] for name in (*node.inputs, node.output)}
     found.constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
@@ -147,5 +144,5 @@ def masked_softmax(shape: Shape, masked: Shape) -> tuple[Graph, dict[str, Array]
     x, mask = b.given("x", shape, -7), b.bools(masked)
     attrs = {"dim": len(shape) - 1, "lo": -128, "hi": 127}
     inputs = (x, b.graph.add_constant("powers", powers), mask)
-    b.graph.outputs = [b.emit("q8ta_masked_softmax", inputs, attrs, QParams(1 / 256, -128))]
+    b.graph.outputs = [b.emit("q8ta_softmax", inputs, attrs, QParams(1 / 256, -128))]
     return b.graph, b.inputs

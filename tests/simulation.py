@@ -38,7 +38,7 @@ class Comparison:
         """Whether the operator is the simulation, rounded: a step apart at most, and that only near ties. Attention,
         which the simulation computes in float32, has weights of eight bits: the context of a few keys may be three
         steps off (tests/kernels/test_attention_accuracy.py says how near it is to exact arithmetic)."""
-        if self.op in ("q8ta_attention", "q8ta_masked_attention"):
+        if self.op == "q8ta_attention":
             return self.largest <= 3
         return self.largest <= 1 and not self.equal < 0.999
 

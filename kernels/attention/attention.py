@@ -9,20 +9,21 @@ as often as not. docs/arithmetic.md has the definition in full, kernels/attentio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import RANGE, Attr, Op, Operand
 from q8ta_wgpu.ir.target import LOOP_TURNS
-from q8ta_wgpu.kernels.attention.blocks import kernels, macs, turns_of_rows
+from q8ta_wgpu.kernels.attention.blocks import KERNELS, macs, turns_of_rows
 from q8ta_wgpu.kernels.attention.sizes import WALKS, Sizes, result_walk, sizes, sizes_of, walks
+from q8ta_wgpu.kernels.lib.mask import MASK, check_mask, shortened, spread
 from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST
-from q8ta_wgpu.kernels.norm.softmax import shortened
 
 STEPS = 40
 """Steps of a score to one: a weight is e^(1/40) times the next. As many as bytes hold of distances with a weight."""
@@ -113,7 +114,9 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if found.depth > DEEPEST or found.keys > LONGEST:
         raise GraphError(f"attention takes {DEEPEST} elements a query and {LONGEST} keys, found {found}")
     _check_constants(types[3].shape, types[4].shape, found)
-    _check_mask(types[5:], found)
+    for t in types[5:]:
+        shape = canonical(t.shape) if len(t.shape) <= 4 else t.shape
+        check_mask("attention of scores", replace(t, shape=shape), found.scores)
     if attrs["sizes"]:
         return (found.batch, found.queries, found.heads * found.width), INT8X4
     return (*q[:-1], v[-1]), INT8X4
@@ -126,15 +129,6 @@ def _check_constants(table: Shape, bias: Shape, found: Sizes) -> None:
     fits = len(bias) == 4 and inner and found.batch % bias[0] == 0 and bias[3] == found.keys
     if not fits and bias != (1, 1, 1, 1):
         raise GraphError(f"attention of scores {found.scores} with a bias of {bias} that repeats among its keys")
-
-
-def _check_mask(mask: Sequence[TensorType], found: Sizes) -> None:
-    for t in mask:
-        if t.q != BOOL:
-            raise GraphError(f"the mask of an attention must be bools, at scale 1 and zero point 0, found {t}")
-        shape = canonical(t.shape) if len(t.shape) <= 4 else ()
-        if not shape or any(n not in (1, whole) for n, whole in zip(shape, found.scores, strict=True)):
-            raise GraphError(f"attention of scores {found.scores} with a mask of {t.shape}, neither 1 nor theirs")
 
 
 def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -159,10 +153,10 @@ def _operand(array: Array, walk: Sequence[int], shape: Shape) -> Array:
 
 
 def weights(sums: Array, multiplier: float, bias: Array, table: Array, mask: Array) -> Array:
-    """Weights of 0 to LEVELS, int64, of integer sums (batch, heads, queries, keys)."""
+    """Weights of 0 to LEVELS, int64, of integer sums (batch, heads, queries, keys); `mask`: what takes part."""
     scaled = np.rint(sums.astype(np.float32) * np.float32(multiplier))
     steps = np.clip(scaled, -FARTHEST, FARTHEST).astype(np.int64)
-    bias = np.broadcast_to(np.concatenate([bias] * (len(sums) // len(bias))), sums.shape)
+    bias = spread(bias, sums.shape)
     part = (bias != NO_PART) & mask
     score = steps + bias
     largest = np.where(part, score, -(1 << 30)).max(-1, keepdims=True)
@@ -176,8 +170,10 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
         for a, walk, shape, zero in zip(arrays, walks(found, attrs), found.operands, call.zeros, strict=False)
     )
     sums = (q @ np.swapaxes(k, -1, -2)).astype(np.int64)
-    mask = arrays[5].reshape(canonical(arrays[5].shape)) != 0 if len(arrays) > 5 else np.ones((1,) * 4, bool)
-    weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3], mask)
+    part = np.ones((), bool)
+    if len(arrays) > 5:
+        part = spread(arrays[5].reshape(canonical(arrays[5].shape)) != 0, sums.shape)
+    weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3], part)
     whole = np.maximum(weight.sum(-1, keepdims=True), LEVELS)  # only a row without a part has less, and sums of 0
     by = np.float32(attrs["multiplier"]) * ((1 << RECIPROCAL) // whole).astype(np.float32)
     scaled = arithmetic.scaled_accumulator((weight.astype(np.float64) @ v).astype(np.int64), by)
@@ -194,32 +190,25 @@ _WALK = Attr("ints", low=0, high=1 << 31)
 _NUMBER = Attr("float", low=0, high=LARGEST)
 
 
-def _op(name: str, mask: str, operands: tuple[Operand, ...] = ()) -> Op:
-    return Op(
-        name=name,
-        operands=(
-            Operand("q", dtypes=(INT8X4,)),
-            Operand("k", dtypes=(INT8X4,)),
-            Operand("v", dtypes=(INT8X4,)),
-            Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
-            Operand("bias", constant=True, dtypes=(INT32,), valid=_valid_bias),
-            *operands,
-        ),
-        infer=_infer,
-        reference=_reference,
-        schema={
-            **RANGE,
-            "sizes": Attr("ints", low=1),
-            **dict.fromkeys(WALKS, _WALK),
-            **dict.fromkeys(("score_multiplier", "multiplier"), _NUMBER),
-        },
-        kernels=kernels(name, mask),
-        macs=macs,
-        work=macs,
-    )
-
-
-q8ta_attention = _op("q8ta_attention", "no_mask")
-
-q8ta_masked_attention = _op("q8ta_masked_attention", "softmax_given_mask", (Operand("mask", dtypes=(INT8X4,)),))
-"""The same with a mask of bools that is known when the network runs: where it is 0, elements take no part."""
+q8ta_attention = Op(
+    name="q8ta_attention",
+    operands=(
+        Operand("q", dtypes=(INT8X4,)),
+        Operand("k", dtypes=(INT8X4,)),
+        Operand("v", dtypes=(INT8X4,)),
+        Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
+        Operand("bias", constant=True, dtypes=(INT32,), valid=_valid_bias),
+        MASK,
+    ),
+    infer=_infer,
+    reference=_reference,
+    schema={
+        **RANGE,
+        "sizes": Attr("ints", low=1),
+        **dict.fromkeys(WALKS, _WALK),
+        **dict.fromkeys(("score_multiplier", "multiplier"), _NUMBER),
+    },
+    kernels=KERNELS,
+    macs=macs,
+    work=macs,
+)

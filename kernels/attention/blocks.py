@@ -171,12 +171,12 @@ def _pack_bias(call: Call, bias: Array) -> Array:
     return np.ascontiguousarray(lines.astype(np.int16)).reshape(-1).view("<i4")
 
 
-def _kernel(op: str, mask: str, label: str, block: Block) -> Kernel:
+def _kernel(label: str, block: Block) -> Kernel:
     body = "attention_units" if block.unit else "attention_dots"
 
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
-        return body, "attention", "scores", mask, "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
+        return body, "attention", "scores", "mask", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
@@ -190,7 +190,7 @@ def _kernel(op: str, mask: str, label: str, block: Block) -> Kernel:
         return block.steps(found) * (inner + 1) + 3 * block.steps(found) * block.keys // 4
 
     return Kernel(
-        f"{op}.{label}",
+        f"q8ta_attention.{label}",
         source,
         (ONLY_4W,),
         ONLY_4W,
@@ -221,10 +221,10 @@ def turns_of_rows(found: Sizes) -> int:
     return (-(-found.keys // 4) + 1) * (2 + inner)
 
 
-def _by_rows(op: str, mask: str) -> Kernel:
+def _by_rows() -> Kernel:
     return Kernel(
-        op,
-        ("attention_rows", "scores", mask, "dot"),
+        "q8ta_attention",
+        ("attention_rows", "scores", "mask", "dot"),
         (ONLY_4W,),
         ONLY_4W,
         turns=lambda call: turns_of_rows(sizes(call)),
@@ -242,6 +242,4 @@ def _by_rows(op: str, mask: str) -> Kernel:
     )
 
 
-def kernels(op: str, mask: str) -> tuple[Kernel, ...]:
-    """Of an operator; `mask` is the file that says what takes part beside its bias."""
-    return (*(_kernel(op, mask, label, block) for label, block in BLOCKS.items()), _by_rows(op, mask))
+KERNELS = (*(_kernel(label, block) for label, block in BLOCKS.items()), _by_rows())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
@@ -117,8 +117,6 @@ def int8_kernel(
     params: Callable[[Call], Params],
     passes: int,
     supports: Callable[[Call, Target], bool] = lambda call, target: True,
-    constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
-    prepack: Mapping[int, Callable[[Call, Array], Array]] | None = None,
 ) -> Kernel:
     """The kernel of an operator on rows of int8 words that follow each other in 4W: a row's last dimension is the
     tensor's, and each of its lines ends with a word.
@@ -130,7 +128,6 @@ def int8_kernel(
         params: more uniform fields.
         passes: how many times a thread goes through its words.
         supports: whether rows are made of whole words.
-        constants, prepack: more linked constants, and how constants are packed.
     """
 
     def all_params(call: Call) -> Params:
@@ -150,8 +147,7 @@ def int8_kernel(
         supports=supports,
         turns=turns,
         params=all_params,
-        constants=lambda call: {"THREADS": THREADS, "LANES": lanes(rows(call), 1), **constants(call)},
-        prepack=prepack or {},
+        constants=lambda call: {"THREADS": THREADS, "LANES": lanes(rows(call), 1)},
         threads=lambda call, layout: (rows(call).rows * lanes(rows(call), 1), 1, 1),
         workgroup=(THREADS, 1, 1),
     )

@@ -60,7 +60,8 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel with a result in int8 on one call: `inputs` by name, and the `expected` output of the reference."""
+    """A kernel with a result in int8 on one call, and its optional operands if it has them: `inputs` by name, and the
+    `expected` output of the reference."""
 
     kernel: str
     graph: Graph
@@ -76,18 +77,19 @@ def samples(target: Target) -> Iterator[Sample]:
     for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
         (node,) = graph.nodes
         call = graph.call(node)
-        kernels = [k for k in OPS[call.op].kernels if k.name not in seen and k.runs(call, target)]
+        more = "".join(f" with {o.name}" for o in OPS[call.op].operands[: len(call.inputs)] if o.optional)
+        kernels = {k.name + more: k for k in OPS[call.op].kernels if k.name + more not in seen and k.runs(call, target)}
         if call.output.dtype != INT8X4 or not kernels:
             continue
         inputs = _random(graph)
         expected = reference.run(graph, inputs)[node.output]
-        for kernel in kernels:
-            seen.add(kernel.name)
+        seen.update(kernels)
+        for label, kernel in kernels.items():
             variant = _variant(kernel, call)
             named = zip(node.inputs, variant.reads, strict=True)
             layouts = {name: layout for name, layout in named if layout is not None}
             plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
-            yield Sample(kernel.name, graph, plan, inputs, expected)
+            yield Sample(label, graph, plan, inputs, expected)
 
 
 def _several(target: Target) -> Iterator[Graph]:
@@ -140,7 +142,7 @@ def _masked(dim: int) -> Graph:
     graph.types["chosen"] = TensorType(shape, INT8X4, BOOL)
     inputs = ["x", graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32)), "chosen"]
     to = TensorType(shape, INT8X4, QParams(1 / 256, -128))
-    graph.outputs.append(_appended(graph, "q8ta_masked_softmax", inputs, to, {"dim": dim, "lo": -128, "hi": 127}))
+    graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, to, {"dim": dim, "lo": -128, "hi": 127}))
     return graph
 
 

@@ -51,8 +51,7 @@ class QuantizedCall:
         affine: factor and term of each channel, float64 (channels,), applied before rounding, if any.
         activation: float64 function applied before rounding, if any (not a clamp).
         slopes: of a prelu applied before rounding, float32 (channels,), if any.
-        mask: of the first operand's shape, False where an element takes no part, if any is said not to.
-        masked: whether bools that are computed say so.
+        masked: whether bools say which elements take part.
     """
 
     attrs: Attrs
@@ -66,7 +65,6 @@ class QuantizedCall:
     affine: tuple[Array, Array] | None = None
     activation: Callable[[Array], Array] | None = None
     slopes: Array | None = None
-    mask: Array | None = None
     masked: bool = False
 
     @property

@@ -118,7 +118,7 @@ class Operand:
     all operands' arrays by position, None where an operand is no constant. What a kernel relies on beyond shapes goes
     here: a model file may hold anything. `at_result` says that it is read where the result is written, element by
     element, unlike the operands that `Op.reads` speaks of. `real` says that the int8 form of the operator reads it in
-    float32, too.
+    float32, too. `optional` operands, the last ones, may be left out of a call.
     """
 
     name: str
@@ -127,6 +127,7 @@ class Operand:
     valid: Callable[[Call, Sequence[Array | None]], str] | None = None
     at_result: bool = False
     real: bool = False
+    optional: bool = False
 
 
 class Builder(Protocol):
@@ -262,9 +263,11 @@ class Op:
                 raise GraphError(f"{self.name}: attribute {name} {text}, found {reprlib.repr(attrs[name])}")
         if {"lo", "hi"} <= set(attrs) and attrs["lo"] > attrs["hi"]:
             raise GraphError(f"{self.name}: the range lo..hi is empty, found {attrs['lo']}..{attrs['hi']}")
-        expected = len(self.inputs(attrs))
-        if len(types) < expected or (len(types) > expected and not self.variadic):
-            raise GraphError(f"{self.name} takes {expected} inputs, found {len(types)}")
+        expected = self.inputs(attrs)
+        least, most = sum(not operand.optional for operand in expected), len(expected)
+        if len(types) < least or (len(types) > most and not self.variadic):
+            counts = " or ".join(map(str, sorted({least, most})))
+            raise GraphError(f"{self.name} takes {counts} inputs, found {len(types)}")
         for position, given in enumerate(types):
             operand = self.operand(position, attrs)
             if given.dtype not in operand.dtypes:

@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 6
+VERSION = 7
 """Format version, raised with every change of what a file holds: a reader refuses files of any other."""
 
 MAX_PARTS = 1 << 18

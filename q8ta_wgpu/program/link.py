@@ -205,7 +205,8 @@ def link(
     as `target` takes it fastest.
 
     An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for
-    a float32 or a packed result, `dot` the packed or the emulated dot product.
+    a float32 or a packed result, `dot` the packed or the emulated dot product, and `no_x` takes the place of the name
+    of an optional operand `x` that the call leaves out.
     """
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
@@ -230,7 +231,8 @@ def link(
         given.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
-    stems = (dot if stem == "dot" else stem for stem in (*(after.source if after else ()), *source))
+    meant = {"dot": dot, **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]}}
+    stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
     kind = "packed" if call.output.dtype in RANGES else call.output.dtype
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
     try:

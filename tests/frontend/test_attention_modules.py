@@ -235,7 +235,7 @@ def test_a_mask_may_be_an_input(dtype: torch.dtype) -> None:
     (piece,) = made.pieces
     assert dtype == torch.bool or not made.report().torch
     kinds = Counter(node.op for node in piece.model.graph.nodes)
-    assert (kinds["q8ta_masked_attention"], kinds["q8ta_matmul"]) == ((1, 0) if dtype == torch.bool else (0, 2))
+    assert (kinds["q8ta_attention"], kinds["q8ta_matmul"]) == ((1, 0) if dtype == torch.bool else (0, 2))
     with torch.no_grad():
         found, expected = made(x, mask), module(x, mask)
     assert (found - expected).abs().max() < 0.03 * expected.abs().max()

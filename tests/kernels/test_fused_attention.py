@@ -31,7 +31,7 @@ def test_operands_are_read_in_place(chain: Chain, device: Device) -> None:
     assert np.unique(expected).size > 60
     lowered = lower(graph, BASELINE)
     moved = {"view"} if chain.form in ("slices", "planes") else {"view", "permute"}
-    assert {node.op for node in lowered.nodes} - moved == {"q8ta_masked_attention" if chain.mask else "q8ta_attention"}
+    assert {node.op for node in lowered.nodes} - moved == {"q8ta_attention"}
     np.testing.assert_array_equal(value_of(lowered, inputs, graph.outputs[0]), expected)
     for single in (alone(lowered), alone(graph)):
         given = {name: value_of(graph, inputs, name) for name in single.inputs}

@@ -39,11 +39,11 @@ ROOMS: dict[str, set[str]] = {
         ("kernels.conv2d", "kernels.linear", "kernels.transposed"),
         IR | {"kernels.lib", "kernels.product", "kernels.epilogue"},
     ),
-    "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.norm", "kernels.linear"},
+    "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.lib", "kernels.linear"},
     "kernels": IR,
     # graph to graph to plan
     "model": TABLE | {"kernels.epilogue", "writing"},
-    "passes": GRAPH | {"kernels.attention", "kernels.epilogue", "kernels.move"},
+    "passes": GRAPH | {"kernels.attention", "kernels.epilogue", "kernels.lib", "kernels.move"},
     "passes.layout_sync": TABLE,
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,

@@ -29,6 +29,7 @@ NETWORKS: dict[str, nn.Module] = {
     "strided": nn.Sequential(
         nn.Conv2d(1, 8, 3, 2, 1), nn.Hardswish(), nn.MaxPool2d(3, 1, 1), nn.Conv2d(8, 4, 3, 1, 2, 2)
     ),
+    "softmax over channels": nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Softmax(1), nn.Conv2d(8, 4, 3, padding=1)),
     "down and up": nn.Sequential(
         nn.Conv2d(1, 6, 4, 2, 1), nn.ReLU(), nn.Upsample(scale_factor=2), nn.Conv2d(6, 3, 3, padding=1)
     ),

@@ -1,0 +1,49 @@
+"""Bools that say which elements of rows take part: an operand that softmax and attention may have, see mask.wgsl."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Operand
+
+MASK = Operand("mask", dtypes=(INT8X4,), optional=True)
+"""int8 of 0 and others; where it is 0, an element takes no part. An input, computed, or a constant."""
+
+
+def check_mask(what: str, mask: TensorType, shape: Shape) -> None:
+    """Raises GraphError unless a mask is bools and spreads over a shape: its dimensions are 1 or those of the shape,
+    the first of four may divide it, and those left of the last three are all of one kind."""
+    if mask.q != BOOL:
+        raise GraphError(f"the mask of {what} must be bools, at scale 1 and zero point 0, found {mask}")
+    lead = max(len(shape) - 3, 0)
+    fits = len(mask.shape) == len(shape)
+    for dim, (n, whole) in enumerate(zip(mask.shape, shape, strict=False)):
+        fits &= n in (1, whole) or (dim == 0 and len(shape) == 4 and whole % n == 0)
+    if not fits or (lead > 1 and math.prod(mask.shape[:lead]) not in (1, math.prod(shape[:lead]))):
+        raise GraphError(
+            f"{what} of {shape} with a mask of {mask.shape}: its dimensions must be 1 or those, the first of four may "
+            "divide it, and those left of the last three must all be of one kind"
+        )
+
+
+def spread(mask: Array, shape: Shape) -> Array:
+    """A mask or a bias over a whole shape: repeated along the first dimension, widened along others."""
+    return np.broadcast_to(np.concatenate([mask] * (shape[0] // len(mask))), shape)
+
+
+def shortened(mask: Array) -> Array:
+    """A mask or a bias at extent 1 in each of the kernels' dimensions, except the last, along which it repeats, and of
+    four dimensions once along the first where it repeats in parts (windows of images)."""
+    lead = tuple(range(max(mask.ndim - 3, 0)))
+    for axes in (lead, *((axis,) for axis in range(len(lead), mask.ndim - 1))):
+        first = mask[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(mask.ndim))]
+        if np.array_equal(np.broadcast_to(first, mask.shape), mask):
+            mask = first
+    parts = (n for n in range(2, len(mask)) if len(mask) % n == 0) if mask.ndim == 4 else ()
+    repeated = (n for n in parts if np.array_equal(np.tile(mask[:n], (len(mask) // n, 1, 1, 1)), mask))
+    return mask[: next(repeated, len(mask))]
