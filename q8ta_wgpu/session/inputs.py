@@ -73,17 +73,11 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
-    """Raises InputError unless all batched inputs have the batch a graph is scheduled for."""
+    """Raises InputError unless all batched inputs have the same batch."""
     sizes = {name: found[name].shape[0] for name in graph.inputs if name in graph.batched}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} of {name!r}" for name, size in sizes.items())
         raise InputError(f"all inputs must have the same batch, found {listed}")
-    wanted = batch_of(graph)
-    if wanted is not None and wanted not in sizes.values():
-        (size,) = set(sizes.values())
-        raise InputError(
-            f"the batch must be {wanted} here, found {size}; model.rebatch({size}) gives a model for that batch"
-        )
 
 
 def _checked(graph: Graph, name: str, value: Any) -> Array:

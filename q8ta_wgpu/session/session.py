@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -82,9 +83,9 @@ class Session:
     is unknown, and a bool input takes bools alone. A NaN quantizes to the zero point (the real value 0), infinities
     saturate. Outputs are new arrays.
 
-    A model compiled with a symbolic batch dimension takes batches of any size: calls, run_async and run_many schedule
-    it for each size that arrives, and keep programs and weights for the last 8 sizes on the device, beside the model's
-    own. While one size is scheduled and compiled, calls with others go on.
+    A model compiled with a symbolic batch dimension takes batches of any size: calls, run_async, run_many and time
+    schedule it for each size that arrives, and keep programs and weights for the last 8 sizes on the device, beside the
+    model's own. While one size is scheduled and compiled, calls with others go on.
 
     Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
     context manager, or `close()`, to free device memory.
@@ -202,14 +203,21 @@ class Session:
         return stream(iterator, lambda item: self._begin(*inputs.arguments(item)))
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        """A run of this session, or of the one for the batch that arrives."""
+        """A run of the session for the batch that arrives."""
+        with self._fitting(args, kwargs) as session:
+            return Finished(session._start(args, kwargs), session._finish)
+
+    @contextlib.contextmanager
+    def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Session]:
+        """This session, or the one for the batch that arrives, open as long as the context lasts."""
         size = inputs.batch(self.model.graph, args, kwargs)
         if size is None or size == inputs.batch_of(self.model.graph):
-            return Finished(self._start(args, kwargs), self._finish)
+            yield self
+            return
         with self._lock:
             self._check_open()
         with self._batches.using(size, self._for_batch) as session:
-            return Finished(session._start(args, kwargs), session._finish)
+            yield session
 
     def _for_batch(self, size: int) -> Session:
         """Another session on the same device, for batches of another size."""
@@ -267,16 +275,19 @@ class Session:
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
-        those the adapter was measured at, once.
+        those the adapter was measured at, once. Takes what a call takes, batches of other sizes too.
 
         Raises DeviceError without timestamp queries, InputError as a call does.
         """
-        arrays = inputs.arrays(self.model.graph, args, kwargs)
         if not (_is_count(repeats, 1) and _is_count(warmup, 0)):
             raise InputError(
                 f"repeats must be an integer of at least 1 and warmup one of at least 0, both at most {MAX_REPEATS}, "
                 f"found {shown(repeats)} and {shown(warmup)}"
             )
+        with self._fitting(args, kwargs) as session:
+            return session._time(inputs.arrays(session.model.graph, args, kwargs), repeats, warmup)
+
+    def _time(self, arrays: Mapping[str, Array], repeats: int, warmup: int) -> Timing:
         with self._lock:
             self._check_open()
             if self._executor is None or self.device is None or not self.device.timestamps:

@@ -40,6 +40,14 @@ def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:
         np.testing.assert_array_equal(y, np.concatenate([reference(image[None]) for image in x]))
 
 
+def test_the_batch_that_arrives_is_timed(model: q8.Model, vulkan: Device) -> None:
+    """A call and its timing take the same inputs."""
+    with q8.Session(model, vulkan) as session:
+        timing = session.time(data(3, 3, 6, 7), repeats=1, warmup=0)
+        assert session._batches.sizes == [3]
+        assert timing.program.outputs[0].shape == (3, 5)
+
+
 def test_threads_with_batches_of_many_sizes(model: q8.Model, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """More sizes than are kept, each called by several threads at a time: every byte is right, and nothing is left."""
     monkeypatch.setattr(batches, "KEPT", 2)
@@ -154,8 +162,8 @@ def test_inputs_that_share_a_batch() -> None:
         session(data(3, 4), data(3, 6))
     with pytest.raises(q8.InputError, match="the same batch, found 2 of 'x', 3 of 'y'"):
         session(data(2, 4), data(3, 5))
-    with pytest.raises(q8.InputError, match=r"must be 2 here, found 3; model.rebatch\(3\)"):
-        session.time(data(3, 4), data(3, 5))
+    with pytest.raises(q8.InputError, match="the same batch, found 2 of 'x', 3 of 'y'"):
+        session.time(data(2, 4), data(3, 5))
 
 
 class Tokens(nn.Module):
@@ -197,6 +205,33 @@ def test_tokens_and_windows_of_any_batch(vulkan: Device) -> None:
     with torch.no_grad():
         simulated = exported.module(check_guards=False)(x[:2]).numpy()
     assert np.abs(reference(x[:2]) - simulated).max() < 0.02 * np.abs(simulated).max()
+
+
+class Padded(nn.Module):
+    """A transformer whose last tokens may be padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        """(n, 6, 16), (n, 6) -> (n, 6, 16)."""
+        y: torch.Tensor = self.encoder(x, src_key_padding_mask=padding)
+        return y
+
+
+def test_a_padding_mask_of_any_batch_is_part_of_attention() -> None:
+    """All in int8, as with a fixed batch; an image's result does not depend on those beside it."""
+    torch.manual_seed(0)
+    module, item = Padded().eval(), (data(2, 6, 16), torch.arange(6) >= torch.tensor([[4], [6]]))
+    model = q8.compile(q8.quantize(module, item, [item], progress=False, dynamic_batch=True))
+    assert model.report().exact and not model.report().islands
+    session = q8.Session(model, "reference")
+    found = session(*item)
+    np.testing.assert_array_equal(found, np.concatenate([session(*(x[i : i + 1] for x in item)) for i in range(2)]))
+    with torch.no_grad():
+        np.testing.assert_allclose(found, module(*item), atol=0.1)
 
 
 class FirstTwo(nn.Module):

@@ -101,7 +101,7 @@ def float_constants(module: GraphModule) -> None:
 def fold_batches(module: GraphModule) -> None:
     """Makes one image of every value that follows from attributes and the size of a dynamic batch alone, repeated that
     often: of a class token, of positions, of zeros. It is computed for two sizes, which must agree. A mask is not
-    repeated, since attention does that."""
+    repeated, since attention does that, nor is one number for all elements where its readers do."""
     nodes = module.graph.nodes
     sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
     known = {n: _attribute(module, str(n.target)) for n in nodes if n.op == "get_attr"}
@@ -112,17 +112,29 @@ def fold_batches(module: GraphModule) -> None:
         attends = all(str(user.target) == "aten.scaled_dot_product_attention.default" for user in node.users)
         axis = _repeats(value, large[node]) if isinstance(value, torch.Tensor) else None
         if axis is not None:
+            one, fake = (v.narrow(axis, 0, 1) for v in (value, node.meta["val"]))
+            is_number = bool((one == one.flatten()[0]).all()) and all(_broadcasts(user, node) for user in node.users)
+            if is_number:
+                one, fake = (v[(slice(1),) * v.dim()] for v in (one, fake))
             name = f"_folded_{node.name}"
-            module.register_buffer(name, value.narrow(axis, 0, 1).detach().clone())
+            module.register_buffer(name, one.detach().clone())
             with module.graph.inserting_before(node):
                 folded = module.graph.get_attr(name)
-                folded.meta = {**node.meta, "val": node.meta["val"].narrow(axis, 0, 1)}
-                if not attends:
+                folded.meta = {**node.meta, "val": fake}
+                if not (attends or is_number):
                     shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
                     folded = module.graph.call_function(torch.ops.aten.expand.default, (folded, shape))
                     folded.meta = dict(node.meta)
             node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
+
+
+def _broadcasts(reader: Node, node: Node) -> bool:
+    """Whether a call gives the same where it reads one element of a value, since another operand has all dimensions."""
+    target, shape = reader.target, str(getattr(reader.meta.get("val"), "shape", None))
+    others = [n.meta["val"] for n in reader.all_input_nodes if n is not node]
+    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return pointwise and any(str(getattr(other, "shape", None)) == shape for other in others)
 
 
 def _is_batch(node: Node) -> bool:
