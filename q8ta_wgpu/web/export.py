@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.resources
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import BufferRef, Port, Program
-from q8ta_wgpu.web import pixels
+from q8ta_wgpu.web import bundle, pixels
 from q8ta_wgpu.writing import replace
 
 VERSION = 1
@@ -33,7 +32,6 @@ ALIGNMENT = 256
 CPU = dataclasses.replace(SOFTWARE, unroll=False)
 """SwiftShader, the software of Chromium, takes minutes to compile loops that are written out."""
 
-SCRIPTS = ("q8ta.js", "q8ta.d.ts")
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
 
@@ -78,7 +76,7 @@ def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) 
         described = zip(("program", "weights"), (_described(*part) for part in parts.items()), strict=True)
         programs[name] = {"limits": _limits(program, chosen), **dict(described)}
         files |= parts
-    files |= {name: importlib.resources.files(__package__).joinpath(name).read_bytes() for name in SCRIPTS}
+    files |= {"q8ta.js": bundle.script().encode(), "q8ta.d.ts": bundle.types().encode()}
     # Last: a folder half written has files of other hashes, and is refused.
     files["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": programs})
     try:

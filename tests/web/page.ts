@@ -1,5 +1,5 @@
 // What q8ta.d.ts must take, and what it must refuse; compiled by tsc, never run.
-import { load, Network, Outputs, Q8taError } from "../../q8ta_wgpu/web/q8ta.js";
+import { load, Network, Outputs, Q8taError } from "../../q8ta_wgpu/web/js/q8ta.js";
 
 const net: Network = await load("./net/", { onprogress: ({ stage, done, total }) => console.log(stage, done / total) });
 const y: Outputs = await net.run({ x: new Float32Array(4) });

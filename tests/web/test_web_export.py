@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,13 +18,13 @@ from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
 from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
-from q8ta_wgpu.web import export, pixels
+from q8ta_wgpu.web import bundle, export, pixels
 from tests.small import small_model
 from tests.web import engines
 from tests.web.exports import lacking
 
 MODEL = small_model()
-SCRIPT = Path(export.__file__).with_name("q8ta.js")
+MODULES = sorted((Path(export.__file__).parent / "js").glob("*.js"))
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +62,21 @@ def test_the_types() -> None:
 
 
 def test_the_script_is_small_and_refers_to_nothing() -> None:
-    text = SCRIPT.read_text(encoding="utf-8")
+    text = bundle.script()
     assert len(text.encode()) < 30_000
     assert "import " not in text.replace("await import", "") and "https://" not in text
     assert max(map(len, text.splitlines())) <= 120
+
+
+def test_every_module_is_in_the_script_once_and_shares_its_names() -> None:
+    text = bundle.script()
+    for module in MODULES:
+        defined = re.findall(
+            r"^export (?:async )?(?:function|class|const) (\w+)", module.read_text("utf-8"), re.MULTILINE
+        )
+        for name in defined:
+            found = re.findall(rf"^(?:async )?(?:function|class|const) {name}\b", text, re.MULTILINE)
+            assert len(found) == 1, f"{module.name}: {name}"
 
 
 def test_what_is_exported(exported: Path) -> None:
