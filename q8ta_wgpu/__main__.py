@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from q8ta_wgpu import __version__
 from q8ta_wgpu.errors import Q8taError, printable
 
 
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 
     made = _Parser(prog="q8ta_wgpu", description="Int8 networks on any GPU.")
+    made.add_argument("--version", action="version", version=f"q8ta-wgpu {__version__}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     device_help = "adapter number or part of its name, or 'reference' (default: the best adapter)"
 

@@ -32,7 +32,7 @@ def random_inputs(model: Model) -> dict[str, Array]:
     generator, arrays = np.random.default_rng(0), {}
     for name, t in model.inputs.items():
         drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 1 << 16, t.shape)
-        arrays[name] = drawn % 2 == 1 if name in model.graph.bools else drawn.astype(model.graph.given(name))
+        arrays[name] = drawn % 2 == 1 if t.given == "bool" else drawn.astype(t.given)
     return arrays
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from pathlib import Path
 
 from q8ta_wgpu.commands.example import example
 from q8ta_wgpu.commands.given import target_of
@@ -23,19 +24,22 @@ def wgsl(options: argparse.Namespace) -> None:
     match options.what:
         case [file, value]:
             print(_of_value(file, value, target_of(options.device) or BASELINE))
+        case [file] if Path(file).is_file():
+            _of_value(file, None, target_of(options.device) or BASELINE)
         case [kernel]:
             print(_of_kernel(kernel, target_of(options.device)))
         case given:
             raise InputError(f"wgsl takes a model file and a value, or a kernel's name, found {len(given)} arguments")
 
 
-def _of_value(file: str, value: str, target: Target) -> str:
+def _of_value(file: str, value: str | None, target: Target) -> str:
     graph = lower(load(file).graph, target)
     program = build(graph, target, sync_layouts(graph, target))
     texts = {dispatch.value: program.shaders[dispatch.shader] for dispatch in program.dispatches}
-    if value not in texts:
-        near = difflib.get_close_matches(value, texts, n=5, cutoff=0.3) or list(texts)[:5]
-        raise InputError(f"no dispatch of {file} on {target.name} writes {value!r}; some that are: {', '.join(near)}")
+    if value is None or value not in texts:
+        near = difflib.get_close_matches(value or "", texts, n=5, cutoff=0.3) or list(texts)[:5]
+        what = "wgsl takes a value with a model file" if value is None else f"no dispatch of {file} writes {value!r}"
+        raise InputError(f"{what}; dispatches on {target.name} write, among others, {', '.join(near)}")
     return texts[value]
 
 

@@ -27,6 +27,7 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
+from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 from q8ta_wgpu.progress import bar
 
@@ -110,6 +111,7 @@ def quantize(
         int8 = converted(observed)
         fold(int8, quantizing=True)
         quantized = lifted(int8, program)
+    register()
     if lost:
         warnings.warn(lost, stacklevel=2)
     return quantized

@@ -17,6 +17,21 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
 
+@dataclass(frozen=True, repr=False)
+class Input(TensorType):
+    """The type of a model's input.
+
+    Attributes:
+        given: the dtype of the arrays that a call takes, as numpy names it: float32, uint8, bool, int8, int16. The
+            graph holds uint8 as int8x4 that is 128 less, and bools as int8x4 of 0 and 1.
+    """
+
+    given: str = "float32"
+
+    def __repr__(self) -> str:
+        return f"{self.given}[{', '.join(map(str, self.shape))}]"
+
+
 @dataclass(frozen=True)
 class Model:
     """What `compile` makes and a .q8ta file holds: the runnable graph and the structure of the outputs."""
@@ -38,10 +53,10 @@ class Model:
         return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}{batch}; {nodes})"
 
     @property
-    def inputs(self) -> dict[str, TensorType]:
-        """Type of every input by name, in order; one given as uint8 is an int8x4 that is 128 less (`graph.uint8`),
-        one given as bools an int8x4 of 0 and 1 (`graph.bools`)."""
-        return {name: self.graph.types[name] for name in self.graph.inputs}
+    def inputs(self) -> dict[str, Input]:
+        """Type of every input by name, in order."""
+        types = ((name, self.graph.types[name]) for name in self.graph.inputs)
+        return {name: Input(t.shape, t.dtype, t.q, str(self.graph.given(name))) for name, t in types}
 
     @property
     def outputs(self) -> list[TensorType]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -307,7 +307,7 @@ class Session:
     def warm_up(self) -> None:
         """Runs the model once on zeros: what drivers, caches and clocks put off until then is not part of the next
         call. Raises DeviceError if the device fails."""
-        self(*(np.zeros(t.shape, self.model.graph.given(name)) for name, t in self.model.inputs.items()))
+        self(*(np.zeros(t.shape, t.given) for t in self.model.inputs.values()))
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
@@ -319,6 +319,13 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.model!r}, {self.name!r})"
+
+    def __reduce__(self) -> NoReturn:
+        """Raises InputError: copies would share the memory of the device, and the first one closed would free it."""
+        raise InputError(
+            "a session holds memory of a device, and can be neither copied nor pickled: copy or send `session.model`, "
+            "or a file that it saves, and open a Session with it"
+        )
 
     def __enter__(self) -> Session:
         return self

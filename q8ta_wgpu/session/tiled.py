@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -51,7 +51,9 @@ class TiledSession:
     DeviceError as Session does.
     """
 
-    def __init__(self, model: Model, shape: Shape, device: Any = None, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, model: Model, shape: Shape | None = None, device: Any = None, max_bytes: int | None = None
+    ) -> None:
         if not hasattr(model, "graph"):
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
         names, outputs = model.graph.inputs, model.graph.outputs
@@ -61,6 +63,8 @@ class TiledSession:
                 f"tiling takes a model of one 4-D input and one 4-D output, found {counted(len(names), 'input')} and "
                 f"{counted(len(outputs), 'output')} of shapes {', '.join(map(str, found))}"
             )
+        if not (isinstance(shape, Sequence) and len(shape) == 4):
+            raise InputError(f"tiling takes the shape (n, c, h, w) of the whole image, found {shown(shape)}")
         if max_bytes is not None and not (is_integer(max_bytes) and max_bytes > 0):
             raise InputError(f"max_bytes must be an integer of at least 1, found {shown(max_bytes)}")
         if not (isinstance(device, str) and device == "reference"):
@@ -104,6 +108,10 @@ class TiledSession:
             result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
         return model.structure.unflatten([result])
 
+    def __reduce__(self) -> NoReturn:
+        """Raises InputError, as a Session does."""
+        self.session.__reduce__()
+
     def close(self) -> None:
         """Frees device memory."""
         self.session.close()
@@ -118,8 +126,6 @@ class TiledSession:
 def _strips(model: Model, shape: Shape) -> tuple[Graph, Graph]:
     """The model over all rows of the image and over all its columns, as narrow as it was compiled: what is read along
     one axis does not depend on the other, and the whole may be larger than any graph can be."""
-    if not (isinstance(shape, Sequence) and len(shape) == 4):
-        raise InputError(f"tiling takes the shape (n, c, h, w) of an image, found {shown(shape)}")
     height, width = model.graph.types[model.graph.inputs[0]].shape[2:]
     n, c, h, w = shape
     return model.reshape((n, c, h, width)).graph, model.reshape((n, c, height, w)).graph

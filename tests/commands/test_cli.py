@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import wgpu
 
+import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError
@@ -70,7 +71,14 @@ def test_wgsl_of_a_kernel(kernel: str, capsys: Captured) -> None:
 def test_wgsl_of_nothing(capsys: Captured) -> None:
     assert "q8ta_conv2d.dw" in fails(capsys, "wgsl", "q8ta_conv2d.dww")
     assert "nonsense" in fails(capsys, "wgsl", "q8ta_conv2d.dw", "--device", "nonsense")
+    assert "wgsl takes a value with a model file; dispatches on baseline write" in fails(capsys, "wgsl", "net.q8ta")
     assert "3 arguments" in fails(capsys, "wgsl", "net.q8ta", "a", "b")
+
+
+def test_version(capsys: Captured) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"q8ta-wgpu {q8.__version__}\n"
 
 
 def test_devices(capsys: Captured) -> None:

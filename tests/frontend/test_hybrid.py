@@ -180,6 +180,15 @@ def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgr
         assert isinstance(raised.value.inner_exception, q8.UnsupportedError)
 
 
+def test_quantize_lets_torch_find_the_backend_by_its_name() -> None:
+    """In a checkout no entry point says it."""
+    x = data(2, 3, 4)
+    program = q8.quantize(nn.Linear(4, 4).eval(), (x,), calibration=[x], progress=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(program.module(), backend="q8ta_wgpu", options={"device": "reference"})
+    assert torch.equal(compiled(x), torch.from_numpy(q8.Session(q8.compile(program), "reference")(x)))
+
+
 class Rounded(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 0, -128, 127, torch.int8)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from q8ta_wgpu import Session
+from q8ta_wgpu import Session, TiledSession
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, QParams, TensorType
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device
@@ -194,6 +197,25 @@ def test_batch_size_by_reshape(vulkan: Device) -> None:
 def test_no_model() -> None:
     with pytest.raises(InputError, match=r"takes a Model, found str: q8ta_wgpu.load"):
         Session("net.q8ta")  # type: ignore[arg-type]
+
+
+def test_inputs_are_told_as_they_are_given() -> None:
+    graph = Graph(["a", "b", "c", "d"], ["a"])
+    graph.types = {name: TensorType((2, 3), INT8X4, QParams(1.0, 0)) for name in "abc"} | {"d": TensorType((5,))}
+    graph.bools, graph.uint8 = {"a"}, {"b"}
+    model = Model(graph, Structure(0))
+    assert str(model.inputs) == "{'a': bool[2, 3], 'b': uint8[2, 3], 'c': int8[2, 3], 'd': float32[5]}"
+    assert model.inputs["a"].given == "bool" and model.inputs["c"].q == QParams(1.0, 0)
+
+
+@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_sessions_are_neither_copied_nor_pickled(made: Callable[[Any], Any]) -> None:
+    """A copy would share the device's memory, and the first one closed would free it."""
+    one = one_node("relu", (1, 1, 8, 8))
+    for opened in (Session(one, "reference"), TiledSession(one, (1, 1, 8, 8), "reference")):
+        with pytest.raises(InputError, match=r"copy or send `session.model`"):
+            made(opened)
+    assert made(one)
 
 
 # --- closing, timing ---

@@ -97,6 +97,8 @@ def test_shapes_that_no_session_takes(shape: tuple[int, ...]) -> None:
         q8.TiledSession(model, shape, "reference")
     with pytest.raises(q8.InputError, match="max_bytes"):
         q8.TiledSession(model, (1, 1, 30, 30), "reference", max_bytes=0)
+    with pytest.raises(q8.InputError, match=r"shape \(n, c, h, w\) of the whole image, found None"):
+        q8.TiledSession(model)
 
 
 def test_what_is_no_image_model() -> None:

@@ -1,8 +1,10 @@
-"""The backend "q8ta_wgpu" of torch.compile, registered by the entry point of the package (pyproject.toml)."""
+"""The backend "q8ta_wgpu" of torch.compile, which torch finds by the entry point of the package (pyproject.toml)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
@@ -84,3 +86,10 @@ def _is_given(node: Node) -> bool:
 def _shape(node: Node) -> Any:
     value = node.meta.get("example_value")
     return value.shape if isinstance(value, torch.Tensor) else None
+
+
+@functools.cache
+def register() -> None:
+    """Lets torch find the backend by its name where the package is not installed, as in a checkout."""
+    if not entry_points(group="torch_dynamo_backends", name="q8ta_wgpu"):
+        torch._dynamo.register_backend(backend, name="q8ta_wgpu")
