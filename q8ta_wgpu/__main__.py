@@ -14,7 +14,7 @@ from q8ta_wgpu.errors import Q8taError, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0, 2 after an error told in one line on stderr, 130 interrupted."""
+    """Runs one command. Returns its exit code: 0, 2 after an error (one line on stderr), or 130 when interrupted."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a pipe on Windows has few letters, a network's names may have any
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -39,28 +39,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str) -> int:
-    """Tells an error in one line."""
+    """Prints an error in one line."""
     if sys.stderr is not None:
         print(f"q8ta_wgpu: {printable(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
 
 def _drop_output() -> None:
-    """What is left unwritten must not fail again at exit."""
+    """Discards unwritten output, which would fail again at exit."""
     if sys.stdout is None:
         return
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse's, which repeats what was given as it is: on a terminal that could be commands."""
+    """argparse's parser, whose messages print arguments as they are: on a terminal that could be control sequences."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line: each command, its arguments, and the function that runs it."""
+    """The parser of the command line: each command, its arguments, and the function that runs it."""
     # Here, where an interrupt is answered: these imports take most of a short command's time.
     from q8ta_wgpu.commands.check import check
     from q8ta_wgpu.commands.devices import devices

@@ -1,15 +1,15 @@
-"""The one tree of errors. A message names the value found, the value expected, where, and the way out."""
+"""All errors of this library. A message names the value found, the value expected, where, and the way out."""
 
 from typing import TypeGuard
 
 MAX_MESSAGE = 4000
-"""Characters of a message: of a longer one the middle is left out. What was found comes first, the way out last."""
+"""Most characters of a message. A longer one loses its middle: what was found comes first, the way out last."""
 
 MAX_SHOWN = 200
 
 
 def shown(value: object) -> str:
-    """What a caller gave, in a message: its repr, which sends nothing to a terminal, cut where it is long."""
+    """An argument in a message: its repr without control characters, cut where it is long."""
     try:
         text = repr(value)
     except Exception:  # an integer of more digits than Python writes, or somebody's own __repr__
@@ -18,7 +18,7 @@ def shown(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of one line that a terminal shows: what would command it is written out."""
+    """Text in one line that is safe to print on a terminal: control characters are written out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -57,13 +57,13 @@ class InputError(Q8taError):
 
 
 def check_switch(name: str, value: object) -> None:
-    """Raises InputError unless an option that is on or off is a bool: the text 'no' would count as on."""
+    """Raises InputError unless an on/off option is a bool: the text 'no' would count as on."""
     if not isinstance(value, bool):
         raise InputError(f"{name} must be True or False, found {shown(value)}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a number that was asked for is one: True counts as 1 to Python."""
+    """Whether a value is an integer and no bool: to Python True equals 1."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

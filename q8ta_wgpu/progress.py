@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on stderr where that is a terminal and rich is installed, nothing anywhere else."""
+"""Progress of long work: a bar on stderr where that is a terminal and rich is installed; nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 Update = Callable[[int, int, str], None]
-"""Called with what is done, what there is to do as far as it is known (0: unknown), and what comes next."""
+"""Called with the steps done, all steps as far as known (0: unknown), and the name of the next step."""
 
 PATIENCE = 0.5
-"""Seconds of work without a bar: what is over sooner needs none."""
+"""Seconds before a bar appears: shorter work needs none."""
 
 _showing = threading.Lock()
-"""Held by the one bar that is shown: work within work, and other threads, stay silent."""
+"""Held by the one visible bar. Nested work, and other threads, show none."""
 
 
 @contextmanager
 def bar(doing: str, shown: bool = True) -> Iterator[Update]:
-    """Shows how far some work is, from PATIENCE on, by the function it gives; the bar is wiped at the end.
+    """Shows the progress of some work through the function it yields. The bar appears after PATIENCE and is wiped at
+    the end.
 
     Args:
         doing: the work, in a word.
@@ -51,7 +52,7 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
 
 
 def through(items: Collection[T], doing: str) -> Iterator[T]:
-    """The items one after another, below a bar that names the one that is worked on."""
+    """The items one after another, below a bar that names the current one."""
     with bar(doing) as update:
         for done, item in enumerate(items):
             update(done, len(items), str(item))
@@ -59,8 +60,8 @@ def through(items: Collection[T], doing: str) -> Iterator[T]:
 
 
 def _bar() -> Any:
-    """rich's bar, not yet started; None where rich is not installed. What is printed meanwhile goes above it, but to
-    where stdout goes if that is no terminal."""
+    """A bar of rich, not yet started; None where rich is not installed. Other output appears above it. If stdout is no
+    terminal, that output goes to stdout."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

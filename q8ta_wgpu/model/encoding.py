@@ -1,6 +1,6 @@
 """A graph and the structure of its outputs as the JSON text of a .q8ta file, and back.
 
-Reading trusts nothing: every key, name, size and type is checked, and the graph is verified as runnable.
+Reading trusts nothing: it checks every key, name, size and type, and verifies the graph as runnable.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
 VERSION = 7
-"""Format version, raised with every change of what a file holds: a reader refuses files of any other."""
+"""Format version, raised with every change of what a file holds. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
-"""Entries of all lists and objects together: three characters of text can become an object of seventy bytes."""
+"""Most entries of all lists and objects together: three characters of text can become an object of seventy bytes."""
 
 MAX_NAME = 200
 
@@ -29,12 +29,12 @@ _CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may be call
 
 
 def encode(graph: Graph, structure: Structure) -> str:
-    """The JSON text; the same graph always gives the same. Raises ValueError or TypeError for what JSON cannot hold."""
+    """The JSON text, the same for equal graphs. Raises ValueError or TypeError for what JSON cannot hold."""
     return json.dumps(_document(graph, structure), separators=(",", ":"), allow_nan=False)
 
 
 def decode(text: str, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    """The graph with these constants, and the structure; raises GraphError for what is not valid.
+    """The graph with these constants, and the structure of its outputs. Raises GraphError where either is not valid.
 
     Text that is no JSON raises ValueError or RecursionError.
     """
@@ -115,7 +115,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
 
 
 def _known(data: Any, keys: tuple[str, ...], where: str) -> None:
-    """Refuses what no reader would look at."""
+    """Raises for keys that no reader would look at."""
     if isinstance(data, dict) and (unknown := data.keys() - keys):
         raise GraphError(f"{where} has a key that is not known: {ascii(min(unknown))[:MAX_NAME]}")
 
@@ -132,7 +132,7 @@ def _get(data: Any, key: str, kind: type, where: str) -> Any:
 
 
 def _text(value: Any, where: str) -> str:
-    """Text that may be printed on a terminal as it is."""
+    """Text that is safe to print on a terminal."""
     if not isinstance(value, str) or not value.replace("\n", "").isprintable():
         raise GraphError(f"{where} must be printable text, found {ascii(value)[:MAX_NAME]}")
     return value

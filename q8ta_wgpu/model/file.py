@@ -1,9 +1,9 @@
-"""The .q8ta file: a safetensors container with the constants as tensors and the graph as JSON in its metadata.
+"""The .q8ta file: a safetensors container with constants as tensors and the graph as JSON in its metadata.
 
-No pickle and no shader text: a file is data, checked against the operator table before anything is allocated on a
-device. The metadata holds one entry, `q8ta`: the JSON, whose first field `sha256` covers the rest of it and all
-tensors, and whose second is the format's version. Both are looked at before the JSON is parsed. The same model always
-gives the same bytes.
+A file holds no pickle and no shader text. It is data, checked against the operator table before anything is allocated
+on a device. The metadata has one entry, `q8ta`: the JSON. Its first field, `sha256`, covers the rest of it and all
+tensors; its second is the format version. Both are checked before the JSON is parsed. The same model always gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from q8ta_wgpu.writing import replace
 
 MAX_TENSORS = 1 << 16
 MAX_TEXT = 1 << 25
-"""Most characters of the JSON: a hundred times what a large network has."""
+"""Most characters of the JSON: a hundred times those of a large network."""
 
 MAX_MESSAGE = 600
 
@@ -79,7 +79,7 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
 
 
 def _container(path: Path) -> tuple[str, dict[str, Array]]:
-    """The JSON text and the constants of a file; raises ModelFileError where it is not ours, or too large to be."""
+    """The JSON text and the constants of a file. Raises ModelFileError where it is no .q8ta file, or too large."""
     try:
         if not path.is_file():
             raise ModelFileError(f"{path} is not a file: model.save(path) writes one")

@@ -23,7 +23,7 @@ class Input(TensorType):
 
     Attributes:
         given: the dtype of the arrays that a call takes, as numpy names it: float32, uint8, bool, int8, int16. The
-            graph holds uint8 as int8x4 that is 128 less, and bools as int8x4 of 0 and 1.
+            graph stores uint8 as int8x4 that is 128 less, and bools as int8x4 of 0 and 1.
     """
 
     given: str = "float32"
@@ -34,7 +34,14 @@ class Input(TensorType):
 
 @dataclass(frozen=True)
 class Model:
-    """What `compile` makes and a .q8ta file holds: the runnable graph and the structure of the outputs."""
+    """A runnable int8 graph with its weights and the structure of its outputs: what `compile` makes and a .q8ta file
+    holds.
+
+    Examples:
+        >>> print(model.report())       # what runs in int8, what does not, and why
+        >>> model.save("net.q8ta")
+        >>> shapes = {name: type.shape for name, type in model.inputs.items()}
+    """
 
     graph: Graph
     structure: Structure
@@ -54,33 +61,41 @@ class Model:
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """Type of every input by name, in order."""
+        """The type of every input by name, in order: shape, dtype, and `given`, the dtype of arrays to pass."""
         types = ((name, self.graph.types[name]) for name in self.graph.inputs)
         return {name: Input(t.shape, t.dtype, t.q, str(self.graph.given(name))) for name, t in types}
 
     @property
     def outputs(self) -> list[TensorType]:
-        """Type of every output in order, with `q`, its scale and zero point, where it is int8 or int16."""
+        """The type of every output in order. `q` has the scale and zero point of an int8 or int16 output."""
         return [self.graph.types[name] for name in self.graph.outputs]
 
     def report(self) -> Report:
-        """What runs in int8, what stays in float32 and why; print it."""
+        """Counts what runs in int8 and in float32, with reasons; print it."""
         return Report.of(self.graph)
 
     def save(self, path: str | Path) -> None:
-        """Writes a .q8ta file; an existing file is replaced only once the new one is complete."""
+        """Writes a .q8ta file. An existing file is replaced once the new one is complete. Raises ModelFileError."""
         file.save(self.graph, self.structure, _path(path, "save"))
 
     def export_web(self, folder: str | Path, target: Target = BASELINE) -> Path:
-        """Writes the model for web pages: `q8ta_wgpu.web.export.export_web`, whose arguments and errors these are."""
+        """Writes the model for web pages. Arguments and errors are those of `q8ta_wgpu.web.export.export_web`.
+
+        Examples:
+            >>> folder = model.export_web("net/")    # net/q8ta.js loads and runs it
+        """
         from q8ta_wgpu.web.export import export_web
 
         return export_web(self, _path(folder, "export_web", "a folder"), target)
 
     def rebatch(self, size: int) -> Model:
-        """The same model for another batch: the first dimension of every batched input.
+        """The same model for another batch size: the first dimension of every batched input.
 
-        Raises InputError where the batch was fixed by the export, or as `reshape` does.
+        Examples:
+            >>> exported = q8.quantize(module, example_inputs, calibration=batches, dynamic_batch=True)
+            >>> four = q8.compile(exported).rebatch(4)
+
+        Raises InputError where the export fixed the batch, or as `reshape` does.
         """
         batched = self.graph.batched
         if not batched:
@@ -91,13 +106,21 @@ class Model:
         return self.reshape(*((size, *t.shape[1:]) if name in batched else t.shape for name, t in self.inputs.items()))
 
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
-        """The same model for inputs of other sizes: one shape per input, in order.
+        """The same model for inputs of other sizes, without torch.
 
-        Numbers of the program stay, but for shapes and sizes that follow from the input's. A slice that takes all of a
-        dimension takes all of another; what may or may not be counted from the size is refused.
+        Examples:
+            >>> n, c, h, w = x.shape
+            >>> larger = model.reshape((n, c, 2 * h, 2 * w))
 
-        Raises InputError where the network does not fit them or a value or dispatch would be too large, naming the
-        node.
+        Args:
+            shapes: one shape for each input, in order.
+
+        Returns:
+            A new Model. Shapes follow from the inputs, and so do attributes that are sizes. A slice over a whole
+            dimension stays one. A number that may have been counted from a size is refused.
+
+        Raises:
+            InputError: the network does not fit the shapes, or a value or dispatch would be too large; names the node.
         """
         if len(shapes) != len(self.graph.inputs):
             raise InputError(
@@ -138,10 +161,16 @@ class Model:
 
 
 def load(path: str | Path) -> Model:
-    """Reads a .q8ta file.
+    """Reads a .q8ta file. Needs no torch.
 
-    Raises ModelFileError for a file that is missing, unreadable, truncated, foreign, of another version, altered
-    (its checksum differs), or whose graph breaks a rule; InputError where `path` is no path.
+    Examples:
+        >>> model.save("net.q8ta")
+        >>> session = q8.Session(q8.load("net.q8ta"))
+
+    Raises:
+        ModelFileError: the file is missing, unreadable, truncated, of another kind or version, altered (its checksum
+            differs), or its graph breaks a rule.
+        InputError: `path` is no path.
     """
     return Model(*file.load(_path(path, "load")))
 

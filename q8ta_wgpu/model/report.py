@@ -1,4 +1,4 @@
-"""What became of a model: counts, float islands, notes."""
+"""What `compile` made of a model: counts, float islands, notes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from q8ta_wgpu.kernels import OPS
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of compilation.
+    """What `compile` made of a model; print it.
 
     Attributes:
-        int8: compute nodes per operator, with the stages behind a weighted sum, that run in int8 or int16.
-        int16: how many values of nodes are int16.
-        macs: multiply-adds that run in int8, and all of them.
-        float32: compute nodes per operator that run in float32.
-        islands: float32 nodes that lie between int8 values, so that data leaves int8 and comes back.
+        int8: compute nodes in int8 or int16, by operator with the stages of its epilogue.
+        int16: number of int16 values that nodes write.
+        macs: multiply-adds in int8, and all of them.
+        float32: compute nodes in float32, by operator.
+        islands: float32 nodes between int8 values: data leaves int8 there and comes back.
         borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
-        exact: whether every value is the same byte on every device (no float operator but the borders).
+        exact: whether every value is the same byte on every device (no float operators besides the borders).
         weight_bytes: size of all constants.
-        reasons: why operators stay in float32, each island among them, and what else the passes had to say: every cause
-            with its notes, which name a value and its place in the user's model.
+        reasons: by cause, notes that name a value and its place in the user's model: why operators stay in float32,
+            each island among them, and other notes of the passes.
     """
 
     int8: dict[str, int]
@@ -44,7 +44,7 @@ class Report:
 
     @staticmethod
     def of(graph: Graph) -> Report:
-        """Reads a runnable graph."""
+        """The report of a runnable graph."""
         int8: Counter[str] = Counter()
         floats: Counter[str] = Counter()
         borders = 0
@@ -100,7 +100,7 @@ def _described(node: Node) -> str:
 
 
 def _reads_int8(graph: Graph, node: Node) -> bool:
-    """Whether a node computes with int8: activations, or the weights of what quantizes its float32 input itself."""
+    """Whether a node computes with int8: activations, or weights where it quantizes its float32 input itself."""
     return any(graph.types[name].dtype in (INT8, *RANGES) for name in node.inputs)
 
 
@@ -110,7 +110,7 @@ def _reads_float(graph: Graph, node: Node) -> bool:
 
 
 def _before_int8(graph: Graph) -> set[str]:
-    """Values from which an int8 value is computed."""
+    """Values that some int8 value is computed from."""
     before: set[str] = set()
     for node in reversed(graph.nodes):
         if node.output in before or graph.types[node.output].dtype in RANGES or _reads_int8(graph, node):
@@ -130,7 +130,7 @@ def _macs(graph: Graph) -> tuple[int, int]:
 
 
 def _digits(number: int) -> str:
-    """A number in three digits."""
+    """A number with three digits."""
     unit, name = next(((u, n) for u, n in ((1e9, " G"), (1e6, " M"), (1e3, " k")) if number >= u), (1.0, ""))
     return f"{number / unit:.3g}{name}"
 
@@ -152,7 +152,7 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
 
 
 def _cause(graph: Graph, made: dict[str, Node], node: Node) -> str:
-    """Why a node is an island of which the passes had nothing to say, since it is not quantized on both sides."""
+    """Why a node without a note of the passes is an island: it is not quantized on both sides."""
     if node.output in graph.kept:
         return "Quantizer(skip=...) names its module"
     if OPS[node.op].int8 is None:

@@ -1,4 +1,4 @@
-"""The structure of a module's outputs (tuple, list, dict, nested), as JSON, and what a graph's numbers stand for."""
+"""The structure of a module's outputs (tuple, list, dict, nested) as JSON, and the dtypes its results have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ DTYPES = ("bool", "int16", "int32", "int64")
 class Structure:
     """A tree of output positions: an int, None, {'tuple': [...]}, {'list': [...]} or {'dict': {...}}.
 
-    `dtypes` names, by position, what a module gives where a graph holds it as other numbers: bools and integers.
+    `dtypes` gives, by position, the dtype of the module's result where the graph stores other numbers: bools and
+    integers.
     """
 
     tree: Any
@@ -28,7 +29,7 @@ class Structure:
         return Structure(_encode(nested), {i: dtype for i, dtype in enumerate(dtypes) if dtype})
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """Outputs in this structure, of the module's own dtypes."""
+        """Outputs in this structure, with the module's dtypes."""
         typed = [y.astype(self.dtypes[i]) if i in self.dtypes else y for i, y in enumerate(outputs)]
         return _decode(self.tree, typed)
 

@@ -1,4 +1,4 @@
-"""The grammar of a graph, checked after every pass and on every model that is loaded."""
+"""The rules of a graph, checked after every pass and on every loaded model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from q8ta_wgpu.ir.op import INT16_RANGE, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
 RUNNABLE = "runnable"
-"""The stage a model file holds. Every operator has a kernel, constant operands are constants whose values the kernels
-can rely on, no value has more than MAX_ELEMENTS elements and no dispatch takes more than MAX_WORK steps, and only
-float32, int8x4 and int16x4 values go in and out."""
+"""The stage that a model file holds. Every operator has a kernel. Constant operands are constants with values that
+kernels can rely on. No value has more than MAX_ELEMENTS elements, no dispatch more than MAX_WORK steps. Inputs and
+outputs are float32, int8x4 or int16x4."""
 
 RESCALES = "view"
-"""Gives bytes another shape, and another scale: those of a tensor whose parts have scales of their own."""
+"""The operator that may change a tensor's scale along with its shape: a view of a tensor whose slices have scales of
+their own."""
 
 MAX_ELEMENTS = 1 << 31
-"""Elements one value may have: u32 addresses, and what no device could bind is refused before it is allocated."""
+"""Most elements of a value: addresses are u32, and what no device can bind is refused before it is allocated."""
 
 
 def verify(graph: Graph, stage: str = "") -> None:
-    """Raises GraphError at the first rule `graph` breaks; `stage` names the pass that made it, or RUNNABLE."""
+    """Raises GraphError at the first rule that `graph` breaks. `stage` names the pass that made it, or is RUNNABLE."""
     where = f" after {stage}" if stage not in ("", RUNNABLE) else ""
     defined = dict.fromkeys((*graph.inputs, *graph.constants))
     for name in (*graph.inputs, *graph.constants, *graph.outputs):
@@ -123,7 +124,7 @@ def _type_text(shape: tuple[int, ...], dtype: str) -> str:
 
 
 def infer(graph: Graph, node: Node) -> TensorType:
-    """The float32 or byte-moving type of a node's output: q as on its first input where bytes move."""
+    """The type of a node's output by its shape rule; `q` is that of the first input where bytes move."""
     op = OPS[node.op]
     inputs = tuple(graph.types[name] for name in node.inputs)
     shape, dtype = op.check(inputs, node.attrs)

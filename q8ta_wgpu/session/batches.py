@@ -1,4 +1,4 @@
-"""What a session keeps for batches of other sizes than its model's own."""
+"""Sessions for other batch sizes than the model's own, bounded in number."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 KEPT = 8
-"""Sizes of a batch whose programs and weights stay on the device, beside the model's own."""
+"""Other batch sizes whose programs and weights stay on the device, beside the model's own."""
 
 
 class Closable(Protocol):
-    """What holds memory until it is closed."""
+    """Something that holds memory until it is closed."""
 
     def close(self) -> None:
         """Frees it."""
@@ -31,10 +31,11 @@ class _Kept(Generic[T]):
 
 
 class Batches(Generic[T]):
-    """One value for each size of a batch, made when it first arrives and closed when KEPT others were used since.
+    """One value for each batch size. It is made when the size first arrives, and closed once KEPT other sizes were used
+    since.
 
-    Safe to use from several threads: one makes the value of a size, who wants the same waits for it, who wants others
-    goes on. What somebody is using is closed later.
+    Safe to use from several threads: one thread makes the value of a size, others that want the same size wait, and
+    other sizes go on. A value in use is closed after its last use.
     """
 
     def __init__(self) -> None:
@@ -44,13 +45,13 @@ class Batches(Generic[T]):
 
     @property
     def sizes(self) -> list[int]:
-        """Those kept, the last used at the end."""
+        """The sizes that have a value, the last used at the end."""
         with self._lock:
             return list(self._kept)
 
     @contextlib.contextmanager
     def using(self, size: int, make: Callable[[int], T]) -> Iterator[T]:
-        """The value of a size, open as long as the context lasts. Raises what `make` raises; the next one tries
+        """The value of a size, open as long as the context lasts. Raises what `make` raises; the next call tries
         again."""
         with self._lock:
             first = size not in self._kept
@@ -76,7 +77,7 @@ class Batches(Generic[T]):
             raise
 
     def _trim(self) -> None:
-        """Closes the least recently used ones of too many that nobody is using."""
+        """Closes the least recently used values beyond KEPT that nobody is using."""
         with self._lock:
             unused = [size for size, kept in self._kept.items() if not kept.users]
             closed = [self._kept.pop(size) for size in unused[: max(len(self._kept) - self._most, 0)]]
@@ -84,7 +85,7 @@ class Batches(Generic[T]):
             kept.made.result().close()
 
     def close(self) -> None:
-        """Closes all, those in use once nobody is; later ones are not kept."""
+        """Closes all values, those in use after their last use. Values made later are closed after use."""
         with self._lock:
             self._most = 0
         self._trim()

@@ -1,4 +1,4 @@
-"""What a caller gives, checked and packed: arguments to arrays by name, arrays to words and back."""
+"""The arguments of a call: checked, turned into arrays by name, and packed into words; and back."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
 
 
 def batch_of(graph: Graph) -> int | None:
-    """The batch a graph is scheduled for; None where its inputs have no batch of any size."""
+    """The batch size a graph is made for; None where its inputs have no batch dimension of any size."""
     return next((graph.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
 
 
 def batch(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """The batch that all batched inputs given have; None where there is none, or none that fits a graph like this."""
+    """The batch size of all batched inputs given; None where it differs, or where their other sizes do not fit the
+    graph."""
     if not graph.batched:
         return None
     given = named(graph, args, kwargs)
@@ -46,7 +47,7 @@ def batch(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int |
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
-    """The shape of what was given, read without a copy where it says it."""
+    """The shape of an argument, without copying it where it has a `shape`."""
     try:
         found = getattr(value, "shape", None)
     except Exception:  # a nested tensor of torch has none
@@ -55,7 +56,8 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given for every input of a graph, in order. Raises InputError where one is missing or too many."""
+    """The argument for every input of a graph, in order. Raises InputError where one is missing or there are too
+    many."""
     names = graph.inputs
     takes = f"the model takes {counted(len(names), 'input')} ({', '.join(names)})"
     if len(args) > len(names):
@@ -73,7 +75,7 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
-    """Raises InputError unless all batched inputs have the same batch."""
+    """Raises InputError unless all batched inputs have the same batch size."""
     sizes = {name: found[name].shape[0] for name in graph.inputs if name in graph.batched}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} of {name!r}" for name, size in sizes.items())
@@ -98,7 +100,7 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
 
 
 def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
-    """What makes an array of the wanted shape: channels first, a batch of one, or a model for another size."""
+    """How to get an array of the wanted shape: channels first, a batch of one, or a model for another size."""
     one = "[None]" if len(found) + 1 == len(wanted) and wanted[0] == 1 else ""
     if len(wanted) == 4 and found[-3:] == (*wanted[2:], wanted[1]) and (one or found[0] == wanted[0]):
         return f": channels come first, write np.moveaxis(x, -1, -3){one}"
@@ -108,7 +110,7 @@ def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
 
 
 def as_array(name: str, value: Any) -> Array:
-    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or what DLPack hands over."""
+    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or any DLPack object."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -126,14 +128,14 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def words(ports: Sequence[Port], given: Mapping[str, Array]) -> list[Array]:
-    """What is uploaded for input ports, in their order."""
+    """The words to upload for input ports, in their order."""
     return [
         pack(given[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else given[port.name] for port in ports
     ]
 
 
 def from_words(ports: Sequence[Port], found: Sequence[Array]) -> list[Array]:
-    """The arrays that output ports hold."""
+    """The arrays in the words read from output ports."""
     return [
         unpack(w, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype])
         if port.dtype in RANGES

@@ -43,52 +43,57 @@ _PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.
 """Operators that matrix units could compute."""
 
 MATRIX_WORK = 1 << 25
-"""Multiply-accumulates of a call from which a network is opened where matrix units are: ResNet-50 at batch 1 has such
-calls, and takes 0.37 ms with units on an NVIDIA H200, 0.44 without; MobileNetV2 has none, and takes as long either way.
-"""
+"""Multiply-accumulates of one call from which a network is opened on an engine with matrix units. ResNet-50 at batch 1
+has such calls and takes 0.37 ms with units on an NVIDIA H200, 0.44 without. MobileNetV2 has none, and takes as long
+either way."""
 
 MAX_REPEATS = 100_000
-"""Runs `Session.time` may be asked for: hours, on the fastest GPU, and their times still fit into memory."""
+"""Most runs that `Session.time` does: hours on the fastest GPU, and their times still fit into memory."""
 
 
 class Session:
-    """Runs a model: numpy (or torch) arrays in, numpy arrays out, in the structure of the module's own outputs.
+    """Runs a model: numpy arrays or torch tensors in, numpy arrays out, in the structure of the module's own outputs.
+
+    Examples:
+        >>> session = q8.Session(model)                 # the best adapter
+        >>> y = session(x)                              # x: (1, 3, h, w) float32, as the model was exported
+        >>> exact = q8.Session(model, "reference")(x)   # numpy on the host: the same bytes
 
     Args:
         model: what `compile` or `load` returned.
-        device: None for the best adapter, 'reference' for the numpy interpreter, part of an adapter's name or backend
-            ('llvmpipe', 'opengl'), an engine alone or with such a part ('dawn', 'dawn:nvidia', 'wgpu-native:vulkan'),
-            a number in `python -m q8ta_wgpu devices`, an adapter of wgpu or wgpudawn, or your own device of either.
-            Where no engine is asked for, it is wgpu-native; Dawn, where that is installed, offers matrix units that
-            compute right on this adapter, and the network has int8 products for them.
+        device: None for the best adapter; 'reference' for the numpy interpreter; a part of an adapter's name or
+            backend, such as 'llvmpipe' or 'opengl'; an engine, alone or with such a part, as 'dawn' or
+            'wgpu-native:vulkan'; a number in `python -m q8ta_wgpu devices`; or an adapter or a device of wgpu or
+            wgpudawn. Without a named engine the session uses wgpu-native. It uses Dawn where that is installed, offers
+            matrix units that compute right on this adapter, and the network has int8 products large enough for them.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
-            forward sweep of ExecuTorch's Vulkan backend, to compare with. Results are the same bytes.
-        tune: whether kernels and layouts are chosen by measurement (`q8ta_wgpu.tune`) instead of by rules. What is not
-            in the user's cache is timed first; only tuned sessions read the cache. `print(session.tuning)` says what
-            was found. Results are the same bytes.
+            forward sweep of ExecuTorch's Vulkan backend, for comparison. Results are the same bytes.
+        tune: choose kernels and layouts by measured times (`q8ta_wgpu.tune`) instead of estimates. Times that are not
+            in the user's cache are measured first; only tuned sessions read the cache. `print(session.tuning)` shows
+            what was found. Results are the same bytes.
 
     Attributes:
-        model, device: what was opened; `device` is None for the reference.
-        opening: seconds it took.
+        model: the model.
+        device: the opened device; None for the reference.
+        opening: seconds that opening took, by step.
         tuning: what tuning found; None for a session that is not tuned.
 
     Raises:
         InputError: `layouts` is neither, `tune` is no bool, or the reference is to be tuned.
-        DeviceError: no adapter fits, the model needs more than it offers, the model is int8 and the device computes
-            other bytes than the reference, the device ends loops before kernels do, or it is to be tuned and has no
-            timestamp queries.
+        DeviceError: no adapter fits; the model needs more than it offers; the model is int8 and the device computes
+            other bytes than the reference, or ends loops early; or it is to be tuned and has no timestamp queries.
 
-    Inputs: numpy arrays, torch tensors (on any device, with or without gradients), anything numpy or DLPack can read,
-    of the exact shape. A float32 input takes any floating dtype; integers and booleans are refused, because their scale
-    is unknown, and a bool input takes bools alone. A NaN quantizes to the zero point (the real value 0), infinities
+    Inputs are numpy arrays, torch tensors (on any device, with or without gradients), or anything numpy or DLPack can
+    read, of the exact shape. A float32 input takes any floating dtype. It refuses integers and bools, because their
+    scale is unknown. A bool input takes bools only. NaN quantizes to the zero point (the real value 0), and infinities
     saturate. Outputs are new arrays.
 
-    A model compiled with a symbolic batch dimension takes batches of any size: calls, run_async, run_many and time
-    schedule it for each size that arrives, and keep programs and weights for the last 8 sizes on the device, beside the
-    model's own. While one size is scheduled and compiled, calls with others go on.
+    A model with a dynamic batch takes batches of any size. The session plans and compiles it for each size that
+    arrives, and keeps programs and weights for the last 8 sizes on the device, beside the model's own. Calls of other
+    sizes go on meanwhile.
 
-    Sessions may share a device, and calls may come from several threads: the device takes them in order. Use as a
-    context manager, or `close()`, to free device memory.
+    Sessions may share a device, and calls may come from several threads; the device runs them in order. Use the session
+    as a context manager, or call `close()`, to free device memory.
     """
 
     def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
@@ -115,7 +120,7 @@ class Session:
             self._load(device, tune)
 
     def _load(self, device: Any, tune: bool) -> None:
-        """Opens the device, schedules the model for it, and loads the program."""
+        """Opens the device, plans the model for it, and loads the program."""
         from q8ta_wgpu.runtime.adapters import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
@@ -145,12 +150,12 @@ class Session:
 
     @functools.cached_property
     def _graph(self) -> Graph:
-        """The model's graph as the device runs it."""
+        """The model's graph, lowered for the device."""
         return lower(self.model.graph, self._target)
 
     @functools.cached_property
     def program(self) -> Program:
-        """What runs on the device; for the reference, what would run on a device with WebGPU's baseline limits."""
+        """The program on the device; for the reference, the program for a device with WebGPU's baseline limits."""
         plan = self.tuning.plan if self.tuning else sync_layouts(self._graph, self._target, self._layouts)
         program = build(self._graph, self._target, plan)
         faults = self.device.unit_faults if self.device else {}
@@ -158,43 +163,72 @@ class Session:
 
     @property
     def name(self) -> str:
-        """`adapter (backend, engine)`, or 'reference'."""
+        """'adapter (backend, engine)', or 'reference'."""
         return self.device.name if self.device else "reference"
 
     @property
     def memory(self) -> Memory | None:
-        """Device memory the session holds, at most so far, without that for batches other than the model's own;
-        None for the reference, which has none."""
+        """Device memory that the session has held at most, without that of other batch sizes; None for the
+        reference."""
         return self._executor.memory if self._executor else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the model, inputs by position or by name.
+        """Runs the model.
 
-        Raises InputError naming the input, what was expected and what was found; DeviceError if the device fails.
+        Examples:
+            >>> y = session(x)                 # by position
+            >>> (name,) = session.model.inputs
+            >>> y = session(**{name: x})       # by name
+
+        Args:
+            args: an array for each input, in order, of the shapes in `session.model.inputs`.
+            kwargs: or by name.
+
+        Returns:
+            A numpy array for each output, in the structure of the module's own outputs (one array, a tuple, a dict
+            ...).
+
+        Raises:
+            InputError: an input is missing, or has another shape or dtype; names the input, what was expected and
+                found.
+            DeviceError: the device fails.
         """
         return self._begin(args, kwargs).result()
 
     async def run_async(self, *args: Any, **kwargs: Any) -> Any:
-        """A call that can be awaited under asyncio: the loop goes on while inputs are packed and the device works.
+        """A call to await in asyncio. The event loop goes on while inputs are packed and the device works.
 
-        It runs in a thread of asyncio's pool, which works on every device. Several may be awaited at a time. Do not
-        change an input array before its call has finished. Cancelling stops the waiting, not the device. Raises as a
-        call does.
+        Examples:
+            >>> async def both():
+            ...     return await asyncio.gather(session.run_async(x), session.run_async(x))
+
+        The call runs in a thread of asyncio's pool, on every kind of device. Several may be awaited at a time. Do not
+        change an input array before its call has finished. Cancelling stops the waiting, not the device. Arguments,
+        results and errors are those of a call.
         """
         import asyncio  # a tenth of the time that importing this package takes
 
         return await asyncio.to_thread(self, *args, **kwargs)
 
     def run_many(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Outputs of many calls, in order, with upload, computation and read-back overlapping: faster than calls where
-        the device would wait for the host.
+        """Yields the outputs of many calls, in order. Upload, computation and read-back overlap.
+
+        Examples:
+            >>> results = [y for y in session.run_many([x, x, x])]
 
         Args:
-            items: an item is an array, a tuple of arrays in the order of the inputs, or a mapping from names to arrays.
-                At most three items are taken ahead of the outputs; an item's arrays may change once the next is taken.
+            items: arrays, tuples of arrays in the order of the inputs, or mappings from names to arrays. At most three
+                items are taken ahead of the outputs. An item's arrays may change once the next item is taken.
 
-        Raises InputError or DeviceError at the turn of the item that is wrong, naming its number, and whatever `items`
-        raises. The session stays usable then, and where the iteration is left early. Other calls may come in between.
+        Yields:
+            What a call returns, for each item.
+
+        Raises:
+            InputError: an item is wrong; raised at its turn, with its number.
+            DeviceError: the device fails, likewise.
+
+        Errors of `items` itself come through at their turn. The session stays usable after an error, and after leaving
+        the iteration early. Other calls may run in between.
         """
         try:
             iterator = iter(items)
@@ -203,13 +237,13 @@ class Session:
         return stream(iterator, lambda item: self._begin(*inputs.arguments(item)))
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        """A run of the session for the batch that arrives."""
+        """Starts a run, in the session for the batch size that arrives."""
         with self._fitting(args, kwargs) as session:
             return Finished(session._start(args, kwargs), session._finish)
 
     @contextlib.contextmanager
     def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Session]:
-        """This session, or the one for the batch that arrives, open as long as the context lasts."""
+        """This session, or the one for the batch size that arrives, open as long as the context lasts."""
         size = inputs.batch(self.model.graph, args, kwargs)
         if size is None or size == inputs.batch_of(self.model.graph):
             yield self
@@ -220,7 +254,7 @@ class Session:
             yield session
 
     def _for_batch(self, size: int) -> Session:
-        """Another session on the same device, for batches of another size."""
+        """Another session on the same device, for another batch size."""
         device = self.device or "reference"
         return Session(self.model.rebatch(size), device, self._layouts, tune=self.tuning is not None)
 
@@ -241,22 +275,31 @@ class Session:
         return self.model.structure.unflatten(list(found))
 
     def bind(self, *args: Any, outputs: Sequence[Any] | None = None, **kwargs: Any) -> Binding:
-        """Joins the model to buffers and textures of `session.device.wgpu`, so that nothing passes through the host.
+        """Binds the model to buffers and textures of `session.device.wgpu`, so that nothing passes through the host.
+
+        Examples:
+            >>> device = wgpu.gpu.request_adapter_sync().request_device_sync()
+            >>> own = q8.Session(model, device)
+            >>> usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
+            >>> binding = own.bind(device.create_buffer_with_data(data=np.asarray(x), usage=usage))
+            >>> binding.run()    # or binding.record(encoder)
 
         Args:
-            args, kwargs: an input each, by position or by name: a buffer that holds what the program takes
-                (`session.program.inputs`: float32 rows, or int8 words in a layout), with the usage COPY_SRC; or for an
-                float32 or uint8 input of shape (1, 1 or 3 or 4, h, w) a texture of w x h with the usage
-                TEXTURE_BINDING. A float32 input becomes what a shader reads in it, a uint8 input 255 times that.
-            outputs: a resource for each output in order, as for inputs, with the usages COPY_DST and STORAGE_BINDING
-                (a texture for a float32 one); None for a buffer made here. An image of one channel is written grey.
+            args: a resource for each input, by position. A buffer holds what the program takes
+                (`session.program.inputs`: float32 rows, or int8 words in a layout) and has the usage COPY_SRC. A
+                texture of w x h with the usage TEXTURE_BINDING fits a float32 or uint8 input of shape (1, 1 or 3 or 4,
+                h, w). A float32 input becomes what a shader reads in the texture, a uint8 input 255 times that.
+            kwargs: or by name.
+            outputs: a resource for each output in order, as for inputs, with the usages COPY_DST and STORAGE_BINDING (a
+                texture for a float32 output); None for a buffer made here. An image of one channel is written grey.
 
-        Returns a binding: `binding.record(encoder)` adds a run to your own commands, `binding.run()` submits one;
-        `binding.outputs` are the resources written. Use an own device to share it with a window or a renderer:
-        `Session(model, device=...)`.
+        Returns:
+            A binding. `binding.record(encoder)` adds a run to your own commands, `binding.run()` submits one, and
+            `binding.outputs` are the resources written.
 
-        Raises InputError where a resource does not fit or is of another device, or the session is the reference;
-        DeviceError if the device refuses.
+        Raises:
+            InputError: a resource does not fit or is of another device, or the session is the reference.
+            DeviceError: the device refuses.
         """
         from q8ta_wgpu.runtime.binding import Binding
 
@@ -274,10 +317,25 @@ class Session:
             return Binding(self._executor, list(given.values()), written, self.model.graph.uint8)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
-        """GPU time of every dispatch: medians over `repeats` runs after `warmup` runs, with the rates they reach beside
-        those the adapter was measured at, once. Takes what a call takes, batches of other sizes too.
+        """Measures the GPU time of every dispatch.
 
-        Raises DeviceError without timestamp queries, InputError as a call does.
+        Examples:
+            >>> timing = session.time(x, repeats=2)
+            >>> print(timing)                 # a table: kernel, layouts, time, rates
+            >>> milliseconds = timing.run_ms
+
+        Args:
+            args: inputs as in a call, batches of other sizes included.
+            repeats: runs whose medians are taken.
+            warmup: runs before them.
+            kwargs: inputs by name.
+
+        Returns:
+            Times, and rates beside those that the adapter was measured at.
+
+        Raises:
+            DeviceError: the device has no timestamp queries.
+            InputError: as a call does.
         """
         if not (_is_count(repeats, 1) and _is_count(warmup, 0)):
             raise InputError(
@@ -305,8 +363,8 @@ class Session:
             raise InputError("this session was closed; make a new Session(model)")
 
     def warm_up(self) -> None:
-        """Runs the model once on zeros: what drivers, caches and clocks put off until then is not part of the next
-        call. Raises DeviceError if the device fails."""
+        """Runs the model once on zeros. Work that drivers, caches and clocks put off until the first run is then not
+        part of the next call. Raises DeviceError if the device fails."""
         self(*(np.zeros(t.shape, t.given) for t in self.model.inputs.values()))
 
     def close(self) -> None:
@@ -335,11 +393,11 @@ class Session:
 
 
 def _is_count(value: object, least: int) -> bool:
-    """Whether a value is an integer that `Session.time` can repeat something by."""
+    """Whether a value is a number of runs that `Session.time` accepts."""
     return is_integer(value) and least <= value <= MAX_REPEATS
 
 
 def _has_matrix_work(graph: Graph) -> bool:
-    """Whether a graph has an int8 product so large that matrix units would pay."""
+    """Whether a graph has an int8 product large enough for matrix units."""
     calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
     return any((macs := OPS[call.op].macs) is not None and macs(call) >= MATRIX_WORK for call in calls)

@@ -1,4 +1,4 @@
-"""Many inputs through one session, with more than one run in flight."""
+"""A stream of inputs through one session, with several runs in flight."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from typing import Any, Protocol
 from q8ta_wgpu.errors import Q8taError
 
 IN_FLIGHT = 3
-"""Runs under way at a time: while the device computes one, the next is uploaded and the last one read."""
+"""Runs in flight: while the device computes one, the next is uploaded and the last one is read."""
 
 
 class Pending(Protocol):
-    """A run under way, as `Executor.submit` returns it."""
+    """A run in flight, as `Executor.submit` returns it."""
 
     def result(self) -> Any:
-        """What the run computed, once."""
+        """What the run computed; call it once."""
 
     def discard(self) -> None:
-        """Nobody wants the result."""
+        """Drops the result."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run whose result is made of what it computed."""
+    """A run in flight and the function that makes its result."""
 
     run: Pending
     finish: Callable[[Any], Any]
 
     def result(self) -> Any:
-        """What `finish` makes of it."""
+        """What `finish` returns."""
         return self.finish(self.run.result())
 
     def discard(self) -> None:
-        """Nobody wants the result."""
+        """Drops the result."""
         self.run.discard()
 
 
 class Computed:
-    """What the reference computed at once, as a run that is over."""
+    """Results that the reference computed at once, as a run."""
 
     def __init__(self, outputs: list[Any]) -> None:
         self.outputs = outputs
 
     def result(self) -> list[Any]:
-        """What was computed."""
+        """The results."""
         return self.outputs
 
     def discard(self) -> None:
-        """Nothing is under way."""
+        """Does nothing: no run is in flight."""
 
 
 def stream(items: Iterator[Any], start: Callable[[Any], Pending]) -> Iterator[Any]:
-    """Yields `start(item).result()` for every item, in order, with up to IN_FLIGHT runs under way.
+    """Yields `start(item).result()` for every item, in order, with up to IN_FLIGHT runs in flight.
 
-    Items are taken only as runs are started. What goes wrong with an item, or in `items` itself, is raised when its
-    turn comes: after the results of all items before it. Our own errors then say the item's number, from 0. Runs whose
-    results nobody takes, because the generator was closed or failed, are discarded.
+    An item is taken only when its run starts. An error of an item, or of `items` itself, is raised at its turn: after
+    the results of all items before it. Errors of this library then give the item's number, from 0. When the generator
+    is closed or fails, results in flight are discarded.
     """
     runs: deque[tuple[int, Pending]] = deque()
     started = 0

@@ -1,4 +1,4 @@
-"""Big images in tiles: windows of one size with a halo, so that the seams are byte-equal to the untiled result."""
+"""Large images in tiles: windows of one size with a halo, so that the result has the bytes of an untiled run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ _AXES = (2, 3)
 
 @dataclass(frozen=True)
 class Window:
-    """One tile along an axis: input rows from `start` on give output rows from `origin` on, of which keep_first up to
-    but not keep_last are kept."""
+    """One tile along an axis.
+
+    Attributes:
+        start: its first input row.
+        origin: its first output row.
+        keep_first, keep_last: of its output rows, those from keep_first up to but not including keep_last are used.
+    """
 
     start: int
     origin: int
@@ -38,17 +43,23 @@ class Window:
 class TiledSession:
     """A fully convolutional model over images too large for one program: a Session over windows of one size.
 
+    Examples:
+        >>> tiled = q8.TiledSession(model, shape=(1, 3, 720, 1280))
+        >>> image = np.zeros((1, 3, 720, 1280), np.float32)
+        >>> y = tiled(image)    # the bytes that one large run would give
+
     Args:
-        model: one input (n, c, h, w), one output (n, k, h*f, w*f); every operator local in h and w.
+        model: one input (n, c, h, w) and one output (n, k, h*f, w*f). Every operator must be local in h and w.
         shape: (n, c, h, w) of the whole image.
         device: as for Session.
         max_bytes: the largest value a window may hold; by default what the device can bind.
 
-    A call takes the whole image and returns the whole output: the bytes, the dtype and the structure (a tuple, a dict
-    of one tensor ...) that an untiled Session gives. An image that fits is one window.
+    Raises:
+        InputError: the model is not fully convolutional, or its halo alone does not fit into `max_bytes`.
+        DeviceError: as Session does.
 
-    Raises InputError where the model is not fully convolutional, or not even its halo fits into `max_bytes`;
-    DeviceError as Session does.
+    A call returns the bytes, dtype and structure (a tuple, a dict of one tensor ...) of an untiled Session. An image
+    that fits is one window.
     """
 
     def __init__(
@@ -88,11 +99,11 @@ class TiledSession:
 
     @property
     def windows(self) -> int:
-        """How many windows the image takes."""
+        """Number of windows of the image."""
         return len(self._rows) * len(self._columns)
 
     def __call__(self, x: Any) -> Any:
-        """Runs every window; x is an array of `shape`, of the dtype the model takes."""
+        """Runs every window. `x` is an array of `shape`, of the model's input dtype; returns the whole output."""
         model = self.session.model
         x = as_array(model.graph.inputs[0], x)
         if x.shape != self.shape:
@@ -124,8 +135,8 @@ class TiledSession:
 
 
 def _strips(model: Model, shape: Shape) -> tuple[Graph, Graph]:
-    """The model over all rows of the image and over all its columns, as narrow as it was compiled: what is read along
-    one axis does not depend on the other, and the whole may be larger than any graph can be."""
+    """The model over all rows of the image, and over all its columns, each as narrow as it was compiled. What is read
+    along one axis does not depend on the other, and the whole image may be larger than any graph can be."""
     height, width = model.graph.types[model.graph.inputs[0]].shape[2:]
     n, c, h, w = shape
     return model.reshape((n, c, h, width)).graph, model.reshape((n, c, height, w)).graph
@@ -194,7 +205,7 @@ def _alignment(graph: Graph, axis: int) -> int:
 
 
 def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
-    """Input rows (axis 2) or columns (3) that output rows or columns first..last depend on, clipped to the image.
+    """Input rows (axis 2) or columns (axis 3) that output rows or columns first..last depend on, clipped to the image.
 
     Raises InputError at an operator that is not local along the axis.
     """
@@ -227,7 +238,7 @@ def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: 
 
 
 def _windows(graph: Graph, axis: int, size: int) -> Iterator[Window]:
-    """Windows of `size` covering the axis: each keeps as many output rows as its halo leaves."""
+    """Windows of `size` that cover the axis. Each keeps as many output rows as its halo leaves."""
     extent = graph.types[graph.inputs[0]].shape[axis]
     outputs = graph.types[graph.outputs[0]].shape[axis]
     multiple, scale = _alignment(graph, axis), _scales(graph, axis)[graph.outputs[0]]

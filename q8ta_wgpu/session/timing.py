@@ -1,4 +1,4 @@
-"""Times: what opening a session took, and what `session.time` measured, per dispatch and as a whole."""
+"""What opening a session took, and what `session.time` measured, by dispatch and as a whole."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Opening:
     """Seconds that opening a session took.
 
     Attributes:
-        device: opening and measuring the adapter and checking its arithmetic, where no session had done so.
-        scheduling: layouts, kernels, WGSL, packed weights.
+        device: opening the adapter, measuring it and checking its arithmetic, where no session had done so.
+        scheduling: choosing layouts and kernels, linking WGSL, packing weights.
         loading: compiling pipelines, making buffers, uploading weights, binding.
     """
 
@@ -33,7 +33,7 @@ class Opening:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of the steps."""
         return self.device + self.scheduling + self.loading
 
     def __str__(self) -> str:
@@ -45,17 +45,17 @@ class Opening:
 
 @dataclass(frozen=True)
 class Timing:
-    """GPU times of a program's dispatches.
+    """GPU times of a program's dispatches; `print` it for a table.
 
     Attributes:
         device: adapter name.
-        program: what ran.
-        samples: microseconds, (repeats, dispatches), each dispatch in a compute pass of its own.
-        runs: microseconds, (repeats,), of all dispatches in one pass, as a call runs them.
+        program: the program that ran.
+        samples: microseconds, shape (repeats, dispatches), each dispatch in a compute pass of its own.
+        runs: microseconds, shape (repeats,), of all dispatches in one pass, as a call runs them.
         dot_rate: the adapter's measured packed dot products, 10^9 operations (2 a multiply-accumulate) a second; 0
             where it could not be measured.
         copy_rate: the adapter's measured copy bandwidth, 10^9 bytes read and written a second; 0 likewise.
-        unit_rate: the adapter's measured int8 matrix units, as dot_rate; 0 where it has none, too.
+        unit_rate: the rate of the adapter's int8 matrix units, as dot_rate; 0 also where it has none.
     """
 
     device: str
@@ -68,22 +68,22 @@ class Timing:
 
     @property
     def medians(self) -> NDArray[Any]:
-        """Median microseconds of each dispatch."""
+        """Median microseconds of each dispatch, shape (dispatches,)."""
         return np.asarray(np.median(self.samples, axis=0))
 
     @property
     def total_ms(self) -> float:
-        """Median over runs of the summed GPU time, milliseconds."""
+        """Milliseconds of GPU time of all dispatches, added up for each run; the median over runs."""
         return float(np.median(self.samples.sum(axis=1)) / 1e3)
 
     @property
     def run_ms(self) -> float:
-        """Median milliseconds from a run's first dispatch to the end of its last."""
+        """Milliseconds from a run's first dispatch to the end of its last; the median over runs."""
         return float(np.median(self.runs) / 1e3)
 
     def roof(self, dispatch: Dispatch) -> float:
-        """The measured rate that the products of a dispatch are compared with: of matrix units where it runs on them,
-        else of packed dot products."""
+        """The measured rate to compare a dispatch's products with: of matrix units where it uses them, else of packed
+        dot products."""
         return self.unit_rate if self.program.on_matrix_units(dispatch) else self.dot_rate
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Timing:
         return "\n".join((*lines, _LEGEND))
 
     def _row(self, us: float, dispatches: Sequence[Dispatch], of_sum: str) -> str:
-        """Time, share of the times one by one, and rates with their shares of what the adapter reaches."""
+        """Time, share of the sum of single times, and rates with their shares of what the adapter reaches."""
         us = max(us, 1e-3)
         moved, macs = sum(d.moved for d in dispatches), sum(d.macs for d in dispatches)
         on_units = {self.program.on_matrix_units(d) for d in dispatches if d.macs}
@@ -137,13 +137,12 @@ More than 100 %: data stays in a cache, which is faster than memory, or products
 
 
 def _share(rate: float, most: float) -> str:
-    """A rate as a share of what was measured, empty where nothing was."""
+    """A rate as a share of the measured one; empty where nothing was measured."""
     return f"{rate / most:.1%}" if most else ""
 
 
 def rates(device: Device) -> tuple[float, float, float]:
-    """Packed dot products, copy bandwidth and matrix units of a device; 0 for what cannot be measured, which is no
-    reason to fail."""
+    """Rates of packed dot products, copies and matrix units of a device. What cannot be measured is 0, not an error."""
     dot = copy = units = 0.0
     with contextlib.suppress(DeviceError):
         dot = device.dot_rates.packed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import doctest
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import wgpu
 from torch import nn
 
 import q8ta_wgpu as q8
@@ -45,6 +49,26 @@ def test_the_code_of_a_page_runs(
     names = dict(given)
     for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         exec(compile(block, page, "exec"), names)
+
+
+PUBLIC = {name: getattr(q8, name) for name in q8.__all__}
+DOCUMENTED = [
+    (f"{name}.{attribute}".strip("."), inspect.getdoc(found) or "")
+    for name, owner in PUBLIC.items()
+    for attribute, found in [("", owner), *(vars(owner).items() if isinstance(owner, type) else ())]
+    if callable(found)
+]
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in DOCUMENTED if ">>>" in text])
+def test_the_examples_of_a_docstring_run(
+    text: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with q8.Session(given["model"], "vulkan") as session:
+        names = {**given, "session": session, "asyncio": asyncio, "wgpu": wgpu}
+        for example in doctest.DocTestParser().get_examples(text):
+            exec(compile(example.source, "docstring", "exec"), names)
 
 
 def test_the_picture_of_layouts_is_what_draws_it() -> None:
