@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,31 +67,43 @@ def _avg_pool_params(call: Call) -> Params:
 
 
 def _multipliers(attrs: Attrs) -> int:
-    """How many multipliers the int8 form has: one for each divisor a window may have."""
+    """How many multipliers the int8 form has: one for each divisor that a window may have, on images of many sizes."""
     height, width = attrs["kernel"]
-    return 1 if _fixed_divisor(attrs) else height * width
+    return 1 if _fixed_divisor(attrs) else min(height * width, MOST_MULTIPLIERS)
+
+
+def _counted(shape: Shape, attrs: Attrs) -> int:
+    """The elements that the largest window has, those of the padding among them."""
+    before, after, sizes = attrs["padding"][:2], attrs["padding"][2:], shape[-2:]
+    return math.prod(map(min, attrs["kernel"], map(sum, zip(sizes, before, after, strict=True))))
+
+
+def _refused(shape: Shape, attrs: Attrs) -> str:
+    """Why averages of these windows have no int8 form, or an empty string."""
+    counted = _counted(shape, attrs)
+    if not _fixed_divisor(attrs) and counted > MOST_MULTIPLIERS:
+        return f"its windows have up to {counted} elements, and so more than {MOST_MULTIPLIERS} divisors"
+    return average.too_many(counted)
 
 
 def _infer_avg_pool_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, _ = pooling.infer_pool(types, attrs)
     if types[1].shape != (_multipliers(attrs),):
         raise GraphError(f"this average has {_multipliers(attrs)} divisors, found multipliers {types[1].shape}")
-    height, width = attrs["kernel"]
-    if text := average.too_many(min(height, types[0].shape[-2]) * min(width, types[0].shape[-1])):
+    if text := _refused(types[0].shape, attrs):
         raise GraphError(text)
     return shape, INT8X4
 
 
 def _lower_avg_pool(call: QuantizedCall) -> Int8Form | str:
-    attrs = call.attrs
-    height, width = attrs["kernel"]
-    ratio = average.ratio_of(call, height * width)
+    attrs, shape = call.attrs, call.inputs[0].shape
+    ratio = average.ratio_of(call, _counted(shape, attrs))
     if isinstance(ratio, str):
         return ratio
-    if _multipliers(attrs) > MOST_MULTIPLIERS:
-        return f"its windows of {height}x{width} have more than {MOST_MULTIPLIERS} divisors"
-    divisors = np.array([fixed]) if (fixed := _fixed_divisor(attrs)) else np.arange(1, height * width + 1)
-    table = average.multiplier(ratio, divisors)
+    if text := _refused(shape, attrs):
+        return text
+    fixed = _fixed_divisor(attrs)
+    table = average.multiplier(ratio, np.array([fixed]) if fixed else np.arange(1, _multipliers(attrs) + 1))
     return Int8Form("q8ta_avg_pool2d", (0, table), {**attrs, "lo": call.lo, "hi": call.hi})
 
 
@@ -148,6 +161,7 @@ avg_pool2d = Op(
         pooling.pool_case((1, 9, 5, 4), (5, 4), values="saturate", **_COUNT_ALL),
         pooling.pool_case((2, 4, 1, 1), 3, 1, 1, **_COUNT_IMAGE),
         pooling.pool_case((2, 30, 5, 7), 3, 2, 1, **_COUNT_IMAGE),
+        pooling.pool_case((2, 5, 3, 7), (300, 6), (300, 5), 1, ceil_mode=True, **_COUNT_IMAGE),
     ),
     tolerance=1e-5,
 )

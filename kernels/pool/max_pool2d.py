@@ -149,6 +149,7 @@ max_pool2d = Op(
         pooling.pool_case((13, 6, 5), 3, 2, 1, ceil_mode=True, dilation=(2, 1)),
         pooling.pool_case((1, 1, 17, 1), (5, 1), **_ONE),
         pooling.pool_case((2, 30, 9, 7), 3, 2, 1, **_ONE),
+        pooling.pool_case((2, 5, 3, 7), 6, 5, 1, ceil_mode=True, **_ONE),
     ),
 )
 

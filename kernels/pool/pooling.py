@@ -35,11 +35,12 @@ def reach(attrs: Attrs, axis: int) -> int:
 
 
 def _windows(shape: Shape, attrs: Attrs, axis: int) -> int:
-    """Number of windows along an axis; with ceil_mode none starts beyond the image and the padding before it."""
+    """Number of windows along an axis. With ceil_mode the last may reach past the padding, by less than a stride, and
+    none starts beyond the image and the padding before it."""
     size, stride, span = shape[-2 + axis], attrs["stride"][axis], reach(attrs, axis)
     before, after = attrs["padding"][axis], attrs["padding"][axis + 2]
     free = size + before + after - span
-    if free < 0 or max(before, after) >= span:
+    if free <= (-stride if attrs["ceil_mode"] else -1) or max(before, after) >= span:
         raise GraphError(
             f"a pooling window that spans {span} must fit the {size} elements padded by {before} and {after}, "
             "and be larger than the padding"

@@ -26,6 +26,7 @@ from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.rewrite import rewrite
+from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
@@ -150,6 +151,7 @@ def float_program(
     try:
         with torch_lock():
             program = traced(lambda: torch.export.export(module, example, dynamic_shapes=shapes))
+            simplify(program)
             rewrite(program)
             if not is_plain(program):
                 program = decomposed(program)

@@ -1,0 +1,98 @@
+"""What a program does without: values that nothing reads, empty parts of a cat, infinities around a max pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from q8ta_wgpu.frontend.nodes import named_arguments
+
+_aten = torch.ops.aten
+
+
+def simplify(program: ExportedProgram) -> None:
+    """Drops these from a program of one's own. Random numbers are kept where something reads them."""
+    for node in list(program.graph.nodes):
+        if rule := _RULES.get(node.target):
+            rule(node)
+    program.graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure(impure_random=False))
+
+
+def _drop_empty_parts(cat: Node) -> None:
+    parts: Any = cat.args[0]
+    kept = [part for part in parts if not any(isinstance(n, int) and n == 0 for n in part.meta["val"].shape)]
+    if kept and kept[0].meta["val"].dtype == cat.meta["val"].dtype:
+        cat.update_arg(0, kept)
+
+
+class _Axis(NamedTuple):
+    """A dimension of a max pooling of a padded tensor: elements added `before` and `after` it, and its windows."""
+
+    before: int
+    after: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def meets_elements(self) -> bool:
+        """Whether each window holds an element of the tensor, and with an added one the element nearest to that."""
+        return min(self[:2]) >= 0 and max(self[:2]) + self.padding < self.kernel and self.dilation == 1
+
+    def pads(self, ceil_mode: bool) -> bool:
+        """Whether the pooling's own padding, which is the same on both sides, makes the same windows for any size."""
+        added = self.stride - 1 if ceil_mode else 0  # what ceil_mode adds at the end
+        return self.after - self.before == added and self.before + self.padding <= self.kernel // 2
+
+
+def _pad_by_pooling(pad: Node) -> None:
+    """-inf around a max pooling is the pooling's own padding, or else the nearest element: the maximum is the same."""
+    given = named_arguments(pad)
+    value, numbers = given.get("value"), given["pad"]
+    if given.get("mode", "constant") != "constant" or value is None or value > torch.finfo(torch.float32).min:
+        return
+    pools = [(pool, found) for pool in pad.users if (found := _axes(pool, numbers))]
+    if (
+        not pools
+        or len(pools) != len(pad.users)
+        or not all(axis.meets_elements for _, found in pools for axis in found)
+    ):
+        return
+    for pool, found in pools:
+        ceil_mode = [mode for mode in (False, True) if all(axis.pads(mode) for axis in found)]
+        if ceil_mode:
+            windows = [[a.kernel for a in found], [a.stride for a in found], [a.before + a.padding for a in found]]
+            pool.args = (given["self"], *windows, [1] * len(found), ceil_mode[0])
+    if pad.users:
+        around = [n for axis in reversed(found) for n in axis[:2]]
+        pad.target, pad.args, pad.kwargs = _aten.pad.default, (given["self"], around, "replicate"), {}
+
+
+def _axes(pool: Node, numbers: list[Any]) -> list[_Axis]:
+    """The dimensions of a max pooling of a tensor padded by these numbers, torch's for dimensions from the last one;
+    none where other dimensions are padded, or ceil_mode makes windows of what is added alone."""
+    if (rank := _MAX_POOLS.get(pool.target, 0)) == 0 or (given := named_arguments(pool)).get("ceil_mode"):
+        return []
+    ends = [tuple(numbers[i : i + 2]) for i in range(0, len(numbers), 2)][::-1]
+    if len(ends) > rank or not all(isinstance(n, int) for n in numbers):
+        return []
+    ends = [(0, 0)] * (rank - len(ends)) + ends
+    kernel = given["kernel_size"]
+    lists = (kernel, given.get("stride") or kernel, given.get("padding", [0]), given.get("dilation", [1]))
+    windows = [list(numbers) * rank if len(numbers) == 1 else list(numbers) for numbers in lists]
+    return [_Axis(*pair, *window) for pair, window in zip(ends, zip(*windows, strict=True), strict=True)]
+
+
+_MAX_POOLS: Mapping[Any, int] = {_aten.max_pool1d.default: 1, _aten.max_pool2d.default: 2, _aten.max_pool3d.default: 3}
+"""Poolings by the number of dimensions of their windows."""
+
+_RULES: Mapping[Any, Callable[[Node], None]] = {
+    _aten.cat.default: _drop_empty_parts,
+    _aten.pad.default: _pad_by_pooling,
+    _aten.constant_pad_nd.default: _pad_by_pooling,
+}
