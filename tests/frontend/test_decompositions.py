@@ -114,6 +114,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.argmax().float() * x,
         (x * 3).long(),
         x.int() % 3,
+        (x * 3).floor().long() % 3 + 1,
+        (x * 1e8).long() // 1001 > 7,
+        ((x * 1e6).long() * 1001).float(),
+        ((x * 1e6).long() + 1).clamp(0, 9) * 7 % 5,
+        x.gather(1, (x * 0).long() + 1),
+        x.clamp(-9, 9).long().cumsum(1) * 1001 % 7,
+        x.sigmoid().gt(0.5).float().long() * 5 - 2,
         x.argmax(1).cummax(1),
         (x > 0).long().prod(1),
         x.argmax(1) @ x.argmax(1).mT,
@@ -157,10 +164,30 @@ def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor
         imported(function, torch.randn(2, 5, 4, 6))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.long() * 1001 % 7,
+        lambda x: x.long() * 1001,
+        lambda x: (x.long() // 3 + 1).flip(0),
+        lambda x: x.long().sum(1),
+        lambda x: x.long().cumsum(1).clamp(0, 9),
+        lambda x: x.long() @ x.long().mT,
+        lambda x: x.long() + 1 == x.flip(0).long(),
+        lambda x: (x.long() + 1).clamp(min=0).where(x > 0, 1) * 2,
+        lambda x: (x.clamp(-1e9, 1e9).long() * 3).argmax(1),
+    ],
+)
+def test_integers_of_floats_without_a_bound_are_refused(function: Callable[[Tensor], Tensor]) -> None:
+    """A float that is made an integer keeps its 24 bits; what is computed of it does not, whatever calibration met."""
+    with pytest.raises(q8.UnsupportedError, match=r"bound them where they are made, x.clamp\(-n, n\).long\(\)"):
+        imported(function, torch.randn(2, 5, 4, 6))
+
+
 def test_floats_that_are_added_up_as_integers_are_refused() -> None:
     """torch cuts them first."""
-    with pytest.raises(q8.UnsupportedError, match=r"write x.long\(\).cumsum\("):
-        imported(lambda x: x.cumsum(1, dtype=torch.int64), torch.randn(2, 5))
+    with pytest.raises(q8.UnsupportedError, match=r"write x.clamp\(-n, n\).long\(\).cumsum\("):
+        imported(lambda x: x.clamp(-9, 9).cumsum(1, dtype=torch.int64), torch.randn(2, 5))
 
 
 def test_a_program_of_nothing_but_sums_by_place() -> None:

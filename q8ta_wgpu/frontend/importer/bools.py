@@ -28,7 +28,7 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if name == "aten.max_unpool2d.default":
         return name, {**args, "kernel": _window_of(node)}
     if name in _JOINS and _counts_floats(node):
-        raise RefusedError(f"it joins floats as integers: write x.long().{name.split('.')[1]}(...)")
+        raise RefusedError(f"it joins floats as integers: write x.clamp(-n, n).long().{name.split('.')[1]}(...)")
     if name.startswith("aten.bitwise_") and not is_bool(node):
         raise RefusedError("it computes with the bits of integers: only bools are supported")
     if name.startswith("aten.add.") and is_bool(node):

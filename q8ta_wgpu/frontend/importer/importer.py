@@ -147,6 +147,11 @@ class _Importer(GraphBuilder):
                 values[node.name] = self._placeholder_for(node) if token else self._placeholder(node)
             elif node.op == "call_function" and (node.users or node.name in outputs):
                 values[node.name] = self._call(node, values)
+        for node in self.nodes.output_node().all_input_nodes:
+            try:
+                self.ranges.check_result(node)
+            except RefusedError as problem:
+                self.problems.add(str(problem), node)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
 
     def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:

@@ -25,6 +25,9 @@ Range = tuple[float, float] | None
 """The smallest and the largest integer a value may hold; None where that is not known, as of a float32 number that was
 made an integer, which keeps its 24 bits."""
 
+ROUNDED = (-math.inf, math.inf)
+"""The range of what is computed of such integers: of one beyond EXACT a graph holds the nearest float32 number."""
+
 
 class Ranges:
     """The ranges of a graph's integers. `known` are the values of parameters, and of what follows from them alone."""
@@ -36,14 +39,35 @@ class Ranges:
     def check(self, node: Node) -> None:
         """Notes what a call may give. Raises RefusedError where that is integers which float32 does not hold."""
         value = node.meta.get("val")
-        if not any(is_integer(part) for part in (value if isinstance(value, (list, tuple)) else (value,))):
+        parts = value if isinstance(value, (list, tuple)) else (value,)
+        if any(is_integer(part) or getattr(part, "dtype", None) == torch.bool for part in parts):
+            self._check_rounded(node)
+        if not any(map(is_integer, parts)) and _name(node) not in _BOUNDED:
             return
-        found = self._found[node] = self._of_call(node)
+        found = self._of_call(node)
         most = max(map(abs, found)) if found else 0
-        if most > EXACT:
+        if not any(map(is_integer, parts)):  # floats past EXACT are integers that are exact
+            found = found if most <= EXACT else None
+        elif EXACT < most < math.inf:
             raise RefusedError(
                 f"its integers may reach {most:.0f}, and those of a graph are float32 numbers, exact up to {EXACT}"
             )
+        self._found[node] = found
+
+    def check_result(self, node: Node) -> None:
+        """Raises RefusedError for a result of the network that may be rounded."""
+        if self.of(node) == ROUNDED and is_integer(node.meta.get("val")):
+            raise _unbounded()
+
+    def _check_rounded(self, node: Node) -> None:
+        """Refuses calls that would not give the same of integers that are rounded: all but those that choose among
+        them, and that compare with others."""
+        if not any(self.of(n) == ROUNDED for n in node.all_input_nodes):
+            return
+        others = [r for r in map(self.of, node.args[:2]) if r != ROUNDED]
+        compares = _name(node) in _COMPARISONS and all(r and max(map(abs, r)) <= EXACT for r in others) and others
+        if not compares and not _chooses(node) and _name(node) not in ("clamp", "neg", "abs"):
+            raise _unbounded()
 
     def of(self, value: Any) -> Range:
         """The range of an argument."""
@@ -52,8 +76,8 @@ class Ranges:
         tensor = self._known.get(value)
         if isinstance(tensor, torch.Tensor) and tensor.numel():
             return float(tensor.min()), float(tensor.max())
-        if getattr(value.meta.get("val"), "dtype", None) == torch.bool:
-            return 0, 1
+        if small := _SMALL.get(getattr(value.meta.get("val"), "dtype", None)):
+            return small
         if value.target is operator.getitem:
             source, index = value.args
             assert isinstance(source, Node)
@@ -61,44 +85,47 @@ class Ranges:
         return self._found.get(value)
 
     def _of_call(self, node: Node) -> Range:
-        given, name = named_arguments(node), str(node.target).split(".")[1]
+        given, name = named_arguments(node), _name(node)
         if name in _PLACES or (name in ("max", "min") and "dim" in given):
             shape, dim = given["self"].meta["val"].shape, given.get("dim", -1 if name in ("topk", "sort") else None)
             return 0, int(math.prod(shape) if dim is None or not shape else shape[dim]) - 1
         if name in ("sum", "cumsum"):
-            count, ends = _joined(node, given), self.of(given["self"])
-            return ends and (min(ends[0], count * ends[0]), max(ends[1], count * ends[1]))
+            count, ends = _joined(node, given), self._bounded(given["self"])
+            return min(ends[0], count * ends[0]), max(ends[1], count * ends[1])
         if name in ("prod", "cumprod"):
-            count, ends = _joined(node, given), self.of(given["self"])
-            return ends and _power(ends, count)
+            return _power(self._bounded(given["self"]), _joined(node, given))
         if name in ("mm", "bmm", "matmul"):
             first, second = given["self"], given.get("mat2", given.get("other"))
-            products = (first.meta["val"].shape[-1] * a * b for a, b in _pairs(self.of(first), self.of(second)))
-            return _ends(products)
+            pairs = itertools.product(self._bounded(first), self._bounded(second))
+            return _ends(first.meta["val"].shape[-1] * a * b for a, b in pairs)
         if name in _LINEAR:
             first, second = (self.of(given.get(key, 0)) for key in ("self", "other"))
-            return _ends(_LINEAR[name](a, b, given.get("alpha", 1)) for a, b in _pairs(first, second))
+            if first is None or second is None:
+                return None if name == "neg" else ROUNDED
+            return _ends(_LINEAR[name](a, b, given.get("alpha", 1)) for a, b in itertools.product(first, second))
         if name in _SMALLER:
-            ends = self.of(given[_SMALLER[name]])
-            most = max(map(abs, ends)) if ends else 0
-            return (-most, most) if ends else None
+            known = self.of(given[_SMALLER[name]])
+            most = max(map(abs, known)) if known else math.inf
+            return (-most, most) if known or "div" in name else None
         if name == "pow":
-            ends, power = self.of(given["self"]), given["exponent"]
-            if ends is None or not isinstance(power, int) or power < 1:
-                return None
-            return _power(ends, power)
+            power = given["exponent"]
+            return _power(self._bounded(given["self"]), power) if isinstance(power, int) else None
         if name == "clamp":
             low, high = self.of(given["self"]) or (-math.inf, math.inf)
-            if given.get("min") is not None:
-                low = max(low, given["min"])
-            if given.get("max") is not None:
-                high = min(high, given["max"])
-            return (low, high) if math.isfinite(low) and math.isfinite(high) else None
-        if name not in _CHOICES and not isinstance(kind(node), Moves | Monotonic):
+            low = max(low, given["min"]) if isinstance(given.get("min"), (int, float)) else low
+            high = min(high, given["max"]) if isinstance(given.get("max"), (int, float)) else high
+            return (low, high) if math.isfinite(low) and math.isfinite(high) else self.of(given["self"])
+        if not _chooses(node):
             return None
         sources = [given[key] for key in ("self", "other", "value") if key in given] or node.all_input_nodes
         ranges = [self.of(source) for source in sources]
-        return None if None in ranges else _ends(end for ends in ranges for end in ends or ())
+        return None if None in ranges and ROUNDED not in ranges else _ends(end for ends in ranges for end in ends or ())
+
+    def _bounded(self, value: Any) -> tuple[float, float]:
+        """The range of what many are made one of, each rounded."""
+        if (found := self.of(value)) is None:
+            raise _unbounded()
+        return found
 
 
 def is_integer(value: Any) -> bool:
@@ -106,8 +133,21 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in INTEGERS
 
 
-def _pairs(first: Range, second: Range) -> Iterable[tuple[float, float]]:
-    return itertools.product(first, second) if first and second else ()
+def _unbounded() -> RefusedError:
+    return RefusedError(
+        f"it computes with integers made of floats of any size, and those of a graph are float32 numbers, exact up to "
+        f"{EXACT}: bound them where they are made, x.clamp(-n, n).long()"
+    )
+
+
+def _name(node: Node) -> str:
+    """The name of an operator without its overload."""
+    return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
+
+
+def _chooses(node: Node) -> bool:
+    """Whether results are elements of the operands."""
+    return _name(node) in _CHOICES or isinstance(kind(node), Moves | Monotonic)
 
 
 def _joined(node: Node, given: Mapping[str, Any]) -> int:
@@ -128,6 +168,14 @@ def _ends(values: Iterable[float]) -> Range:
     found = list(values)
     return (min(found), max(found)) if found else None
 
+
+_SMALL: Mapping[Any, tuple[float, float]] = {torch.bool: (0, 1), torch.uint8: (0, 255)}
+"""The ranges of dtypes that hold no large numbers."""
+
+_BOUNDED = ("clamp", "to", "_to_copy")
+"""Operators whose floats have a range that integers made of them have, too."""
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _PLACES = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
 """Operators whose integers are places."""
