@@ -1,4 +1,5 @@
-"""The vocabulary: graphs, types, layouts, operators, targets, arithmetic. Data and rules, no operator and no device.
+"""The vocabulary: graphs, types, layouts, operators, targets, arithmetic. Data and rules, without operators and
+devices.
 
-Comes in: nothing. Goes out: what every other room speaks in. May use: `errors`.
+Comes in: nothing. Goes out: the types that all other folders use. May use: `errors`.
 """

@@ -1,7 +1,7 @@
-"""The integer arithmetic every int8 operator shares: the contract, once, in numpy.
+"""The integer arithmetic that all int8 operators share, in numpy. It defines the contract of docs/arithmetic.md.
 
-real = scale * (q - zero). Rounding is half to even everywhere. kernels/lib/arithmetic.wgsl computes the same
-bytes; multipliers are made here in float64, once, at compile time.
+real = scale * (q - zero). Rounding is half to even everywhere. kernels/lib/arithmetic.wgsl computes the same bytes.
+Multipliers are made here in float64, once, at compile time.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ FRACTION = 14
 """Fraction bits of a convolution's result at the output's scale."""
 
 INT16_FRACTION = 10
-"""The same for an int16 result: 2^16 steps must fit as well, and a float32 product has no more bits there."""
+"""Fraction bits for an int16 result: 2^16 steps must fit as well, and a float32 product has no more bits there."""
 
 TERM_LIMIT = 2.0**29 - 2.0**14
-"""Bound of a scaled operand: two of them, or one beside T_LIMIT and OFFSET_LIMIT, and the rounding stay in int32."""
+"""Bound of a scaled operand. Two of them and the rounding stay in int32, as does one beside T_LIMIT and
+OFFSET_LIMIT."""
 
 INT32_MAX = 2**31 - 1
 T_LIMIT = 2.0**30
 OFFSET_LIMIT = 2.0**29
 SMALLEST_SHIFT = 8
-"""Fewest fraction bits of an add's multipliers."""
+"""Fewest fraction bits that an add's multipliers may have."""
 
 Int64 = NDArray[np.int64]
 
 
 def rte(v: Int64, k: int) -> Int64:
-    """v / 2^k rounded half to even; v is int64, k >= 0."""
+    """v / 2^k rounded half to even. v is int64, k >= 0."""
     rounded: Int64 = (v + ((1 << (k - 1)) - 1) + ((v >> k) & 1)) >> k if k else v
     return rounded
 
 
 def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> Array:
-    """float32 -> q's dtype: rint(x * f32(1/scale)) + zero, clamped to [lo, hi]; NaN gives zero, infinities saturate."""
+    """float32 to the dtype of `q`: rint(x * f32(1/scale)) + zero, clamped to [lo, hi]. NaN gives zero, infinities
+    saturate."""
     inverse, limit = np.float32(1.0 / q.scale), np.float32(2**18)
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = np.clip(np.rint(np.asarray(x, np.float32) * inverse), -limit, limit)
@@ -45,7 +47,7 @@ def quantize(x: Array, q: QParams, lo: int = -128, hi: int = 127) -> Array:
 
 
 def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.int32]:
-    """The uniform fields kernels/border/quantize.wgsl reads, for `quantize` with the same arguments."""
+    """The uniform fields of kernels/border/quantize.wgsl, for `quantize` with the same arguments."""
     return {
         "inverse_scale": np.float32(1.0 / q.scale),
         "int8_zero": np.int32(q.zero),
@@ -55,13 +57,13 @@ def quantize_fields(q: QParams, lo: int, hi: int) -> dict[str, np.float32 | np.i
 
 
 def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
-    """int8 or int16 -> float32: (v - zero) * scale, one float32 multiplication."""
+    """int8 or int16 to float32: (v - zero) * scale, one float32 multiplication."""
     real: NDArray[np.float32] = (v.astype(np.int32) - np.int32(q.zero)).astype(np.float32) * np.float32(q.scale)
     return real
 
 
 def scaled_accumulator(acc: Int64, multiplier: NDArray[np.float32]) -> Int64:
-    """i32(clamp(rint(f32(acc) * multiplier), -2^30, 2^30)): the accumulator in 2^-14 output steps."""
+    """The accumulator in 2^-14 output steps: i32(clamp(rint(f32(acc) * multiplier), -2^30, 2^30))."""
     with np.errstate(over="ignore"):
         product: NDArray[np.float32] = np.rint(acc.astype(np.int32).astype(np.float32) * multiplier)
     return np.clip(product, np.float32(-T_LIMIT), np.float32(T_LIMIT)).astype(np.int64)
@@ -73,21 +75,21 @@ def fraction(dtype: str) -> int:
 
 
 def scaled_term(steps: Int64, multiplier: float) -> Int64:
-    """i32(clamp(rint(f32(steps) * multiplier), -TERM_LIMIT, TERM_LIMIT)): an operand of a sum, in its fraction bits."""
+    """An operand of a sum in its fraction bits: i32(clamp(rint(f32(steps) * multiplier), -TERM_LIMIT, TERM_LIMIT))."""
     with np.errstate(over="ignore"):
         product: NDArray[np.float32] = np.rint(steps.astype(np.float32) * np.float32(multiplier))
     return np.clip(product, np.float32(-TERM_LIMIT), np.float32(TERM_LIMIT)).astype(np.int64)
 
 
 def ratio(x: QParams, y: QParams) -> float | None:
-    """The float32 ratio of two scales, None where it is not finite."""
+    """The float32 ratio of two scales; None where it is not finite."""
     found = float(np.float32(x.scale / y.scale))
     return found if np.isfinite(found) else None
 
 
 def terms_fit(a: float, b: float) -> bool:
-    """Whether a sum of terms up to |a| and |b| is right where the larger saturates at TERM_LIMIT: it does not, or the
-    smaller is so far below that the result saturates either way."""
+    """Whether a sum of terms up to |a| and |b| is right although each saturates at TERM_LIMIT. It is where neither
+    saturates, or where the smaller is so far below the larger that the result saturates either way."""
     smaller, larger = sorted((abs(a), abs(b)))
     return larger <= TERM_LIMIT or (smaller <= TERM_LIMIT / 2 and larger < 3e38)
 
@@ -98,17 +100,15 @@ def saturate(v: Int64, zero: int, lo: int, hi: int, dtype: str = INT8X4) -> Arra
 
 
 def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:
-    """The 256-entry table for the float64 values `function` takes at q = -128..127.
-
-    Computed in float64: exact rounding, half to even. A NaN becomes the zero point.
-    """
+    """The 256-entry table for `function`, the float64 values of a function at q = -128..127. Rounded exactly, half to
+    even; a NaN becomes the zero point."""
     ratio = np.nan_to_num(np.asarray(function, np.float64) / out.scale, nan=0.0)
     steps: NDArray[np.float64] = np.rint(np.clip(ratio, -1024, 1024))
     return np.clip(steps + out.zero, lo, hi).astype(np.int8)
 
 
 def sum_fits(a: int, b: int, shift: int) -> bool:
-    """Whether 255 steps of both operands of an add and its rounding term stay within int32, a and b its multipliers."""
+    """Whether an add fits int32: 255 steps of both operands by the multipliers a and b, and the rounding term."""
     return 255 * (abs(a) + abs(b)) + (1 << (shift - 1)) <= INT32_MAX
 
 
@@ -118,10 +118,10 @@ def levels(q: QParams) -> NDArray[np.float64]:
 
 
 def clamp_bounds(q: QParams, low: float, high: float, lo: int, hi: int) -> tuple[int, int]:
-    """The int8 range [lo, hi] narrowed to the quantized real interval [low, high].
+    """The int8 range [lo, hi] narrowed to the quantized bounds of the real interval [low, high].
 
-    Quantization is monotonic, so clamping before it and clamping the result to the quantized bounds is the same.
-    The bounds are rounded as `quantize` rounds, in float32.
+    Quantization is monotonic, so clamping before it equals clamping its result to the quantized bounds. The bounds are
+    rounded as `quantize` rounds, in float32.
     """
     ends = quantize(np.array([low, high], np.float32), q, lo, hi)
     return int(ends[0]), int(ends[1])

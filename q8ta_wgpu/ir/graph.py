@@ -1,6 +1,6 @@
 """The graph: typed values by name, nodes in order, constants as numpy arrays.
 
-Scale and zero point live in a value's type. A graph is in execution order: a node reads graph inputs, constants and
+Scale and zero point are part of a value's type. Nodes are in execution order: each reads graph inputs, constants and
 outputs of earlier nodes, and writes exactly one value.
 """
 
@@ -39,7 +39,7 @@ RANGES = {INT8X4: (-128, 127), INT16X4: (-(2**15), 2**15 - 1)}
 
 @dataclass(frozen=True)
 class QParams:
-    """Per-tensor affine quantization: real = scale * (q - zero), q of an integer dtype."""
+    """Per-tensor affine quantization: real = scale * (q - zero), with q of an integer dtype."""
 
     scale: float
     zero: int
@@ -61,21 +61,21 @@ class QParams:
 
     @property
     def span(self) -> int:
-        """The largest |q - zero| there is."""
+        """The largest possible |q - zero|."""
         low, high = self.range
         return max(high - self.zero, self.zero - low)
 
 
 UINT8 = QParams(1.0, -128)
-"""Of an input given as uint8: real = the given number."""
+"""Quantization of an input passed as uint8: real = the number passed."""
 
 BOOL = QParams(1.0, 0)
-"""Of bools: 0 and 1."""
+"""Quantization of bools: 0 and 1."""
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape and dtype of a value; `q` is present exactly for int8x4 and int16x4, and of that dtype."""
+    """Shape and dtype of a value. int8x4 and int16x4 values have a `q` of that dtype, others none."""
 
     shape: Shape
     dtype: str = FLOAT32
@@ -95,11 +95,11 @@ class TensorType:
         return math.prod(self.shape)
 
     def stored_bytes(self, layout: Layout) -> int:
-        """Bytes an activation takes in a layout, padding included."""
+        """Bytes of an activation in a layout, padding included."""
         return word_count(self.shape, layout) * (8 if self.dtype == INT16X4 else 4)
 
     def unscaled(self) -> TensorType:
-        """The type at scale 1 and zero point 0, if it has them."""
+        """The type with scale 1 and zero point 0, if it has any."""
         return self if self.q is None else replace(self, q=QParams(1.0, 0, self.dtype))
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator call: reads `inputs` in order, writes `output`. `source` says where in the user's model."""
+    """One use of an operator: reads `inputs` in order, writes `output`. `source` is its place in the user's model."""
 
     op: str
     inputs: tuple[str, ...]
@@ -119,12 +119,12 @@ class Node:
 
     @property
     def origin(self) -> str:
-        """` (source)` to end a part of a message with; empty where it is not known."""
+        """` (source)`, to end a part of a message with; empty where the source is unknown."""
         return f" ({self.source})" if self.source else ""
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes that cannot change, so that a call is hashable; lists become tuples."""
+    """Immutable attributes, so that a call is hashable. Lists become tuples."""
 
     __slots__ = ("_items",)
 
@@ -149,8 +149,8 @@ class Attributes(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Call:
-    """One use of an operator, as kernels and rules see it: calls are equal where operator, attributes, shapes, dtypes
-    and quantization are. Constants' values play no part."""
+    """One use of an operator as kernels and rules see it. Two calls are equal where operator, attributes, shapes,
+    dtypes and quantization are; values of constants are not compared."""
 
     op: str
     attrs: Attrs
@@ -166,23 +166,23 @@ class Call:
         return tuple(t.q.zero if t.q else 0 for t in self.inputs)
 
     def unscaled(self) -> Call:
-        """The call with every activation at scale 1 and zero point 0: equal for calls that move and compute alike."""
+        """The call with every activation at scale 1 and zero point 0: equal for calls that cost the same."""
         return replace(self, inputs=tuple(t.unscaled() for t in self.inputs), output=self.output.unscaled())
 
 
 @dataclass
 class Graph:
-    """Nodes in execution order with the types of all values.
+    """Nodes in execution order, with the types of all values.
 
     Attributes:
         inputs, outputs: names of the values that go in and out.
         types: the type of every value: inputs, constants and node outputs.
         constants: numpy arrays of the constant values.
-        uint8: int8x4 inputs that are given as uint8, at scale 1: the int8 is 128 less, the zero point -128.
-        bools: int8x4 inputs that are given as bools, 0 and 1 at scale 1.
-        batched: inputs whose first dimension is the batch, of any size.
-        kept: values whose operators stay in float32 because the quantizer was asked to leave them there.
-        notes: what passes had to say (a node left in float and why), for the report.
+        uint8: int8x4 inputs passed as uint8, at scale 1. The int8 is 128 less, the zero point -128.
+        bools: int8x4 inputs passed as bools, 0 and 1 at scale 1.
+        batched: inputs whose first dimension is a batch of any size.
+        kept: values whose operators stay in float32 because the quantizer was asked to skip them.
+        notes: notes of the passes for the report, such as why a node stays in float32.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -197,18 +197,18 @@ class Graph:
     kept: set[str] = field(default_factory=set)
 
     def call(self, node: Node) -> Call:
-        """The call a node makes, with the types of its inputs and its output."""
+        """The call of a node, with the types of its inputs and output."""
         return Call(node.op, node.attrs, tuple(self.types[name] for name in node.inputs), self.types[node.output])
 
     def fresh(self, hint: str) -> str:
-        """A value name not yet in use, derived from `hint`."""
+        """An unused value name derived from `hint`."""
         name, count = hint, 1
         while name in self.types:
             name, count = f"{hint}.{count}", count + 1
         return name
 
     def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
-        """Adds a constant and returns its name; the dtype is the array's unless an activation's is asked for."""
+        """Adds a constant and returns its name. Its dtype is the array's, or `dtype` for an activation."""
         name = self.fresh(hint)
         array = np.asarray(array, order="C")
         self.types[name] = TensorType(tuple(array.shape), dtype or str(array.dtype), q)
@@ -216,7 +216,7 @@ class Graph:
         return name
 
     def prune(self) -> None:
-        """Drops nodes, types and constants that no output depends on."""
+        """Removes nodes, types and constants that no output depends on."""
         live = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
@@ -229,7 +229,7 @@ class Graph:
         self.constants = {k: v for k, v in self.constants.items() if k in live}
 
     def copy(self) -> Graph:
-        """An independent graph that shares the constant arrays."""
+        """An independent graph that shares the arrays of constants."""
         return Graph(
             list(self.inputs),
             list(self.outputs),
@@ -244,26 +244,25 @@ class Graph:
         )
 
     def given(self, name: str) -> np.dtype[Any]:
-        """The dtype of the arrays an input is given as."""
+        """The numpy dtype of the arrays to pass for an input."""
         if name in self.bools:
             return np.dtype(np.bool_)
         return np.dtype(np.uint8 if name in self.uint8 else DTYPES[self.types[name].dtype])
 
     def stored(self, name: str, array: Array) -> Array:
-        """An input, of the dtype it is given as, as the graph computes with it: uint8 moved to int8 by 128, bools as
-        0 and 1."""
+        """An input's array as the graph stores it: uint8 minus 128 as int8, bools as 0 and 1."""
         if name in self.bools:
             return array.astype(np.int8)
         return (array ^ np.uint8(128)).view(np.int8) if name in self.uint8 else array
 
     def described(self, name: str) -> str:
-        """Name, dtype and shape of an input or output for messages; of a batch of any size `any`."""
+        """Name, dtype and shape of an input or output for messages; `any` for a batch of any size."""
         other = "bool" if name in self.bools else "uint8" if name in self.uint8 else ""
         dtype = other or self.types[name].dtype
         return f"{name} {dtype}[{self.sizes(name)}]"
 
     def sizes(self, name: str) -> str:
-        """The dimensions of a value for messages: `any, 3, 6, 7` where the first is a batch of any size."""
+        """The dimensions of a value for messages, such as `any, 3, 6, 7` with a batch of any size."""
         sizes = [*map(str, self.types[name].shape)]
         return ", ".join(["any", *sizes[1:]] if name in self.batched else sizes)
 

@@ -1,4 +1,4 @@
-"""What a kernel is: one way to compute an operator in a single dispatch, and what it asks of layouts and devices."""
+"""What a kernel is: one way to compute an operator in a single dispatch, with its layouts and limits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ FLOAT: LayoutSet = frozenset({ROW_MAJOR})
 ONLY_4C: LayoutSet = frozenset({Layout.PACKED_INT8_4C})
 ONLY_4W: LayoutSet = frozenset({Layout.PACKED_INT8_4W})
 ANY: LayoutSet = ANY_INT8 | FLOAT
-"""Every layout; the linker keeps those that fit the operand's dtype."""
+"""Every layout; the linker takes those that fit the operand's dtype."""
 
 Params = Mapping[str, "np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]"]
-"""Uniform fields of a dispatch by name; a 4-tuple is a vec4<u32>. Both the WGSL struct and the bytes come from it."""
+"""Uniform fields of a dispatch by name; a 4-tuple is a vec4<u32>. The WGSL struct and its bytes are made from it."""
 
 Names = tuple[str, ...] | Callable[[Call], tuple[str, ...]]
-"""Names that are the same for every call, or follow from it."""
+"""Names that are the same for every call, or a function that gives them for a call."""
 
 
 def no_params(call: Call) -> Params:
-    """For kernels without numbers of their own."""
+    """`Kernel.params` of kernels without fields of their own."""
     return {}
 
 
@@ -49,27 +49,27 @@ def _never(target: Target) -> bool:
 
 
 def where_loops_are_slow(target: Target) -> bool:
-    """`Kernel.unrolled` of what GPU drivers unroll themselves."""
+    """`Kernel.unrolled` of kernels whose loops GPU drivers unroll themselves."""
     return target.unroll
 
 
 def output_words(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The usual number of threads: one for each word of the output."""
+    """`Kernel.threads` by default: one thread for each word of the output."""
     return word_count(call.output.shape, layout), 1, 1
 
 
 def four_words(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The threads of a kernel that links words and makes four of them: one for four words of the output."""
+    """`Kernel.threads` of a kernel with the main of `words` that makes four words: one for four words of the output."""
     return -(-word_count(call.output.shape, layout) // 4), 1, 1
 
 
 def eight_words(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The threads of a synced kernel that links words: one for eight words of the output."""
+    """`Kernel.threads` of a synced kernel with the main of `words`: one for eight words of the output."""
     return -(-word_count(call.output.shape, layout) // 8), 1, 1
 
 
 def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: int) -> tuple[int, int, int]:
-    """Workgroups in x, y, z: a one-dimensional grid past `limit` goes on in y."""
+    """Workgroups in x, y, z; a one-dimensional grid beyond `limit` continues in y."""
     x, y, z = (-(-t // w) for t, w in zip(threads, workgroup, strict=True))
     if x > limit and y == 1:
         y = -(-x // limit)
@@ -79,33 +79,30 @@ def grid(threads: tuple[int, int, int], workgroup: tuple[int, int, int], limit: 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One way to compute an operator in a single dispatch. It is identified by itself, never by its name.
+    """One way to compute an operator in a single dispatch. Kernels are compared as objects, never by name.
 
     Attributes:
-        name: `operator` for the one that takes any call, else `operator.method` or `operator.method_tile`; no two
-            kernels share one.
-        source: the WGSL files that decide what is linked: the one its `main` is in (the entry), and where several
-            files define a name, the one whose definition it takes (the choices). `name=meaning` says what one name is:
-            another function or type. Everything else is found by itself.
-        inputs: layouts allowed for each activation operand; the last entry repeats.
-        output: layouts allowed for the result.
-        synced: activation operands and result must share packed dimension and block size.
-        supports: whether the kernel is made for a call, on a target like this; limits are looked at elsewhere.
-        turns: the most turns that the loops of one thread take together in a call, those of a number that is fixed
-            in the WGSL aside. A kernel whose turns grow past what a target allows leaves the call to one that shares
-            them among threads (kernels/lib/share.py).
-        preferred: whether measurements say that, where it can run, nothing after it in the table is faster.
-        wide: operands, or the result `y`, bound as vectors of four words; such operands have no functions of positions.
-            It and `source` may follow from the call: a kernel takes vectors where a call's rows come in whole ones.
-        params: uniform fields beyond the ones the linker adds (`words`, `<operand>_dims`).
+        name: `operator` for the kernel that takes any call, else `operator.method` or `operator.method_tile`. Unique.
+        source: WGSL files: the entry, which has `main`, and for names that several files define the file whose
+            definition counts. `name=meaning` binds one name to another function or type. Other definitions are found by
+            name.
+        inputs: allowed layouts of each activation operand; the last entry repeats.
+        output: allowed layouts of the result.
+        synced: whether activation operands and result must share packed dimension and block size.
+        supports: (call, target) -> whether the kernel is made for them. Limits are checked elsewhere.
+        turns: the most loop turns of one thread in a call, without loops that are fixed in the WGSL. Beyond the
+            target's limit a kernel that shares the loops among threads takes the call (kernels/lib/share.py).
+        preferred: whether, by measurements, no kernel after it in the table is faster where it can run.
+        wide: operands, or the result `y`, bound as vectors of four words. They have no index functions. `wide` and
+            `source` may depend on the call: a kernel takes vectors where rows are whole ones.
+        params: uniform fields beyond those of the linker (`words`, `<operand>_dims`).
         constants: integers linked as WGSL `const`: sizes of local arrays and what selects code.
-        prepack: operand position -> function from (call, canonical array) to the array uploaded.
-        threads: grid in threads; the linker divides by the workgroup.
-        workgroup: threads of a workgroup in x, y, z, as the WGSL says.
-        workgroup_memory: bytes of workgroup memory, where they may be more than WebGPU's least, 16 KiB.
-        unrolled: whether its loops of a known number of turns are written out for a target
-            (q8ta_wgpu/program/unroll.py).
-        cost: estimated work beyond moving its tensors once, in units of bytes moved (1 unit = 1 byte).
+        prepack: by operand position, a function from (call, canonical array) to the array to upload.
+        threads: the grid in threads; the linker divides by the workgroup.
+        workgroup: threads of a workgroup in x, y, z, as in the WGSL.
+        workgroup_memory: bytes of workgroup memory, if they may exceed WebGPU's minimum of 16 KiB.
+        unrolled: target -> whether loops of a known number of turns are unrolled (q8ta_wgpu/program/unroll.py).
+        cost: estimated work beyond moving its tensors once, in bytes moved.
     """
 
     name: str
@@ -128,7 +125,7 @@ class Kernel:
 
     @property
     def by_element(self) -> bool:
-        """Whether every element of the result is computed for itself, from operands wherever they lie."""
+        """Whether each element of the result is computed by itself, in any layout."""
         return isinstance(self.source, tuple) and not {"map", "shared_map"}.isdisjoint(self.source)
 
     def linked(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -137,11 +134,11 @@ class Kernel:
         return source, wide
 
     def runs(self, call: Call, target: Target) -> bool:
-        """Whether the kernel can run a call on a target, in what layouts aside."""
+        """Whether the kernel can run a call on a target in some layouts."""
         return self.supports(call, target) and not self.exceeds(call, target)
 
     def exceeds(self, call: Call, target: Target) -> str:
-        """Which limit of a target a call goes beyond in any layout, and how far; empty if none."""
+        """Which limit of a target a call exceeds in any layout, and by how much; empty if none."""
         for what, need, have in (
             ("loop turns of a thread", self.turns(call), target.loop_turns),
             ("storage buffers", len(call.inputs) + 1, target.storage_buffers),
@@ -159,7 +156,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a call: the kernel, the layout each input is read in (None for constants), the result's layout."""
+    """One way to run a call: the kernel, the layout in which it reads each input (None for constants), and the result's
+    layout."""
 
     kernel: Kernel
     reads: tuple[Layout | None, ...]

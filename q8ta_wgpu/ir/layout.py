@@ -1,9 +1,9 @@
 """Memory layouts of tensors: names, packing rules and addresses.
 
-Every tensor is seen as four dimensions (N, C, H, W): shapes of lower rank are padded with ones on the left, leading
-dimensions beyond four are folded into N. An int8 tensor is a buffer of u32 words of four int8 each (dtype Int8x4), the
-lowest byte being the lowest index along the packed dimension. Names and addresses follow ExecuTorch's Vulkan backend.
-An int16 tensor has the same layouts with a vec2<u32> for each word: four elements too, so words count and lie alike.
+Every tensor has four dimensions (N, C, H, W). Shapes of lower rank get ones on the left; leading dimensions beyond four
+are folded into N. An int8 tensor is a buffer of u32 words of four int8 (dtype Int8x4); the lowest byte has the lowest
+index along the packed dimension. Names and addresses are those of ExecuTorch's Vulkan backend. An int16 tensor has the
+same layouts with a vec2<u32> for each word: also four elements, so counts and order of words are the same.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Packing:
     """How a layout orders words: a row of the table of layouts.
 
     Attributes:
-        packed: axis (0=N 1=C 2=H 3=W) whose neighbours share a word.
-        outer: axis whose four neighbours share a 16-byte block, or None.
-        order: slow to fast order of the words; capitals are whole or block indices, lower case is the row in a block.
+        packed: the axis (0=N 1=C 2=H 3=W) whose neighbours share a word.
+        outer: the axis whose four neighbours share a 16-byte block, or None.
+        order: axes of the words from slow to fast. A capital is the index of a word or block, lower case the row in a
+            block.
         lanes: elements of a word.
     """
 
@@ -93,11 +94,11 @@ PACKINGS: dict[Layout, Packing] = {
 }
 
 ROWS = Packing(3, None, "NCHW", lanes=1)
-"""Of row-major floats. What each row means in WGSL is written by q8ta_wgpu/program/layout_functions.py."""
+"""The packing of row-major floats. q8ta_wgpu/program/layout_functions.py writes the WGSL of each packing."""
 
 
 def packing_of(layout: Layout) -> Packing:
-    """The packing of a concrete int8 layout; raises GraphError for CONV2D, which is symbolic, and for float layouts."""
+    """The packing of an int8 layout. Raises GraphError for float layouts, and for CONV2D, which is symbolic."""
     if layout not in PACKINGS:
         raise GraphError(f"{layout.short} has no addresses of its own: layouts with addresses are {list(PACKINGS)}")
     return PACKINGS[layout]
@@ -116,7 +117,7 @@ def packed_axis(layout: Layout) -> int:
 
 
 def word_grid(shape: Shape, layout: Layout) -> Shape4:
-    """Extents of (N, C, H, W) in elements after padding, the packed axis counted in words."""
+    """Extents of (N, C, H, W) after padding: in elements, the packed axis in words."""
     packing = packing_of(layout)
     padded = [-(-d // packing.block(axis)) * packing.block(axis) for axis, d in enumerate(canonical(shape))]
     padded[packing.packed] //= 4
@@ -124,12 +125,12 @@ def word_grid(shape: Shape, layout: Layout) -> Shape4:
 
 
 def word_count(shape: Shape, layout: Layout) -> int:
-    """Number of 4-byte words a tensor of `shape` takes in `layout` (row-major float: one word an element)."""
+    """Number of 4-byte words of a tensor in a layout; for row-major floats one word an element."""
     return math.prod(word_grid(shape, layout)) if layout.is_int8 else math.prod(shape)
 
 
 def _split(array: NDArray[Any], packing: Packing) -> NDArray[Any]:
-    """Pads to whole blocks and splits every axis into (block index, place in block): rank 8."""
+    """Pads to whole blocks and splits every axis into (block index, index in the block): rank 8."""
     blocks = [packing.block(axis) for axis in range(4)]
     padding = [(0, -d % b) for d, b in zip(array.shape, blocks, strict=True)]
     padded = np.pad(array, padding)
@@ -152,7 +153,7 @@ def pack(array: NDArray[Any], layout: Layout) -> NDArray[np.uint32]:
 
 
 def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout, dtype: type[np.generic] = np.int8) -> NDArray[Any]:
-    """The logical array of `shape` held by `words` in `layout`: the inverse of `pack`, padding dropped."""
+    """The logical array of `shape` in `words`: the inverse of `pack`, without padding."""
     packing = packing_of(layout)
     n, c, h, w = canonical(shape)
     blocks = [packing.block(axis) for axis in range(4)]

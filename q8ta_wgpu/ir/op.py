@@ -1,7 +1,7 @@
-"""What an operator is: one frozen value holding everything the library knows about it.
+"""What an operator is: one frozen value with everything the library knows about it.
 
-A file of `kernels/` defines its operators as `Op` values; passes, reference, plans, importer, quantizer, tests and
-benchmarks all work from them. Nothing is registered: `kernels.OPS` finds them by looking in the folder.
+A file of `kernels/` defines its operators as `Op` values. Passes, reference, plans, importer, quantizer, tests and
+benchmarks read them. Nothing is registered: `kernels.OPS` finds them in the folder.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
 
 MAX_EXTENT = 1 << 24
-"""Largest kernel size, stride, padding or dimension an attribute may hold."""
+"""Largest kernel size, stride, padding or dimension in an attribute."""
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
-"""In an attribute, which is finite, stands for an infinity: the absent bound of a clamp, which lets infinities pass."""
+"""Stands for an infinity in an attribute, which must be finite: the absent bound of a clamp, which lets infinities
+pass."""
 
 MAX_WORK = 1 << 42
-"""Most loop steps (multiply-accumulates, window taps) one dispatch may take. The largest real layers (a 4K image, 128
-channels, 3 x 3) stay below 2^41; a hostile file must not keep a device busy for hours."""
+"""Most loop steps (multiply-accumulates, window taps) of one dispatch. The largest real layers (a 4K image, 128
+channels, 3 x 3) stay below 2^41. A hostile file must not keep a device busy for hours."""
 
 
 MAX_PADDED = 1 << 31
-"""Most elements a convolution's image may have with its padding: the reference holds it, and a file may ask for any."""
+"""Most elements of a convolution's padded image: the reference allocates it, and a file may ask for any padding."""
 
 
 def check_padded(*extents: int) -> None:
@@ -43,7 +44,7 @@ def check_padded(*extents: int) -> None:
 
 @dataclass(frozen=True)
 class Attr:
-    """What values an attribute may hold.
+    """Allowed values of an attribute.
 
     Attributes:
         kind: 'int', 'ints', 'float', 'floats', 'bool', 'enum' or 'value'.
@@ -61,7 +62,7 @@ class Attr:
     type: type[Any] = object
 
     def check(self, value: Any) -> str:
-        """An explanation of what is wrong with `value`, or an empty string."""
+        """What is wrong with `value`; empty if nothing is."""
         match self.kind:
             case "enum":
                 return (
@@ -112,13 +113,15 @@ WIDE_RANGE: Mapping[str, Attr] = {"lo": INT16_RANGE, "hi": INT16_RANGE}
 
 @dataclass(frozen=True)
 class Operand:
-    """One input of an operator. `constant` operands are weights and tables: compile-time arrays without a layout.
+    """One input of an operator.
 
-    `valid` tells what is wrong with the values of a constant operand, or gives an empty string. It reads the call and
-    all operands' arrays by position, None where an operand is no constant. What a kernel relies on beyond shapes goes
-    here: a model file may hold anything. `at_result` says that it is read where the result is written, element by
-    element, unlike the operands that `Op.reads` speaks of. `real` says that the int8 form of the operator reads it in
-    float32, too. `optional` operands, the last ones, may be left out of a call.
+    Attributes:
+        constant: whether it is a weight or table: a compile-time array without a layout.
+        valid: (call, arrays by position, None for non-constants) -> what is wrong with the values of a constant
+            operand, or ''. It checks all that a kernel relies on beyond shapes, since a model file may hold anything.
+        at_result: whether it is read element by element where the result is written. `Op.reads` describes the others.
+        real: whether the int8 form of the operator reads it in float32, too.
+        optional: whether a call may leave it out; optional operands come last.
     """
 
     name: str
@@ -131,7 +134,7 @@ class Operand:
 
 
 class Builder(Protocol):
-    """What an importer function writes to."""
+    """The graph that an importer function adds to."""
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node and returns its value's name."""
@@ -146,39 +149,39 @@ class Builder(Protocol):
         """The array of a constant value, None for any other value."""
 
     def is_constant(self, name: str) -> bool:
-        """Whether a value depends on constants alone: a parameter, dequantized or permuted or not."""
+        """Whether a value depends on constants only: a parameter, also dequantized or permuted."""
 
     def rounded(self, name: str, q: QParams) -> str:
-        """A value stored in a quantized dtype, dequantized."""
+        """The value quantized to a dtype and dequantized again."""
 
     def truth(self, name: str) -> str:
-        """A value of 0s and 1s, as bools are held: in int8 at scale 1, dequantized."""
+        """A value of 0s and 1s stored as bools are: in int8 at scale 1, dequantized."""
 
     def aten(self, name: str, args: Mapping[str, Any]) -> str:
-        """The value that another aten operator of the table becomes with these arguments."""
+        """The value of another aten operator of the table with these arguments."""
 
     def refuse(self, reason: str) -> Exception:
-        """An error to raise: this call cannot be imported, and why."""
+        """The error to raise where a call cannot be imported, with the reason."""
 
 
 Import = Callable[[Builder, Mapping[str, Any]], "str | list[str]"]
-"""From an aten call's arguments by name (values as names) to the value, or values, it becomes."""
+"""(builder, arguments of an aten call by name, values as names) -> the name, or names, of the result."""
 
 
 Reads = Callable[[Call, int, int, int], "tuple[int, int] | None"]
-"""(call, axis, first, last) -> (first, last) row or column of the inputs that rows or columns first..last of the result
-are computed from; axis 2 is H, 3 is W. They may lie outside the input (padding). None: anything may be read."""
+"""(call, axis, first, last) -> (first, last): the rows (axis 2) or columns (axis 3) of the inputs that rows or columns
+first..last of the result depend on. They may lie outside the input (padding). None: any may be read."""
 
 
 def reads_same_place(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    """Elementwise operators, and those that work along channels alone."""
+    """`Op.reads` of elementwise operators, and of those that work along channels only."""
     size = canonical(call.output.shape)[axis]
     moving = [t.shape for t in call.inputs if len(t.shape) == 4]
     return (first, last) if moving and all(shape[axis] == size for shape in moving) else None
 
 
 def reads_beside_dim(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    """Operators that work along their attribute `dim`: the same place of the other dimensions."""
+    """`Op.reads` of operators that work along their attribute `dim`: the same index in the other dimensions."""
     return None if call.attrs["dim"] == axis else reads_same_place(call, axis, first, last)
 
 
@@ -186,7 +189,7 @@ def reads_beside_dim(call: Call, axis: int, first: int, last: int) -> tuple[int,
 class Case:
     """One tested call: shapes of the operands in order, attributes, and which data to draw.
 
-    `values` names a data rule of the tests: 'random', 'saturate' (results far outside int8), 'ties'.
+    `values` names a rule of the tests for data: 'random', 'saturate' (results far outside int8), 'ties'.
     """
 
     shapes: tuple[Shape, ...]
@@ -200,20 +203,20 @@ class Op:
 
     Attributes:
         name: the name in graphs, reports and WGSL file names.
-        operands: its inputs; the last one repeats if `variadic`, and what an attribute `epilogue` reads comes behind.
+        operands: its inputs. The last one repeats if `variadic`. Operands of an attribute `epilogue` follow.
         infer: (input types, attrs) -> (shape, dtype) of the result; raises GraphError on a wrong call.
-        results: dtypes that the result may have instead: which one its type says, as it says scale and zero point.
-        reference: (call, arrays) -> result, the definition in numpy.
+        results: other dtypes that the result may have; its type says which, as it says scale and zero point.
+        reference: (call, arrays) -> result: the definition, in numpy.
         schema: attributes and their allowed values.
         variadic: whether the last operand repeats.
         kernels: ways to run it, preferred first.
-        aten: aten overload name -> importer function.
-        int8: what a float operator is in int8, None where it stays in float32.
-        reads: which part of its inputs a part of the result needs, so that big images can run in tiles.
-        cases: calls the tests run over every kernel.
+        aten: importer function by aten overload name.
+        int8: what a float operator is in int8; None where it stays in float32.
+        reads: which part of its inputs a part of the result needs, so that large images can run in tiles.
+        cases: calls that the tests run over every kernel.
         tolerance: for float results, the largest relative error against the reference; 0 for exact.
-        work: loop steps of all threads of one dispatch, for operators whose shader loops over a window or over an
-            activation's dimension. Elementwise operators and weighted sums need none.
+        work: loop steps of all threads of one dispatch, for shaders that loop over a window or over an activation's
+            dimension. Elementwise operators and weighted sums need none.
         macs: multiply-accumulates of a call, for operators whose time they decide.
     """
 
@@ -234,16 +237,16 @@ class Op:
     macs: Callable[[Call], int] | None = None
 
     def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:
-        """The operands of a call with these attributes: the operator's own, then those of its epilogue's stages."""
+        """The operands of a call with these attributes: the operator's own, then those of its epilogue."""
         return (*self.operands, *attrs["epilogue"].operands) if "epilogue" in self.schema else self.operands
 
     def operand(self, position: int, attrs: Attrs) -> Operand:
-        """The operand at a position of a call, repeating the last one of a variadic operator."""
+        """The operand at a position of a call; the last one of a variadic operator repeats."""
         operands = self.inputs(attrs)
         return operands[min(position, len(operands) - 1)]
 
     def steps(self, call: Call) -> int:
-        """Loop steps of all threads of one dispatch: each result costs one for every tap of its weight, or `work`."""
+        """Loop steps of all threads of one dispatch: one for each result and tap of its weight, or `work`."""
         if self.work is not None:
             return self.work(call)
         taps = [math.prod(t.shape[1:]) for i, t in enumerate(call.inputs) if self.operand(i, call.attrs).constant]
@@ -251,7 +254,7 @@ class Op:
 
     @property
     def keeps_int8(self) -> bool:
-        """Whether the same operator runs on int8 values, leaving scale and zero point as they are."""
+        """Whether the operator runs on int8 values as it is and keeps scale and zero point."""
         return isinstance(self.int8, Moves | Monotonic)
 
     def check(self, types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -294,10 +297,10 @@ def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
 
 
 def quantized_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of what rounds one tensor; int8, where its quantization parameters say no other integers."""
+    """The shape rule of operators that round one tensor. The result is int8, or the dtype of its quantization."""
     return types[0].shape, INT8X4
 
 
 def dims(t: TensorType) -> tuple[int, int, int, int]:
-    """The canonical extents of a tensor, as the uniform field the index functions read."""
+    """The four extents of a tensor, as the uniform field that index functions read."""
     return canonical(t.shape)

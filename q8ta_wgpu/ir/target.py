@@ -1,18 +1,19 @@
-"""What a kernel may rely on and how a device behaves: limits as numbers, behaviour as answers. No wgpu here."""
+"""Limits and behaviour of a device, as far as planning and linking depend on them. No wgpu here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LOOP_TURNS = (1 << 16) - (1 << 10)
-"""Turns that all loops of a thread may take together, on any device: `Kernel.turns`.
+"""Most turns of all loops of a thread together, on any device: the limit of `Kernel.turns`.
 
 Mesa's software adapters (llvmpipe, lavapipe) count the turns of a vector of eight threads in one counter that starts at
-65,535 (LP_MAX_TGSI_LOOP_ITERATIONS in src/gallium/auxiliary/gallivm). Once that is used up, loops end after their first
-turn, silently. Measured with Mesa 22.3, Vulkan and OpenGL alike: a loop takes one turn more to end, each time it is
-entered; loops in sequence, nested and in functions share the counter, so that nesting gains nothing; of threads that
-diverge the longest way counts, of a branch both ways do; loops of up to 32 fixed turns are written out and do not
-count. What is left of the 65,535 is for other fixed loops and for the ends of a few."""
+65,535 (LP_MAX_TGSI_LOOP_ITERATIONS in src/gallium/auxiliary/gallivm). When it is used up, loops silently end after
+their first turn. Measured with Mesa 22.3 on Vulkan and OpenGL: a loop takes one turn more to end, each time it is
+entered. Loops in sequence, nested and in functions share the counter, so nesting gains nothing. Of diverging threads
+the longest way counts, of a branch both ways. Loops of up to 32 fixed turns are unrolled and do not count. The rest of
+the 65,535 is for other fixed loops and for the ends of a few.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,28 +36,28 @@ class MatrixUnit:
 
 @dataclass(frozen=True)
 class Target:
-    """Limits a program is scheduled for, and how the device behaves where that decides which kernel is fastest.
+    """Limits of a device, and the behaviour that decides which kernel is fastest.
 
-    The defaults are WebGPU's baseline, on a GPU. What a network computes never depends on a target, only how fast.
+    The defaults are WebGPU's baseline, on a GPU. A target never changes what a network computes, only how fast.
 
     Attributes:
         name: adapter name, for messages.
-        storage_buffers: storage buffers a shader stage may bind.
-        invocations: threads a workgroup may have.
+        storage_buffers: storage buffers of a shader stage.
+        invocations: threads of a workgroup.
         workgroup_memory: bytes of workgroup memory.
-        workgroups: workgroups a grid dimension may have.
-        binding_size: bytes one storage binding may cover.
-        uniform_alignment: bytes a uniform buffer offset is a multiple of.
-        loop_turns: turns the loops of a thread may take together.
-        packed_dot: whether dot4I8Packed is at least as fast as its emulation, so that it is what is linked.
-        fast_dot: whether a dot product is clearly faster than its four products, so that it pays to put words together
-            for its sake. One instruction on an H200, 6 times as fast; on lavapipe both forms reach 57 GOP/s.
+        workgroups: workgroups along a grid dimension.
+        binding_size: bytes of one storage binding.
+        uniform_alignment: uniform buffer offsets are multiples of these bytes.
+        loop_turns: turns of the loops of a thread together.
+        packed_dot: whether dot4I8Packed is at least as fast as its emulation; it is linked then.
+        fast_dot: whether a dot product is clearly faster than its four products, so that it pays to assemble words for
+            it. On an H200 it is one instruction and 6 times as fast; on lavapipe both forms reach 57 GOP/s.
         shares_memory: whether threads gain from what others of their workgroup load, as matrix products on an H200 do.
-            Software runs a workgroup as one thread: barriers cost it much, and products are faster in registers.
-        few_cores: whether a few workgroups fill the device. Tiles then are as large as they may be, and loading
-            something again is faster than a dispatch that prepares it.
-        unroll: whether loops are written out. Mesa's compiler for CPUs keeps local arrays in memory otherwise.
-        matrix_units: what the device's int8 matrix units compute, where they were found to compute it right.
+            Software runs a workgroup as one thread: barriers are slow there, and products are faster in registers.
+        few_cores: whether a few workgroups fill the device. Tiles are then as large as possible, and loading something
+            again is faster than a dispatch that prepares it.
+        unroll: whether loops are unrolled. Otherwise Mesa's compiler for CPUs keeps local arrays in memory.
+        matrix_units: the device's int8 matrix units that were found to compute right.
     """
 
     name: str = "baseline"
@@ -77,4 +78,4 @@ class Target:
 
 BASELINE = Target()
 SOFTWARE = Target("software", fast_dot=False, shares_memory=False, few_cores=True, unroll=True)
-"""The baseline on an adapter that is software on the CPU."""
+"""The baseline on a software adapter, which runs on the CPU."""

@@ -30,8 +30,8 @@ class Window:
 
     Attributes:
         start: its first input row.
-        origin: its first output row.
-        keep_first, keep_last: of its output rows, those from keep_first up to but not including keep_last are used.
+        origin: the row of the whole output that its first output row is.
+        keep_first, keep_last: rows keep_first up to but not including keep_last of the whole output come from it.
     """
 
     start: int

@@ -1,6 +1,6 @@
-"""What tuning measured, kept in the user's cache folder: one JSON file for each adapter, driver and engine.
+"""Times that tuning measured, in the user's cache folder: one JSON file for each adapter, driver and engine.
 
-Of two processes that write at once one may lose what it measured; it is measured again when next asked for.
+When two processes write at once, one may lose its times. They are measured again when next needed.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from q8ta_wgpu.runtime.kept import identity as identity
 
 FORMAT = 1
 MAX_ENTRIES = 1 << 14
-"""Entries a file may hold: the oldest go first."""
+"""Most entries of a file: the oldest are dropped first."""
 
 MAX_BYTES = 4 << 20
-"""Bytes a file may have to be read: MAX_ENTRIES take less."""
+"""Largest file that is read; MAX_ENTRIES take less."""
 
 LONGEST = 1e12
-"""Microseconds no entry reaches."""
+"""Upper bound of a valid entry, in microseconds."""
 
 
 @dataclass
 class Cache:
-    """Microseconds by key, as read from a file and added to since.
+    """Microseconds by key, read from a file and added to.
 
     Attributes:
         path: the file; None where there is no folder for it.
-        adapter: what the file is for.
+        adapter: the adapter it belongs to.
         times: microseconds by key, oldest first.
         note: what went wrong in reading or writing; empty if nothing did.
     """
@@ -43,7 +43,7 @@ class Cache:
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Cache:
-        """The cache of an adapter, by its `Device.info`. A file that cannot be used is empty; `note` says why."""
+        """The cache of an adapter, by its `Device.info`. An unusable file counts as empty; `note` says why."""
         adapter = identity(info)
         try:
             path = folder() / file_name("tune", adapter)
@@ -54,7 +54,7 @@ class Cache:
         return cls(path, adapter, times, note)
 
     def save(self) -> None:
-        """Writes the file, with what others wrote since; where that cannot be done, `note` says why."""
+        """Writes the file, merged with what other processes wrote since. On failure `note` says why."""
         if self.path is None:
             return
         others, _ = _read(self.path, self.adapter)
@@ -66,7 +66,8 @@ class Cache:
             self.note = f"{self.path} cannot be written ({error.strerror or error}): nothing is kept"
 
     def clear(self) -> bool:
-        """Forgets everything and removes the file; whether there was one. Raises OSError if it cannot be removed."""
+        """Forgets everything and removes the file. Returns whether there was one. Raises OSError if it cannot be
+        removed."""
         self.times, self.note = {}, ""
         if self.path is None or not self.path.exists():
             return False
@@ -75,7 +76,7 @@ class Cache:
 
 
 def _read(path: Path, adapter: Mapping[str, str]) -> tuple[dict[str, float], str]:
-    """The entries of a file, and what is wrong with it: nothing where there is none."""
+    """The entries of a file, and what is wrong with it: nothing for a missing file."""
     content, problem = read(path, MAX_BYTES)
     if content is None:
         return {}, problem

@@ -1,4 +1,4 @@
-"""What tuning found, for people to read."""
+"""The result of tuning, to print."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 
 @dataclass(frozen=True)
 class Change:
-    """A dispatch that tuning gave another kernel or other layouts, and the microseconds of both.
+    """A dispatch to which tuning gave another kernel or other layouts, and the microseconds of both.
 
     Attributes:
-        before, after: None for a transition that one of the plans does without.
-        count: how many equal dispatches changed alike.
+        before, after: the variants; None for a transition that only the other plan has.
+        count: number of equal dispatches that changed alike.
     """
 
     before: Step | None
@@ -40,17 +40,20 @@ def _variant(step: Step | None) -> Variant | None:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The outcome of tuning a graph on a device. `print` it for what was timed, what changed and the gain.
+    """The result of tuning a graph on a device. `print` it for what was timed, what changed and the gain.
 
     Attributes:
         device: the adapter's name.
-        rules: the plan by estimates; plan: the one by measurement.
+        rules: the plan by estimates.
+        plan: the plan by measurement.
         microseconds: of every candidate, by call and variant as in `layout_sync.cost.Measurements`.
-        sampled: candidates timed in full; stopped: given up after two runs; estimated: not run, because that would take
-            too long.
-        cached: candidates taken from the cache.
-        seconds: how long all of it took.
-        cache: the cache file, if there is a folder for one; note: what is wrong with it, empty if nothing is.
+        sampled: number of candidates timed in full.
+        stopped: number of candidates given up after two runs.
+        estimated: number of candidates not run because that would take too long.
+        cached: number of candidates taken from the cache.
+        seconds: time that all of it took.
+        cache: the cache file, if there is a folder for one.
+        note: what is wrong with the cache; empty if nothing is.
     """
 
     device: str
@@ -67,11 +70,11 @@ class Tuning:
 
     @property
     def timed(self) -> int:
-        """Candidates that were run on the device."""
+        """Number of candidates run on the device."""
         return self.sampled + self.stopped
 
     def step_us(self, step: Step) -> float:
-        """Measured microseconds of a dispatch of either plan; 0 for one that could not be measured."""
+        """Measured microseconds of a dispatch of either plan; 0 if it could not be measured."""
         return self.microseconds.get(step.call, {}).get(step.variant, 0.0)
 
     def predicted_ms(self, plan: Plan) -> float:
@@ -80,7 +83,7 @@ class Tuning:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What differs between the plans, largest gain first."""
+        """Differences between the plans, the largest gain first."""
         before = {step.node.output: step for step in self.rules.steps}
         after = {step.node.output: step for step in self.plan.steps}
         grouped: dict[object, Change] = {}

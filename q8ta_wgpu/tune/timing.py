@@ -1,7 +1,7 @@
 """How long the variants of a call take on a device, by timestamp queries.
 
-All variants of one call are dispatches of one program, so that they read the same buffers and take turns: what else the
-device does while they are timed slows all of them.
+All variants of one call are dispatches of one program. They read the same buffers and take turns, so that other work of
+the device slows all of them alike.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 
 HOPELESS = 3.0
-"""A variant that takes this many times the best in one run, and in another to be sure, is not run again."""
+"""A variant that takes this many times the best in one run, and in a second one, is not run again."""
 
 LONGEST = 1.0
-"""Seconds a run may take. One whose estimate is HOPELESS times that of the first candidate, and as many times as slow
-as that was measured would take longer than this, is not run: operating systems reset a GPU that hangs for two."""
+"""Seconds that a run may take. A variant is not run if its estimate is HOPELESS times that of the first candidate
+and, at the first candidate's measured speed, it would take longer: operating systems reset a GPU that hangs for two
+seconds."""
 
 SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
-"""Seconds of a sample; most and fewest samples; seconds that the samples of a call should not pass."""
+"""Seconds of a sample; most and fewest samples; seconds that the samples of a call should not exceed."""
 
 SPIN_UP, WARM_UP = 0.5, 0.03
 """Seconds of work before the first call and before every other: clocks fall while the host packs weights."""
@@ -57,7 +58,7 @@ class Timer:
         self._spun = False
 
     def copy(self) -> float:
-        """Microseconds in which a copy moves 10^9 bytes, read and written."""
+        """Microseconds of a copy that reads and writes 10^9 bytes."""
         return 1e6 / self.device.copy_rate
 
     def times(
@@ -67,12 +68,12 @@ class Timer:
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
     ) -> list[Timed]:
-        """Times candidates of one call.
+        """Times the candidates of one call.
 
         Args:
-            call: what is timed.
-            constants: constant inputs by position; the others are filled with random numbers.
-            candidates: variants of it that the device can run. The first is run however long it takes.
+            call: the call.
+            constants: constant inputs by position; other inputs are random.
+            candidates: variants that the device can run. The first one is run however long it takes.
             known: microseconds of other variants.
         """
         executor = Executor(_program(call, constants, candidates, self.device), self.device)
@@ -97,7 +98,7 @@ class Timer:
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
     ) -> list[Timed]:
-        """One run of each candidate, after one that compiles it, but of those that would take too long."""
+        """One run of each candidate after a run that compiles it, except of those that would take too long."""
         found: list[Timed] = []
         base, base_us = next(iter(known.items()), (candidates[0], 0.0))
         for i, variant in enumerate(candidates):
@@ -110,7 +111,7 @@ class Timer:
         return found
 
     def _medians(self, executor: Executor, first: Mapping[int, float]) -> dict[int, float]:
-        """Median microseconds of dispatches by position, sampled in turns; `first` is what one run took."""
+        """Median microseconds of dispatches by position, sampled in turns. `first` has the time of one run."""
         if not first:
             return {}
         runs = {i: _runs(us) for i, us in first.items()}
@@ -120,7 +121,7 @@ class Timer:
         return {i: _sane(np.median([sample[i] for sample in samples])) for i in runs}
 
     def _warm(self, executor: Executor) -> None:
-        """Runs the first dispatch once, and on until a GPU's clocks are up."""
+        """Runs the first dispatch until a GPU's clocks are up."""
         seconds = 0.0 if self.device.software else WARM_UP if self._spun else SPIN_UP
         runs = _runs(executor.time_runs([], 2, only=0)[-1])
         self._spun, start = True, time.perf_counter()
@@ -129,17 +130,18 @@ class Timer:
 
 
 def _runs(microseconds: float) -> int:
-    """Runs that make a sample."""
+    """Number of runs that make a sample."""
     return int(np.clip(SAMPLE * 1e6 / max(microseconds, 1.0), 1, 100))
 
 
 def _sane(microseconds: Any) -> float:
-    """Within what a dispatch can take: coarse timestamps may be equal."""
+    """A time within what a dispatch can take: coarse timestamps may be equal."""
     return float(np.clip(microseconds, 0.01, 1e9))
 
 
 def _program(call: Call, constants: Mapping[int, Array], candidates: Sequence[Variant], device: Device) -> Program:
-    """A dispatch for each candidate. Activations are constants of the graph, so that nothing is uploaded twice."""
+    """A program with a dispatch for each candidate. Activations are constants of the graph, so that nothing is uploaded
+    twice."""
     rng = np.random.default_rng(0)
     graph = Graph()
     names = tuple(f"x{position}" for position in range(len(call.inputs)))
