@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.calibrate.angles import free_angles
 from q8ta_wgpu.frontend.calibrate.equalize import enough
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -106,6 +107,7 @@ def quantize(
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
         checks.check_ranges(observed)
+        free_angles(observed)
         if fits:
             round_weights(observed)
         lost = checks.lost_values(observed)
