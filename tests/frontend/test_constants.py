@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.nodes import source_of
+from q8ta_wgpu.runtime.device import Device
 from tests.importing import flat, imported
-from tests.quantizing import Plain, conv, data
+from tests.quantizing import Plain, check, conv, data
 
 
 class Standardized(nn.Conv2d):
@@ -109,3 +111,20 @@ def test_constants_and_assertions_need_no_second_trace(monkeypatch: pytest.Monke
     program = q8.quantize(module.eval(), (x,), [x], progress=False)
     assert any("_assert_tensor_metadata" in str(node.target) for node in program.graph.nodes)
     assert q8.compile(program).report().float32 == {}
+
+
+def test_memory_that_is_written_later_is_not_calibrated(device: Device) -> None:
+    """Wan's rotary embeddings write into torch.empty_like: what happened to be there had infinite scales."""
+
+    def turned(m: Any, x: Tensor) -> object:
+        y = m.conv(x)
+        made = torch.empty_like(y), y.new_empty(y.shape), torch.empty(y.shape)
+        for z in made:
+            z[..., ::2], z[..., 1::2] = -y[..., 1::2], y[..., ::2]
+        return made[0] * made[1] + made[2]
+
+    torch.use_deterministic_algorithms(True)  # which fills it with NaN
+    try:
+        check(Plain(turned, conv=conv(3, 4)), (data(1, 3, 8, 8),), device)
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -82,6 +82,19 @@ def _full_like(x: Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, 
     return torch.full(x.shape, fill_value, dtype=dtype or x.dtype)
 
 
+def _empty(size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """Memory that is written before it is read: what happens to be there would be calibrated as the rest is."""
+    return torch.full(size, 0, dtype=dtype or torch.get_default_dtype())
+
+
+def _empty_like(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return _empty(x.shape, dtype=dtype or x.dtype)
+
+
+def _new_empty(x: Tensor, size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return _empty(size, dtype=dtype or x.dtype)
+
+
 def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     x = x.movedim((dim1, dim2), (-2, -1))
     rows, columns = x.shape[-2:]
@@ -159,6 +172,9 @@ _OURS = {
     torch.ops.aten.scatter.value: _scatter,
     torch.ops.aten.scatter.src: _scatter,
     torch.ops.aten.full_like.default: _full_like,
+    torch.ops.aten.empty.memory_format: _empty,
+    torch.ops.aten.empty_like.default: _empty_like,
+    torch.ops.aten.new_empty.default: _new_empty,
     torch.ops.aten.slice_scatter.default: _slice_scatter,
     torch.ops.aten.select_scatter.default: _select_scatter,
     torch.ops.aten.col2im.default: _col2im,
