@@ -46,7 +46,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "zoo": (
         "zoo",
         "part_zoo",
-        "architectures of torchvision, timm and transformers, into docs/zoo.md (needs the extra zoo)",
+        "architectures of six libraries, torchvision and others, into docs/zoo.md (needs the extra zoo)",
     ),
     "residual": ("residual", "part_residual", "residual streams in int8 and int16 (needs torch and scikit-learn)"),
     "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),

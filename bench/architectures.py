@@ -1,12 +1,13 @@
-"""Architectures that people bring, with random weights: of torchvision, timm and transformers. And their inputs."""
+"""Architectures that people bring, with random weights, and their inputs: a table for each library.
+
+Integers are not inputs of an int8 network, so text is given as embeddings, a timestep as a float (0 to
+1000, or 0 to 1 where the network multiplies it), and lengths and positions are constants.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-SIZES = (64, 96, 128, 224)
-"""Sides of the images that are tried, before a network's own."""
 
 TORCHVISION = """
     alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5
@@ -78,110 +79,296 @@ TRANSFORMERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "Detr": ("DetrConfig", "DetrForObjectDetection", DETR),
 }
 
+SEGMENTATION = """
+    Unet.resnet18 Unet.mit_b0 UnetPlusPlus.mobilenet_v2 MAnet.resnet18 Linknet.efficientnet-b0 FPN.timm-regnetx_002
+    PSPNet.resnet18 DeepLabV3.resnet18 DeepLabV3Plus.mobilenet_v2 PAN.resnet18 UPerNet.tu-convnext_atto
+    Segformer.mit_b0 DPT.tu-vit_tiny_patch16_224
+"""
+"""Architectures of segmentation_models_pytorch, each with an encoder."""
 
-def names() -> list[str]:
-    """Every architecture, as library:name."""
-    listed = {"torchvision": TORCHVISION.split(), "timm": TIMM.split(), "transformers": TRANSFORMERS}
-    return [f"{library}:{name}" for library, found in listed.items() for name in found]
+IMAGE = {"sample": (1, 3, 32, 32)}
+LATENTS = {"hidden_states": (1, 4, 16, 16)}
+TEXT = {"timestep": range(1000), "encoder_hidden_states": (1, 8, 32)}
+BLOCKS = {"block_out_channels": (32, 64), "norm_num_groups": 8}
+CODERS = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+CONDITIONED = {**BLOCKS, "cross_attention_dim": 32, "layers_per_block": 1}
+TRANSFORMER = {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers": 2}
+DIT = {**TRANSFORMER, "in_channels": 4, "out_channels": 4}
 
+DIFFUSERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    # network: options that make it small, arguments of forward (`bench.builders.given` says which are inputs)
+    "AutoencoderKL": ({**BLOCKS, **CODERS}, IMAGE),
+    "AutoencoderTiny": ({}, IMAGE),
+    "VQModel": ({**BLOCKS, **CODERS}, IMAGE),
+    "AsymmetricAutoencoderKL": (
+        {**CODERS, "down_block_out_channels": (32, 64), "up_block_out_channels": (32, 64), "norm_num_groups": 8},
+        IMAGE,
+    ),
+    "AutoencoderKLTemporalDecoder": (
+        {"down_block_types": ("DownEncoderBlock2D",) * 2, "block_out_channels": (32, 64)},
+        {"sample": (2, 3, 32, 32), "num_frames": 2},
+    ),
+    "AutoencoderDC": (
+        {
+            "attention_head_dim": 8,
+            "encoder_block_types": ("ResBlock", "EfficientViTBlock"),
+            "decoder_block_types": ("ResBlock", "EfficientViTBlock"),
+            "encoder_block_out_channels": (32, 64),
+            "decoder_block_out_channels": (32, 64),
+            "encoder_layers_per_block": (1, 1),
+            "decoder_layers_per_block": (1, 1),
+            "encoder_qkv_multiscales": ((), (5,)),
+            "decoder_qkv_multiscales": ((), (5,)),
+            "latent_channels": 8,
+        },
+        IMAGE,
+    ),
+    "AutoencoderOobleck": (
+        {
+            "encoder_hidden_size": 16,
+            "downsampling_ratios": [2, 4],
+            "channel_multiples": [1, 2],
+            "decoder_channels": 16,
+            "decoder_input_channels": 8,
+        },
+        {"sample": (1, 2, 256)},
+    ),
+    "UNet1DModel": (
+        {"sample_size": 64, "extra_in_channels": 64, "block_out_channels": (32, 32, 64)},
+        {"sample": (1, 2, 64), "timestep": range(1)},
+    ),
+    "UNet2DModel": (
+        {
+            **BLOCKS,
+            "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+            "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
+        },
+        {**IMAGE, "timestep": range(1000)},
+    ),
+    "UNet2DConditionModel": (
+        {
+            **CONDITIONED,
+            "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+            "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+        },
+        {"sample": (1, 4, 32, 32), **TEXT},
+    ),
+    "UNet3DConditionModel": (
+        {
+            **CONDITIONED,
+            "attention_head_dim": 8,
+            "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"),
+            "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"),
+        },
+        {"sample": (1, 4, 4, 16, 16), **TEXT},
+    ),
+    "UNetMotionModel": (
+        {
+            **CONDITIONED,
+            "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
+            "up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion"),
+        },
+        {"sample": (1, 4, 4, 16, 16), "timestep": range(1000), "encoder_hidden_states": (4, 8, 32)},
+    ),
+    "StableCascadeUNet": (
+        {
+            "in_channels": 4,
+            "out_channels": 4,
+            "conditioning_dim": 32,
+            "block_out_channels": (32, 64),
+            "num_attention_heads": (4, 4),
+            "down_num_layers_per_block": (1, 1),
+            "up_num_layers_per_block": (1, 1),
+            "clip_text_pooled_in_channels": 32,
+        },
+        {"sample": (1, 4, 16, 16), "timestep_ratio": range(1), "clip_text_pooled": (1, 1, 32)},
+    ),
+    "ControlNetModel": (
+        {**CONDITIONED, "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D")},
+        {"sample": (1, 4, 16, 16), **TEXT, "controlnet_cond": (1, 3, 128, 128)},
+    ),
+    "T2IAdapter": ({"channels": [32, 64], "num_res_blocks": 1}, {"x": (1, 3, 64, 64)}),
+    "SD3Transformer2DModel": (
+        {
+            **DIT,
+            "sample_size": 16,
+            "pos_embed_max_size": 16,
+            "joint_attention_dim": 32,
+            "caption_projection_dim": 64,
+            "pooled_projection_dim": 32,
+            "qk_norm": "rms_norm",
+        },
+        {**LATENTS, **TEXT, "pooled_projections": (1, 32)},
+    ),
+    "FluxTransformer2DModel": (
+        {
+            **DIT,
+            "num_single_layers": 2,
+            "joint_attention_dim": 32,
+            "pooled_projection_dim": 32,
+            "axes_dims_rope": (4, 6, 6),
+        },
+        {
+            **TEXT,
+            "timestep": range(1),
+            "hidden_states": (1, 16, 4),
+            "pooled_projections": (1, 32),
+            "img_ids": [[0, row, column] for row in range(4) for column in range(4)],
+            "txt_ids": [[0, 0, 0]] * 8,
+        },
+    ),
+    "PixArtTransformer2DModel": (
+        {**DIT, "sample_size": 16, "cross_attention_dim": 64, "caption_channels": 32, "norm_type": "ada_norm_single"},
+        {**LATENTS, **TEXT, "added_cond_kwargs": {"resolution": None, "aspect_ratio": None}},
+    ),
+    "SanaTransformer2DModel": (
+        {
+            **DIT,
+            "num_cross_attention_heads": 4,
+            "cross_attention_head_dim": 16,
+            "cross_attention_dim": 64,
+            "caption_channels": 32,
+            "sample_size": 16,
+        },
+        {**LATENTS, **TEXT},
+    ),
+    "AuraFlowTransformer2DModel": (
+        {
+            "sample_size": 16,
+            "num_mmdit_layers": 1,
+            "num_single_dit_layers": 1,
+            "num_attention_heads": 4,
+            "attention_head_dim": 16,
+            "joint_attention_dim": 32,
+            "caption_projection_dim": 64,
+            "pos_embed_max_size": 64,
+        },
+        {**LATENTS, **TEXT, "timestep": range(1)},
+    ),
+    "PriorTransformer": (
+        {**TRANSFORMER, "embedding_dim": 32, "num_embeddings": 8},
+        {"hidden_states": (1, 32), "proj_embedding": (1, 32), **TEXT},
+    ),
+    "WanTransformer3DModel": (
+        {**DIT, "text_dim": 32, "freq_dim": 32, "ffn_dim": 128, "rope_max_seq_len": 32},
+        {"hidden_states": (1, 4, 2, 16, 16), **TEXT},
+    ),
+    "CogVideoXTransformer3DModel": (
+        {
+            **DIT,
+            "text_embed_dim": 32,
+            "time_embed_dim": 32,
+            "sample_width": 16,
+            "sample_height": 16,
+            "sample_frames": 5,
+            "max_text_seq_length": 8,
+        },
+        {"hidden_states": (1, 2, 4, 16, 16), **TEXT},
+    ),
+    "LTXVideoTransformer3DModel": (
+        {**DIT, "cross_attention_dim": 64, "caption_channels": 32},
+        {
+            **TEXT,
+            "hidden_states": (1, 32, 4),
+            "encoder_attention_mask": [[1] * 8],
+            "num_frames": 2,
+            "height": 4,
+            "width": 4,
+        },
+    ),
+}
 
-def _torchvision(name: str) -> Any:
-    import torchvision
+SPEECH = {
+    "extractor_mode": "group_norm",
+    "extractor_conv_layer_config": [(32, 10, 5), (32, 3, 2), (32, 2, 2)],
+    "extractor_conv_bias": False,
+    "encoder_embed_dim": 64,
+    "encoder_projection_dropout": 0.1,
+    "encoder_pos_conv_kernel": 16,
+    "encoder_pos_conv_groups": 4,
+    "encoder_num_layers": 2,
+    "encoder_num_heads": 4,
+    "encoder_attention_dropout": 0.1,
+    "encoder_ff_interm_features": 128,
+    "encoder_ff_interm_dropout": 0.1,
+    "encoder_dropout": 0.1,
+    "encoder_layer_norm_first": False,
+    "encoder_layer_drop": 0.1,
+    "aux_num_out": 32,
+}
+HUBERT = {**SPEECH, "extractor_mode": "layer_norm", "encoder_layer_norm_first": True}
+WAVE = {"waveforms": (1, 1600)}
+SEPARATION = {"enc_num_feats": 64, "msk_num_feats": 32, "msk_num_hidden_feats": 64, "msk_num_layers": 4}
+ATTENTION = {"input_dim": 64, "num_heads": 4, "ffn_dim": 128, "num_layers": 2}
+DEMUCS = {"channels": 8, "nfft": 256, "depth": 3, "norm_starts": 2}
+OBJECTIVE = {"feat_dim": 32, "win_len": 16, "d_model": 32, "nhead": 4, "hidden_dim": 32, "num_blocks": 2}
+TACOTRON = {"encoder_embedding_dim": 64, "postnet_embedding_dim": 64, "n_mels": 20}
+UPSAMPLED = {"upsample_scales": [4, 4], "n_classes": 32, "hop_length": 16, "n_freq": 20, "n_res_block": 2}
+RNNT = {
+    "input_dim": 20,
+    "encoding_dim": 64,
+    "num_symbols": 32,
+    "segment_length": 16,
+    "right_context_length": 4,
+    "time_reduction_input_dim": 16,
+    "time_reduction_stride": 4,
+    "transformer_num_heads": 4,
+    "transformer_ffn_dim": 128,
+    "transformer_num_layers": 2,
+    "transformer_dropout": 0.1,
+    "transformer_activation": "gelu",
+    "transformer_left_context_length": 4,
+    "transformer_max_memory_size": 0,
+    "transformer_weight_init_scale_strategy": "depthwise",
+    "transformer_tanh_on_mem": True,
+    "symbol_embedding_dim": 32,
+    "num_lstm_layers": 1,
+    "lstm_layer_norm": True,
+    "lstm_layer_norm_epsilon": 1e-3,
+    "lstm_dropout": 0.1,
+}
 
-    family, _, short = name.rpartition(".")
-    models = getattr(torchvision.models, family) if family else torchvision.models
-    options = {"weights_backbone": None} if family else {}
-    return getattr(models, short)(weights=None, **options)
-
-
-def _timm(name: str) -> Any:
-    import timm
-
-    return timm.create_model(name, pretrained=False)
-
-
-def _transformers(name: str) -> Any:
-    """A small network of the family: the shape of its blocks is what is tested."""
-    import torch
-    import transformers
-
-    class First(torch.nn.Module):
-        """The network's first output, from pixels or embeddings."""
-
-        def __init__(self, network: Any, argument: str) -> None:
-            super().__init__()
-            self.network, self.argument = network, argument
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.network(**{self.argument: x}, return_dict=False)[0]
-
-    configuration, network, given = TRANSFORMERS[name]
-    options = dict(given)
-    if backbone := options.pop("backbone", None):
-        inner = transformers.ResNetConfig(**backbone, out_features=["stage4"])
-        options |= {"backbone": None, "use_timm_backbone": False, "backbone_config": inner}
-    config = getattr(transformers, configuration)(**options)
-    return First(getattr(transformers, network)(config), "inputs_embeds" if "Bert" in name else "pixel_values")
-
-
-BUILDERS: Mapping[str, Callable[[str], Any]] = {
-    "torchvision": _torchvision,
-    "timm": _timm,
-    "transformers": _transformers,
+TORCHAUDIO: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    # name, and which part of the network behind a dot: network, options that make it small, arguments of forward
+    "Wav2Letter": ("Wav2Letter", {}, {"x": (1, 1, 16000)}),
+    "Wav2LetterMFCC": ("Wav2Letter", {"input_type": "mfcc", "num_features": 13}, {"x": (1, 13, 100)}),
+    "ConvTasNet": ("ConvTasNet", {**SEPARATION, "msk_num_stacks": 2}, {"input": (1, 1, 1600)}),
+    "DeepSpeech": ("DeepSpeech", {"n_feature": 20, "n_hidden": 64}, {"x": (1, 1, 32, 20)}),
+    "Conformer": (
+        "Conformer",
+        {**ATTENTION, "depthwise_conv_kernel_size": 7},
+        {"input": (1, 32, 64), "lengths": [32]},
+    ),
+    "Emformer": (
+        "Emformer",
+        {**ATTENTION, "segment_length": 8, "right_context_length": 2},
+        {"input": (1, 34, 64), "lengths": [32]},
+    ),
+    "Wav2Vec2": ("wav2vec2_model", SPEECH, WAVE),
+    "HuBERT": ("wav2vec2_model", HUBERT, WAVE),
+    "WavLM": ("wavlm_model", {**SPEECH, "encoder_num_buckets": 32, "encoder_max_distance": 80}, WAVE),
+    "HDemucs": ("HDemucs", {**DEMUCS, "sources": ["drums", "vocals"]}, {"input": (1, 2, 2048)}),
+    "SquimObjective": ("squim_objective_model", {**OBJECTIVE, "rnn_type": "LSTM", "chunk_size": 16}, {"x": (1, 1600)}),
+    "Tacotron2.encoder": ("Tacotron2", TACOTRON, {"x": (1, 64, 16), "input_lengths": [16]}),
+    "Tacotron2.postnet": ("Tacotron2", TACOTRON, {"x": (1, 20, 32)}),
+    "WaveRNN": (
+        "WaveRNN",
+        {**UPSAMPLED, "n_rnn": 64, "n_fc": 64, "n_hidden": 32, "n_output": 32},
+        {"waveform": (1, 1, 64), "specgram": (1, 1, 20, 8)},
+    ),
+    "WaveRNN.upsample": ("WaveRNN", UPSAMPLED, {"specgram": (1, 20, 16)}),
+    "RNNT.transcriber": ("emformer_rnnt_model", RNNT, {"input": (1, 68, 20), "lengths": [64]}),
 }
 
 
-def example_input(module: Any, torch: Any) -> Any:
-    """A random input of the smallest size that the network takes."""
-    own = (getattr(module, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[-1]
-    generator = torch.Generator().manual_seed(0)
-    shapes: list[tuple[int, ...]] = [(1, 3, side, side) for side in (*(s for s in SIZES if s < own), own, 299)]
-    if getattr(module, "argument", "") == "inputs_embeds":
-        shapes = [(1, 16, module.network.config.hidden_size)]
-    for shape in shapes:
-        x = torch.randn(shape, generator=generator)
-        try:
-            with torch.no_grad():
-                module(x)
-        except Exception:  # whatever a network says about a size that it does not take
-            continue
-        return x
-    raise ValueError(f"no input size among {SIZES} and {own} fits")
-
-
-LEAST = 0.01
-"""By how much the outputs of two inputs differ at least in a network that says something of int8."""
-
-
-def is_idle(module: Any, x: Any, torch: Any) -> bool:
-    """Whether what a network gives hardly depends on its input: many do before they are trained, since batch norms
-    that know no statistics let values shrink from layer to layer, and heads and scales of layers begin at zero."""
-    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        first, second = (_first(module(value)) for value in (x, other))
-    return not float((first - second).abs().max()) >= LEAST
-
-
-def wake(module: Any, x: Any, torch: Any) -> None:
-    """Gives the weights of an idle network that are zero, or nearly so, usual sizes, factors of channels (which a
-    library draws around zero as it does weights) too, and its batch norms the statistics of random inputs."""
-    norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            factors = parameter.dim() == 1
-            if not name.endswith("bias") and parameter.abs().max() < (0.1 if factors else 1e-3):
-                torch.nn.init.trunc_normal_(parameter, 0.5 if factors else 0.0, 0.05)
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # the mean of what is met
-            norm.train()
-        module(torch.randn(8, *x.shape[1:], generator=torch.Generator().manual_seed(2)))
-        for norm in norms:
-            norm.eval()
-
-
-def _first(outputs: Any) -> Any:
-    """The first tensor of a network's outputs."""
-    while not hasattr(outputs, "shape"):
-        outputs = next(iter(outputs.values() if isinstance(outputs, dict) else outputs))
-    return outputs
+def names() -> list[str]:
+    """Every architecture, as library:name."""
+    listed: Mapping[str, Iterable[str]] = {
+        "torchvision": TORCHVISION.split(),
+        "timm": TIMM.split(),
+        "transformers": TRANSFORMERS,
+        "segmentation_models_pytorch": SEGMENTATION.split(),
+        "diffusers": DIFFUSERS,
+        "torchaudio": TORCHAUDIO,
+    }
+    return [f"{library}:{name}" for library, found in listed.items() for name in found]

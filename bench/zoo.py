@@ -1,4 +1,4 @@
-"""Architectures that people bring: those of torchvision, timm and transformers, with random weights, one after another.
+"""Architectures that people bring, of the libraries in `bench.architectures`, with random weights, one after another.
 
 Each network is quantized, compiled, run and compared with the numpy reference in a process of its own with a time
 limit; its row is appended to a JSON file when it is done, so that a run can be stopped and goes on where it was. The
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.architectures import BUILDERS, example_input, is_idle, names, wake
+from bench.architectures import names
+from bench.builders import BUILDERS, example_inputs, is_idle, wake
 from bench.noise import decibels
 from bench.options import Options
 from q8ta_wgpu.progress import through
@@ -51,22 +52,22 @@ def measured(name: str, adapter: str | None) -> Row:
         step = "build"
         declare_operators()
         module = BUILDERS[library](short).eval()
-        x = example_input(module, torch)
-        row["input"] = list(x.shape)
-        if row.setdefault("woken", is_idle(module, x, torch)):
-            wake(module, x, torch)
+        inputs = example_inputs(module, torch)
+        row["inputs"] = [list(x.shape) for x in inputs]
+        if row.setdefault("woken", is_idle(module, inputs, torch)):
+            wake(module, inputs, torch)
         with torch.no_grad():
-            floats = _arrays(module(x))
-            row["float_db"] = _ratio(floats[0], _arrays(module(_rounded(x)))[0])
+            floats = _arrays(module(*inputs))
+            row["float_db"] = _ratio(floats[0], _arrays(module(*map(_rounded, inputs)))[0])
         step, start = "quantize", time.process_time()
-        program = q8.quantize(module, (x,), calibration=[x], progress=False)
+        program = q8.quantize(module, inputs, calibration=[inputs], progress=False)
         row["quantize_s"] = round(time.process_time() - start, 1)
         step, start = "compile", time.process_time()
         model = q8.compile(program)
         row["compile_s"] = round(time.process_time() - start, 1)
         row |= described(model)
         step = "run"
-        row |= _compared(model, x.numpy(), floats, adapter)
+        row |= _compared(model, [x.numpy() for x in inputs], floats, adapter)
     except Exception as error:
         row["error"] = f"{step}: {type(error).__name__}: {error}"
     return row
@@ -91,17 +92,20 @@ def described(model: q8.Model) -> Row:
     }
 
 
-def _compared(model: q8.Model, x: np.ndarray[Any, Any], floats: list[np.ndarray[Any, Any]], adapter: str | None) -> Row:
+Arrays = list[np.ndarray[Any, Any]]
+
+
+def _compared(model: q8.Model, inputs: Arrays, floats: Arrays, adapter: str | None) -> Row:
     """A run on the device beside the reference: elements that differ, and by how much of the largest; and beside the
     float module, as a ratio of signal to noise."""
     start = time.perf_counter()
     with q8.Session(model, adapter) as session:
         row: Row = {"dispatches": len(session.program.dispatches)}
-        found = _arrays(session(x))
+        found = _arrays(session(*inputs))
         assert session.device is not None
         row["device"] = session.device.name
     row["run_s"] = round(time.perf_counter() - start, 1)
-    expected = _arrays(q8.Session(model, "reference")(x))
+    expected = _arrays(q8.Session(model, "reference")(*inputs))
     differ = [np.abs(f.astype(np.float64) - e) for f, e in zip(found, expected, strict=True)]
     row["elements"] = sum(d.size for d in differ)
     row["mismatches"] = int(sum((d > 0).sum() for d in differ))
@@ -120,7 +124,7 @@ def _ratio(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float
 def _rounded(x: Any) -> Any:
     """An input on the 256 steps of int8 over its range, which is noise at some -40 dB."""
     step = (x.max() - x.min()) / 255
-    return (x / step).round() * step
+    return (x / step).round() * step if step else x
 
 
 def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
@@ -212,8 +216,9 @@ def table(rows: list[Row]) -> str:
         "",
         summary(list(first.values())),
         "",
-        "Small architectures of each family of torchvision, timm and transformers, with random weights, are quantized",
-        "with one batch, compiled, run and compared with the numpy reference, each in its own process.",
+        "Small architectures of each family of torchvision, timm, transformers, diffusers, segmentation_models_pytorch",
+        "and torchaudio, with random weights, are quantized with one batch, compiled, run and compared with the numpy",
+        "reference, each in its own process. Text is given as embeddings, a timestep as a float.",
         "`python -m bench zoo` wrote this page with",
         f"{', '.join(versions)}, on",
         f"{', '.join(used)}.",
@@ -250,7 +255,7 @@ def _name(row: Row) -> str:
 def _row(row: Row) -> str:
     if "error" in row:
         return f"| {_name(row)} | | | | | | {_escaped(row['error'])} |"
-    shape = "x".join(map(str, row["input"]))
+    shape = ", ".join("x".join(map(str, shape)) for shape in row["inputs"])
     ratio, limit = ("" if row[key] is None else row[key] for key in ("snr_db", "float_db"))
     return (
         f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {row['dispatches']} | {ratio} | {limit} "

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench import architectures, zoo
+from bench import architectures, builders, zoo
 from tests.quantizing import conv
 
 
@@ -24,10 +24,10 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     made = {"net": nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5)), "sorted": Sorted()}
     monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: made[name]})
-    monkeypatch.setattr(architectures, "SIZES", (8,))
+    monkeypatch.setattr(builders, "SIZES", (8,))
     rows = [{**zoo.measured(f"small:{name}", "llvmpipe"), "seconds": 1.0} for name in ("net", "sorted", "missing")]
     net, refused, missing = rows
-    assert (net["mismatches"], net["macs_int8"], net["input"]) == (0, net["macs"], [1, 3, 8, 8])
+    assert (net["mismatches"], net["macs_int8"], net["inputs"]) == (0, net["macs"], [[1, 3, 8, 8]])
     assert net["macs"] > 0
     assert (net["woken"], net["snr_db"] > 20, 30 < net["float_db"] < 50) == (False, True, True)
     assert "quantize: UnsupportedError" in refused["error"]
@@ -64,20 +64,41 @@ def test_an_idle_network_is_woken() -> None:
     head = nn.Linear(256, 5)
     layers = [nn.Sequential(conv(4, 4), nn.BatchNorm2d(4), nn.SiLU()) for _ in range(12)]
     module = nn.Sequential(conv(3, 4), *layers, nn.Flatten(), head).eval()
-    x = torch.randn(1, 3, 8, 8)
-    assert architectures.is_idle(module, x, torch)
+    inputs = (torch.randn(1, 3, 8, 8),)
+    assert builders.is_idle(module, inputs, torch)
     nn.init.zeros_(head.weight)
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             nn.init.normal_(part.weight, std=0.02)
-    architectures.wake(module, x, torch)
-    assert not architectures.is_idle(module, x, torch)
+    builders.wake(module, inputs, torch)
+    assert not builders.is_idle(module, inputs, torch)
     assert all(part.weight.min() > 0.1 for part in module.modules() if isinstance(part, nn.BatchNorm2d))
     assert not module.training
     assert all(not part.training for part in module.modules())
 
 
+def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timestep lies in its range; a list among the arguments is a constant; the first output counts."""
+
+    class Denoiser(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.time = conv(3, 4), nn.Linear(1, 4)
+
+        def forward(self, sample: Any, timestep: Any, shift: Any, scale: float) -> Any:
+            return self.conv(sample) * scale + self.time(timestep[:, None])[..., None, None] + shift, None
+
+    arguments = {"sample": (1, 3, 8, 8), "timestep": range(500, 1000), "shift": [[[0.5]]], "scale": 2.0}
+    module = builders.given(Denoiser(), arguments, torch)
+    x, timestep = builders.example_inputs(module, torch)
+    assert (x.shape, 500 <= float(timestep) < 1000) == ((1, 3, 8, 8), True)
+    monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: module})
+    row = zoo.measured("small:denoiser", "llvmpipe")
+    assert (row["mismatches"], row["inputs"]) == (0, [[1, 3, 8, 8], [1]])
+    assert "| 1x3x8x8, 1 |" in zoo.table([row])
+
+
 def test_every_name_has_a_builder() -> None:
     names = architectures.names()
     assert len(names) == len(set(names))
-    assert {name.partition(":")[0] for name in names} == set(architectures.BUILDERS)
+    assert {name.partition(":")[0] for name in names} == set(builders.BUILDERS)

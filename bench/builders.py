@@ -1,0 +1,173 @@
+"""Networks of `bench.architectures` with random weights: how each library makes them, their inputs, and what wakes
+those that are idle before they are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from bench.architectures import DIFFUSERS, TORCHAUDIO, TRANSFORMERS
+
+SIZES = (64, 96, 128, 224)
+"""Sides of the images that are tried, before a network's own."""
+
+
+def _torchvision(name: str) -> Any:
+    import torchvision
+
+    family, _, short = name.rpartition(".")
+    models = getattr(torchvision.models, family) if family else torchvision.models
+    options = {"weights_backbone": None} if family else {}
+    return getattr(models, short)(weights=None, **options)
+
+
+def _timm(name: str) -> Any:
+    import timm
+
+    return timm.create_model(name, pretrained=False)
+
+
+def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
+    """A module with positional inputs that returns a network's first output, or all where it gives a list.
+
+    Args:
+        network: a module whose forward takes keywords.
+        arguments: of its forward. A tuple is the shape of an input, an empty one an image's; a range is what a timestep
+            lies in, an input of one element; a list is a constant tensor.
+        torch: the module.
+    """
+    inputs = [name for name, value in arguments.items() if isinstance(value, (tuple, range))]
+
+    class Given(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+            self.shapes = [arguments[name] for name in inputs if arguments[name]]
+
+        def forward(self, *values: Any) -> Any:
+            fixed = {n: torch.tensor(v) if isinstance(v, list) else v for n, v in arguments.items() if n not in inputs}
+            outputs = self.network(**dict(zip(inputs, values, strict=True)), **fixed)
+            return outputs[0] if isinstance(outputs, tuple) else outputs
+
+    return Given()
+
+
+def _transformers(name: str) -> Any:
+    """A small network of the family: the shape of its blocks is what is tested."""
+    import torch
+    import transformers
+
+    configuration, network, given_options = TRANSFORMERS[name]
+    options = dict(given_options)
+    if backbone := options.pop("backbone", None):
+        inner = transformers.ResNetConfig(**backbone, out_features=["stage4"])
+        options |= {"backbone": None, "use_timm_backbone": False, "backbone_config": inner}
+    config = getattr(transformers, configuration)(**options)
+    inputs = {"inputs_embeds": (1, 16, config.hidden_size)} if "Bert" in name else {"pixel_values": ()}
+    return given(getattr(transformers, network)(config), {**inputs, "return_dict": False}, torch)
+
+
+def _segmentation(name: str) -> Any:
+    import segmentation_models_pytorch
+
+    architecture, _, encoder = name.partition(".")
+    return getattr(segmentation_models_pytorch, architecture)(encoder, encoder_weights=None)
+
+
+def _diffusers(name: str) -> Any:
+    import diffusers
+    import torch
+
+    options, arguments = DIFFUSERS[name]
+    fixed = {} if name == "T2IAdapter" else {"return_dict": False}
+    return given(getattr(diffusers, name)(**options), {**arguments, **fixed}, torch)
+
+
+def _torchaudio(name: str) -> Any:
+    """A network, or that part of it which the name gives behind a dot."""
+    import torch
+    import torchaudio
+
+    network, options, arguments = TORCHAUDIO[name]
+    whole = getattr(torchaudio.models, network, None) or getattr(torchaudio.models.rnnt, network)
+    return given(whole(**options).get_submodule(name.partition(".")[2]), arguments, torch)
+
+
+BUILDERS: Mapping[str, Callable[[str], Any]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "transformers": _transformers,
+    "segmentation_models_pytorch": _segmentation,
+    "diffusers": _diffusers,
+    "torchaudio": _torchaudio,
+}
+
+
+def drawn(shapes: Iterable[Any], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
+    """Random inputs: normal ones of each shape, numbers between the ends of each range."""
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(
+        shape.start + len(shape) * torch.rand(batch, generator=generator)
+        if isinstance(shape, range)
+        else torch.randn((batch * shape[0], *shape[1:]), generator=generator)
+        for shape in shapes
+    )
+
+
+def example_inputs(module: Any, torch: Any) -> tuple[Any, ...]:
+    """Random inputs: the network's own, or an image of the smallest size that it takes."""
+    if shapes := getattr(module, "shapes", None):
+        return drawn(shapes, 0, torch)
+    own = (getattr(module, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[-1]
+    for side in (*(s for s in SIZES if s < own), own, 299):
+        inputs = drawn([(1, 3, side, side)], 0, torch)
+        try:
+            with torch.no_grad():
+                module(*inputs)
+        except Exception:  # whatever a network says about a size that it does not take
+            continue
+        return inputs
+    raise ValueError(f"no input size among {SIZES} and {own} fits")
+
+
+def _others(module: Any, inputs: tuple[Any, ...], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
+    """Other inputs like those of a network."""
+    return drawn(getattr(module, "shapes", None) or [x.shape for x in inputs], seed, torch, batch)
+
+
+LEAST = 0.01
+"""By how much the outputs of two inputs differ at least in a network that says something of int8."""
+
+
+def is_idle(module: Any, inputs: tuple[Any, ...], torch: Any) -> bool:
+    """Whether what a network gives hardly depends on its inputs: many do before they are trained, since batch norms
+    that know no statistics let values shrink from layer to layer, and heads and scales of layers begin at zero."""
+    with torch.no_grad():
+        first, second = (_first(module(*values)) for values in (inputs, _others(module, inputs, 1, torch)))
+    return not float((first - second).abs().max()) >= LEAST
+
+
+def wake(module: Any, inputs: tuple[Any, ...], torch: Any) -> None:
+    """Gives the weights of an idle network that are zero, or nearly so, usual sizes, factors of channels (which a
+    library draws around zero as it does weights) too, and its batch norms the statistics of random inputs."""
+    norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            factors = parameter.dim() == 1
+            if not name.endswith("bias") and parameter.abs().max() < (0.1 if factors else 1e-3):
+                torch.nn.init.trunc_normal_(parameter, 0.5 if factors else 0.0, 0.05)
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean of what is met
+            norm.train()
+        if norms:
+            module(*_others(module, inputs, 2, torch, batch=8))
+        for norm in norms:
+            norm.eval()
+
+
+def _first(outputs: Any) -> Any:
+    """The first tensor of a network's outputs."""
+    while not hasattr(outputs, "shape"):
+        outputs = next(iter(outputs.values() if isinstance(outputs, dict) else outputs))
+    return outputs
