@@ -1,5 +1,5 @@
-"""From a plan to a program: WGSL linked, constants packed, values in buffer slots, final workgroup counts.
+"""From a plan to a program: linked WGSL, packed constants, buffer slots for values, final workgroup counts.
 
-Comes in: a graph, a plan and a target. Goes out: a Program, numbers and WGSL text alone. May use: passes.layout_sync,
+Comes in: a graph, a plan and a target. Goes out: a Program of numbers and WGSL text. May use: passes.layout_sync,
 model, kernels, ir.
 """

@@ -147,6 +147,6 @@ class _Builder:
 
 
 def _whole_words(array: Array) -> Array:
-    """The bytes of an array padded to 16, the smallest buffer bound."""
+    """The bytes of an array, padded to 16, the size of the smallest bound buffer."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return np.pad(data, (0, -len(data) % 16)).view(np.uint32)

@@ -1,7 +1,7 @@
-"""WGSL index and coordinate functions, written from the table of layouts (`ir.layout.PACKINGS`).
+"""WGSL functions for indices and coordinates, written from the table of layouts (`ir.layout.PACKINGS`).
 
-p and d are (n, c, h, w): a position and the tensor's extents. `index_4C(p, d)` is the word that holds p;
-`coord_4C(word, d)` the position of lane 0 of a word, outside the tensor for words of padding.
+p and d are (n, c, h, w): an element's coordinates and the tensor's extents. `index_4C(p, d)` is the index of the word
+that holds p. `coord_4C(word, d)` gives the coordinates of lane 0 of a word, outside the tensor for words of padding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def layout_functions() -> Iterator[str]:
 
 
 def _extent(letter: str, packing: Packing) -> str:
-    """How many values the digit of a letter of `Packing.order` takes."""
+    """Number of values that a letter of `Packing.order` takes."""
     if letter.islower():
         return "4u"
     extent = f"d.{_AXIS[letter]}"

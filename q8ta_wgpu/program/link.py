@@ -1,16 +1,22 @@
-"""Links a kernel's WGSL: what only a call can tell, and what its `main` reaches (q8ta_wgpu/program/resolve.py).
+"""Links a kernel's WGSL: writes what depends on the call, and adds what `main` reaches (q8ta_wgpu/program/resolve.py).
 
-For an activation operand `x` a kernel may call `x_index(p)` (word holding position p), `x_word(p)` (that word, of
-integers only), `x_at(p)` (the element as i32 or f32) and, where result and operand are integers, `x_word_of(word)` (its
-word for a result's word); for the result `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next) and
-Element (the type of its elements: i32 or f32). A word is four elements: a u32 of int8, a vec2<u32> of int16. `x_Word`
-is its type, `x_lanes(word)` its elements, for the result `Word` and `packed(elements)`. Behind a weighted sum,
-`x_quad(m, quad)` is the word in row m of an operand that lies as the result does, `y_quad(m, quad)` the index of
-the result's word; an epilogue brings the hooks its stages fill.
-Constant operands are plain arrays under their name, and `Kernel.wide` names what is bound as vectors of four instead.
-Of a variadic operand `x`, `x_at(i, p)` reads the i-th; `x_item(i, at)` is what its buffer holds at an index. A synced
-kernel with the main of `words` gives `combine(a, b, ...)` from words to a word; where all its layouts are equal,
-everything is bound as vectors of four words.
+A word is four elements: a u32 of int8, a vec2<u32> of int16. The linker writes these for an activation operand `x`:
+
+* `x_index(p)`: the index of the word with coordinates p.
+* `x_word(p)`: that word (integers only).
+* `x_at(p)`: the element as i32 or f32.
+* `x_word_of(word)`: its word for a word of the result, where both are integers.
+* `x_Word`, `x_lanes(word)`: the type of its words, and their elements.
+* `x_quad(m, quad)`: behind a weighted sum, the word in row m of an operand stored like the result.
+
+For the result there are `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next), Element (i32 or
+f32), `Word`, `packed(elements)`, and behind a weighted sum `y_quad(m, quad)`, the index of its word. An epilogue
+supplies the hooks of its stages.
+
+Constant operands are arrays with their name. `Kernel.wide` names operands bound as vectors of four words instead. For a
+variadic operand `x`, `x_at(i, p)` reads the i-th, and `x_item(i, at)` its buffer at an index. A synced kernel with the
+main of `words` defines `combine(a, b, ...)` from words to a word. Where all its layouts are equal, everything is bound
+as vectors of four words.
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ class Binding:
 
 
 def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Binding, ...]:
-    """The operand bindings of a call in order; activation operands of a variadic operator are numbered."""
+    """The bindings of a call's operands in order. Activation operands of a variadic operator are numbered."""
     found = []
     for position, t in enumerate(call.inputs):
         operand = op.operand(position, call.attrs)
@@ -93,21 +99,22 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
 
 
 def _quad_index(name: str, layout: Layout) -> str:
-    """The index of a quad of channels of row m of a weighted sum."""
+    """The index of four channels of row m of a weighted sum."""
     if layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W):  # channels lie side by side
         return "m * params.quads + quad"
     return f"index_{layout.short}(position(m, quad), params.{name}_dims)"
 
 
 def _counterpart(binding: Binding, same: bool) -> str:
-    """The operand's word at the place of a word of the result: the same one where shape and layout are the same."""
+    """A function from a word of the result to the operand's word: the same index where shape and layout are the
+    same."""
     name = binding.name
     place = "word" if same else f"{name}_index(y_coord(word))"
     return f"fn {name}_word_of(word: u32) -> {_BUFFER[binding.dtype]} {{ return {name}[{place}]; }}"
 
 
 def _element(name: str, dtype: str, wide: Sequence[str]) -> str:
-    """The WGSL type of what a buffer holds at an index."""
+    """The WGSL type of one entry of a buffer."""
     return f"vec4<{_BUFFER[dtype]}>" if name in wide else _BUFFER[dtype]
 
 
@@ -127,7 +134,7 @@ def _variadic(op: Op, operands: Sequence[Binding], wide: Sequence[str]) -> list[
 
 
 def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, ...]:
-    """What a synced kernel binds as vectors: everything, where all is int8 and every index is the result's."""
+    """What a synced kernel binds as vectors: everything, where all is int8 and every index equals the result's."""
     if any(t.dtype == INT16X4 for t in (*call.inputs, call.output)):
         return ()
     activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
@@ -137,7 +144,7 @@ def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, 
 
 
 def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
-    """What words.wgsl asks for, made from `combine`: an item is a word, or a vector of four."""
+    """What words.wgsl needs, made from `combine`: an item is a word, or a vector of four."""
     names = [b.name for b in operands if b.layout]
     items = ", ".join(f"{name}: {'vec4<u32>' if wide else f'{name}_Word'}" for name in names)
     loads = ", ".join(f"{name}[at]" if wide else f"{name}_word_of(at)" for name in names)

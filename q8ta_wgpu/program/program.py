@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import counted
 
 BufferRef = tuple[Literal["slot", "constant"], int]
-"""A buffer: a reusable slot or a constant, by index."""
+"""A buffer by kind and index: a slot that values share, or a constant."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a program: the logical tensor and the buffer that holds it in `layout`."""
+    """An input or output of a program: the logical tensor, and the buffer that holds it in `layout`."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,14 +31,15 @@ class Dispatch:
 
     Attributes:
         kernel: the kernel's name, for instance q8ta_conv2d.dw.
-        value: the value it writes; source: where in the user's model it comes from.
+        value: the value it writes.
+        source: its place in the user's model.
         shader: index into the program's shaders.
-        buffers: what is bound, in binding order; the last one is written.
+        buffers: buffers in binding order; the last one is written.
         uniform: (offset, bytes) into the program's uniforms, bound after the buffers.
         grid: workgroups in x, y, z.
         layouts: of the inputs that have one, then of the output.
         moved: bytes read and written if every operand moves once.
-        macs: multiply-accumulates, 0 where they are not what counts.
+        macs: multiply-accumulates; 0 where its time does not depend on them.
         stages: names of the stages of a weighted sum's epilogue.
     """
 
@@ -62,9 +63,11 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Program:
-    """Shaders, buffers and dispatches in order. `slots` are byte sizes; `constants` are uploaded once as they are;
-    `values` are the bytes of each tensor that lives in a slot, which several share one after the other; `notes` say
-    what of the device it leaves unused, and why."""
+    """Shaders, buffers and dispatches in order.
+
+    `slots` are sizes in bytes. `constants` are uploaded once, as they are. `values` has the bytes of each tensor in a
+    slot; several share a slot one after the other. `notes` say which features of the device it does not use, and why.
+    """
 
     shaders: tuple[str, ...]
     slots: tuple[int, ...]
@@ -78,11 +81,11 @@ class Program:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of all slots: the device memory activations take."""
+        """Bytes of all slots: the device memory of activations."""
         return sum(self.slots)
 
     def on_matrix_units(self, dispatch: Dispatch) -> bool:
-        """Whether matrix units make the sums of a dispatch: its module says so where it enables them."""
+        """Whether a dispatch uses matrix units: its shader enables them."""
         return "\nenable chromium_experimental_subgroup_matrix;" in self.shaders[dispatch.shader]
 
     def __str__(self) -> str:

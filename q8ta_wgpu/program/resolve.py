@@ -1,8 +1,8 @@
-"""Resolves the names of a module: what its `main` reaches among the definitions of all files.
+"""Resolves the names of a shader: which definitions of all files its `main` reaches.
 
-A kernel names the file its `main` is in and, where several files define a name, the files whose definitions it takes,
-or `name=meaning` for one name; every other name is found by itself (q8ta_wgpu/program/wgsl.py holds the index). Only
-what is reached is written, a comment above each definition saying where it stands.
+A kernel names the file of its `main`. Where several files define a name, it also names the file whose definition
+counts, or binds the name by `name=meaning`. Other names are found in an index (q8ta_wgpu/program/wgsl.py). Only what is
+reached is written, each definition below a comment with its file and line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from q8ta_wgpu.program.wgsl import DIRECTIVES, Definition, definitions, files, s
 
 
 def complete(text: str) -> str:
-    """A module of one's own with the definitions it refers to."""
+    """WGSL text of the caller with the definitions it refers to."""
     given = {definition.name: definition for definition in scan(text)}
     reached = _reached(given.values(), given, ())
     return "\n".join((text, *_sources(d for d in reached if d.name not in given)))
@@ -27,7 +27,7 @@ def complete(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def module(chosen: tuple[str, ...], given: tuple[str, ...], written_out: bool) -> str:
-    """The module of the `main` in a file chosen, with the given definitions; a call's many repetitions find it made.
+    """The shader with the `main` of a chosen file and the given definitions. Equal calls are answered from a cache.
 
     With `written_out`, loops of a known number of turns are unrolled.
     """
@@ -59,13 +59,13 @@ def _scanned(text: str) -> tuple[Definition, ...]:
 
 @functools.cache
 def _index() -> Mapping[str, tuple[Definition, ...]]:
-    """What the files define, and the functions of the table of layouts, by name."""
+    """Definitions of all files and the functions of layouts, by name."""
     layouts = (d for text in layout_functions() for d in scan(text))
     return {**definitions(), **{d.name: (replace(d, file="table of layouts", line=0),) for d in layouts}}
 
 
 def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: tuple[str, ...]) -> list[Definition]:
-    """The roots and all they refer to, those of a file together and in its order, the first root's file first."""
+    """The roots and all definitions they refer to, grouped by file in its order, the first root's file first."""
     found: dict[str, Definition] = {}
     waiting = list(roots)
     ranks: dict[str, int] = {}
@@ -82,7 +82,7 @@ def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen:
 
 @functools.lru_cache(maxsize=4096)
 def _bound(definition: Definition, chosen: tuple[str, ...]) -> Definition:
-    """A definition with what the choices `name=meaning` say for names it leaves open."""
+    """A definition in which names bound by `name=meaning` are replaced."""
     meanings = dict(choice.split("=", 1) for choice in chosen if "=" in choice)
     used = [name for name in definition.names if name in meanings]
     if not used:
@@ -93,7 +93,7 @@ def _bound(definition: Definition, chosen: tuple[str, ...]) -> Definition:
 
 
 def _resolved(name: str, user: Definition, chosen: Sequence[str]) -> Definition:
-    """What a name means where it is used: the file's own definition, the only one, or that of a file chosen."""
+    """The definition that a name means where it is used: the file's own, the only one, or that of a chosen file."""
     candidates = _index().get(name, ())
     for choice in (
         [d for d in candidates if d.file == user.file],

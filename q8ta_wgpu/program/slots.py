@@ -1,5 +1,5 @@
-"""Values to buffer slots by lifetime. Slots, not offsets in an arena: WebGPU refuses one buffer bound both for reading
-and writing in a dispatch, even for disjoint ranges."""
+"""Assigns values to buffer slots by lifetime. Slots, not offsets in an arena: WebGPU refuses one buffer bound both for
+reading and writing in a dispatch, even for disjoint ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lifetime:
-    """When a value must exist: from the step that writes it to the last that reads it, inclusive; bytes it takes."""
+    """The steps during which a value must exist, from the one that writes it to the last that reads it, and its
+    bytes."""
 
     first: int
     last: int
@@ -17,10 +18,10 @@ class Lifetime:
 
 
 def assign_slots(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], list[int]]:
-    """The slot of every value and the bytes of every slot.
+    """The slot of every value, and the bytes of every slot.
 
-    Greedy by size, as TensorFlow Lite's planner does: larger values first, each into the smallest slot that is free
-    over its whole lifetime, else a new one. Values that live at the same step never share a slot.
+    Greedy by size, as in TensorFlow Lite's planner: larger values first, each into the smallest slot that is free over
+    its whole lifetime, else a new one. Values that live at the same step never share a slot.
     """
     slots: list[int] = []
     held: list[list[Lifetime]] = []
@@ -46,7 +47,7 @@ def lifetimes(
     outputs: Sequence[str],
     sizes: Mapping[str, int],
 ) -> dict[str, Lifetime]:
-    """Lifetimes of the values of a step list: inputs from before the first step, outputs past the last."""
+    """Lifetimes of the values of a list of steps. Inputs live from before the first step, outputs past the last."""
     first = {name: -1 for name in inputs} | {name: step for step, name in enumerate(writes)}
     last = dict(first)
     for step, names in enumerate(reads):

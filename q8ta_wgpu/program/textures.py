@@ -1,5 +1,5 @@
-"""WGSL between textures of an application and the values of a program: one dispatch before the first, one after the
-last. A texture holds one image; its channels are those of the value, one channel being grey."""
+"""WGSL between textures of an application and values of a program: one dispatch before the first one, one after the
+last. A texture holds one image with the channels of the value; one channel is grey."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.program import Port
 
 CHANNELS = (1, 3, 4)
-"""Channels an image may have."""
+"""Numbers of channels an image may have."""
 
 WRITABLE = ("rgba8unorm", "rgba16float", "rgba32float")
-"""Formats that WebGPU lets every device store to, of those with four channels of floats."""
+"""Formats with four float channels that every WebGPU device can store to."""
 
 _THREADS = 64
 
 
 def image_size(shape: Shape) -> tuple[int, int] | None:
-    """Width and height of the image that a value is; None where it is none."""
+    """Width and height of a value that is an image; None for others."""
     n, c, h, w = canonical(shape)
     return (w, h) if n == 1 and c in CHANNELS else None
 
@@ -29,7 +29,7 @@ def groups(port: Port) -> int:
 
 
 def _threads(port: Port) -> int:
-    """One for each word that is read into, or pixel written."""
+    """Threads: one for each word read into, or pixel written."""
     n, _, h, w = canonical(port.shape)
     return word_count(port.shape, _layout(port)) if port.dtype == INT8X4 else n * h * w
 
@@ -39,7 +39,8 @@ def _layout(port: Port) -> Layout:
 
 
 def read_texture(port: Port) -> str:
-    """A module that reads a texture into an input: what a shader finds in it as float32, 255 times that as uint8.
+    """A shader that reads a texture into an input: a float32 input gets the values a shader reads, a uint8 input 255
+    times that.
 
     Bindings: 0 the texture, 1 the value.
     """
@@ -70,7 +71,7 @@ def _image(port: Port) -> str:
 
 
 def _packed_image(port: Port) -> str:
-    """A thread makes a word of the input's layout: uint8 moved by 128, as the graph stores it."""
+    """The shader for uint8 inputs: a thread makes a word of the input's layout, minus 128 as the graph stores it."""
     n, c, h, w = canonical(port.shape)
     layout = _layout(port)
     axis = "xyzw"[PACKINGS[layout].packed]
@@ -90,7 +91,7 @@ def _packed_image(port: Port) -> str:
 
 
 def write_texture(port: Port, format: str) -> str:
-    """A module that writes a float32 output to a texture of one of WRITABLE; what it lacks is opaque.
+    """A shader that writes a float32 output to a texture of one of WRITABLE; a missing alpha channel is opaque.
 
     Bindings: 0 the value, 1 the texture.
     """

@@ -1,7 +1,7 @@
-"""Programs with known results: what a device's matrix units must compute before a network relies on them.
+"""Programs with known results: what a device's matrix units must compute before a network may use them.
 
-Some drivers compute wrong products with them (on Mesa's Xe3 the tile at offset 0 came back wherever it was asked for),
-so each kernel's tile runs a product once, with sums, rows and channels that end within a tile and extreme values.
+Some drivers compute wrong products with them (Mesa's Xe3 returned the tile at offset 0 for every offset). So each
+kernel's tile runs a product once, with sums, rows and channels that end within a tile, and with extreme values.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 
 ROWS, DEPTH, CHANNELS = 300, 400, 150
-"""Of a linear: beyond every tile, and no multiple of any; three to seven steps of k, the last one not full."""
+"""Sizes of a linear: larger than every tile and no multiple of any; three to seven steps of k, the last one not
+full."""
 
 SHALLOW = 32
-"""k of a linear whose step is so short that some tiles have more threads than vectors of its weights."""
+"""k of a linear so short that some tiles have more threads than vectors of weights in a step."""
 
 KEYS, HEAD = 150, 40
-"""Of products of two activations and of attention: several steps of both, the last ones not full."""
+"""Sizes for products of two activations and for attention: several steps of both, the last ones not full."""
 
 ROW_MAJOR = Layout.PACKED_INT8_4W
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A program of one dispatch, the words of its inputs by the slots they lie in, and those of its result, with all
-    bits of lanes that hold elements."""
+    """A program of one dispatch, the words of its inputs by slot, the words of its expected result, and a mask of the
+    lanes that hold elements."""
 
     kernel: str
     program: Program
@@ -60,7 +61,7 @@ class _Case:
 def _case(
     op: str, inputs: Mapping[str, TensorType], constants: Mapping[str, Array], attrs: Attrs, out: TensorType
 ) -> _Case:
-    """A node on random numbers, the first rows of its first operand extreme."""
+    """A node with random operands; the first rows of the first operand are extreme."""
     rng = np.random.default_rng(1)
     graph = Graph(inputs=list(inputs), outputs=["y"], types={**inputs, "y": out})
     names = [graph.add_constant(name, array) for name, array in constants.items()]
@@ -101,7 +102,7 @@ def _product() -> _Case:
 
 
 def _attention() -> _Case:
-    """Two heads side by side, as linears of their own make them."""
+    """Attention with two heads side by side, as separate linears make them."""
     inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
     attrs: dict[str, object] = {
         "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD),
@@ -142,5 +143,5 @@ def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
 
 
 def wrong_words(trial: Trial, found: Array) -> int:
-    """Words of a result that differ from what is expected, lanes of padding left out."""
+    """Number of words of a result that differ from the expected ones, padding lanes ignored."""
     return int(((found[: trial.lanes.size] ^ trial.expected) & trial.lanes != 0).sum())

@@ -1,12 +1,12 @@
-"""Writes out the loops of WGSL text whose number of turns is known.
+"""Unrolls the loops of WGSL text whose number of turns is known.
 
-`for (var i = 0u; i < N; i++) { ... }` with a known N becomes N blocks, each of which begins with `const i = ...;`. WGSL
-scopes the name, so that the body stays as it is, and local arrays indexed by it alone are indexed by constants: every
-compiler keeps those in registers. GPU drivers unroll such loops themselves. Mesa's lavapipe leaves many of them, and
-arrays indexed in a loop stay in memory there: the same matrix product runs 1.5 to 2.1 times as fast written out.
+`for (var i = 0u; i < N; i++) { ... }` with a known N becomes N blocks that begin with `const i = ...;`. WGSL scopes the
+name, so the body stays as it is. Local arrays indexed by it alone are then indexed by constants, which every compiler
+keeps in registers. GPU drivers unroll such loops themselves. Mesa's lavapipe does not unroll many of them, and keeps
+arrays indexed in a loop in memory: the same matrix product runs 1.5 to 2.1 times as fast unrolled.
 
-Whatever is not understood (another form of loop, a bound that is no constant, `break` or `continue`, a loop variable
-that the body sets) stays as it is.
+Anything else (another form of loop, a bound that is no constant, `break` or `continue`, a loop variable that the body
+sets) stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 
 MOST_TURNS = 32
-"""Turns up to which a loop is written out."""
+"""Most turns of a loop that is unrolled."""
 
 _CONST = re.compile(r"^const (\w+)(?:\s*:\s*u32)? = ([^;]+);", re.MULTILINE)
 _LOOP = re.compile(r"\bfor \(var (\w+) = 0u; \1 < (\d+u|[A-Z][A-Z0-9_]*); \1\+\+\) \{")
@@ -36,9 +36,9 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def unroll(text: str, known: Mapping[str, int] | None = None) -> str:
-    """The text without comments, its loops of a known number of turns, at most MOST_TURNS, written out.
+    """The text without comments, with its loops of a known number of turns, at most MOST_TURNS, unrolled.
 
-    `known` are the constants it may use, by default its own.
+    `known` are constants it may use, by default those of the text.
     """
     text = _COMMENT.sub("", text)
     return _written_out(text, constants(text) if known is None else known)
@@ -62,7 +62,7 @@ def _written_out(text: str, known: Mapping[str, int]) -> str:
 
 
 def _end_of_block(text: str, at: int) -> int:
-    """Where the block ends that is open at a place."""
+    """The end of the block that is open at a position."""
     depth = 1
     for brace in re.compile(r"[{}]").finditer(text, at):
         depth += 1 if brace.group() == "{" else -1
@@ -72,7 +72,7 @@ def _end_of_block(text: str, at: int) -> int:
 
 
 def constants(text: str) -> dict[str, int]:
-    """The module's constants that are whole numbers at least 0, by name, in the order in which they follow."""
+    """The module's integer constants of at least 0 by name, in their order."""
     waiting = dict(_CONST.findall(text))
     known: dict[str, int] = {}
     while found := {name: v for name, e in waiting.items() if (v := _value(e, known)) is not None}:
@@ -82,7 +82,7 @@ def constants(text: str) -> dict[str, int]:
 
 
 def _value(expression: str, known: Mapping[str, int]) -> int | None:
-    """The value of an expression of u32, None where it is not understood."""
+    """The value of a u32 expression; None where it is not understood."""
     try:
         return _evaluate(ast.parse(_NUMBER.sub(r"\1", expression).strip(), mode="eval").body, known)
     except (SyntaxError, LookupError, ArithmeticError):

@@ -1,6 +1,6 @@
 """A scanner of WGSL: the definitions of a module, and which other definitions each refers to.
 
-It knows enough of the language to tell a reference from a member, a local name and an attribute, and nothing of types.
+It knows enough of the language to distinguish references from members, local names and attributes. It knows no types.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _STRUCTURE = re.compile(r"//[^\n]*|/\*.*?\*/|[(){}\[\];]", re.DOTALL)
 _BLANK = re.compile(r"(?:[\s;]|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 DIRECTIVES = ("diagnostic(", "enable ")
-"""How the lines begin that a module must begin with."""
+"""Beginnings of lines that must come first in a module."""
 
 _DECLARATIONS = frozenset(("fn", "struct", "const", "override", "var", "alias"))
 _LOCAL = frozenset(("let", "var", "const"))
 _WITH_EXPRESSIONS = frozenset(("workgroup_size", "binding", "group", "size", "align", "id"))
-"""Attributes whose arguments are expressions; those of others (builtin, interpolate ...) are names of their own."""
+"""Attributes whose arguments are expressions. Arguments of others (builtin, interpolate ...) are names of their own."""
 
 _WORDS = """
 alias break case const const_assert continue continuing default diagnostic discard else enable false fn for if let
@@ -43,7 +43,7 @@ subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major c
 subgroupMatrixStore subgroupMatrixMultiplyAccumulate
 """
 _LANGUAGE = frozenset(_WORDS.split())
-"""Words that WGSL itself gives a meaning: keywords, types, address spaces and functions."""
+"""Words with a meaning in WGSL itself: keywords, types, address spaces and functions."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Definition:
     """One declaration at module scope.
 
     Attributes:
-        name: what it defines.
+        name: the name it defines.
         kind: its keyword.
-        file, line: where it stands; line 0 for what is written by Python.
+        file, line: its place; line 0 for definitions written by Python.
         text: the declaration with its attributes.
     """
 
@@ -65,13 +65,14 @@ class Definition:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """What it refers to at module scope, in the order of first use. A program needs them of few definitions."""
+        """Names at module scope that it refers to, in the order of first use. Computed when asked: few definitions need
+        it."""
         tokens = _tokens(self.text)
         return tuple(dict.fromkeys(_references(tokens, *_head(tokens))))
 
     @functools.cached_property
     def fields(self) -> tuple[str, ...]:
-        """The members of `params` it reads."""
+        """The members of `params` that it reads."""
         tokens = _tokens(self.text)
         read = (tokens[i + 2] for i, word in enumerate(tokens[:-2]) if word == "params" and tokens[i + 1] == ".")
         return tuple(dict.fromkeys(read))
@@ -83,7 +84,7 @@ class Definition:
 
 
 def scan(text: str, file: str = "") -> Iterator[Definition]:
-    """The definitions of a module, in order, without directives; raises LinkError for a declaration of another kind."""
+    """The definitions of a module in order, without directives. Raises LinkError for a declaration of another kind."""
     at = 0
     while (start := _BLANK.match(text, at).end()) < len(text):  # type: ignore[union-attr]
         depth = 0
@@ -113,7 +114,7 @@ def _definition(text: str, file: str, line: int) -> Definition:
 
 
 def _head(tokens: Sequence[str]) -> tuple[int, int]:
-    """Where the keyword of a declaration and its name stand; raises ValueError where there is none."""
+    """Positions of a declaration's keyword and name. Raises ValueError where there are none."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token in "({[") - (token in ")}]")
@@ -125,7 +126,7 @@ def _head(tokens: Sequence[str]) -> tuple[int, int]:
 
 
 def _references(tokens: Sequence[str], kind: int, name: int) -> Iterator[str]:
-    """Names a declaration uses that are not its own, no members, and not declared within it where they stand."""
+    """Names that a declaration uses and that are not its own name, members, or local names in scope."""
     scopes: list[tuple[set[str], bool]] = [(set(), False)]  # names, and whether it is a loop's header
     waiting: list[str] = []  # local names begin to hold behind their statement
     in_struct, in_body, at = tokens[kind] == "struct", False, 0
@@ -165,7 +166,7 @@ def _after_attribute(tokens: Sequence[str], at: int) -> int:
 
 @functools.cache
 def files() -> Mapping[str, str]:
-    """The text of every WGSL file of the kernels, by its name without the ending."""
+    """The text of every WGSL file of the kernels, by name without the ending."""
     found: dict[str, str] = {}
     for folder in importlib.resources.files("q8ta_wgpu.kernels").iterdir():
         for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
@@ -179,7 +180,7 @@ def files() -> Mapping[str, str]:
 
 @functools.cache
 def definitions() -> Mapping[str, tuple[Definition, ...]]:
-    """Everything the files define, by name."""
+    """All definitions of all files, by name."""
     found: dict[str, tuple[Definition, ...]] = {}
     for stem, text in files().items():
         for definition in scan(text, stem):

@@ -1,4 +1,4 @@
-"""Choosing an adapter by what a user says, and opening it: once, and shared."""
+"""Chooses the adapter that a user names, and opens it once, to be shared."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ _open_lock = ProcessLock()
 
 
 def open_device(device: Any = None, matrix_work: bool = False) -> Device:
-    """A Device for what a user may pass.
+    """The Device for what a user passes.
 
     Args:
-        device: None (best adapter), part of an adapter's name, backend or engine, an engine with such a part
-            ('dawn:nvidia'), the position of an adapter in `engines.listed()`, an adapter or a device of wgpu or
-            wgpudawn (the caller's own, used as it is), or a Device.
+        device: None (best adapter); a part of an adapter's name, backend or engine; an engine with such a part
+            ('dawn:nvidia'); the position of an adapter in `engines.listed()`; an adapter or a device of wgpu or
+            wgpudawn; or a Device.
         matrix_work: whether matrix units are of use; see `_with_matrix_units`.
 
-    Devices opened here are shared: the same adapter gives the same Device, unless that one was lost. Raises
-    DeviceError where nothing fits, or nothing that fits can make a device.
+    Returns:
+        A device. Devices opened here are shared: the same adapter gives the same Device, unless that one was lost.
+
+    Raises:
+        DeviceError: no adapter fits, or none that fits can make a device.
     """
     if isinstance(device, Device):
         return device
@@ -51,11 +54,12 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
 
 
 def _with_matrix_units(found: Device) -> Device:
-    """Which engine serves an adapter best for a network whose products matrix units could compute: Dawn, where it
-    offers units of the same adapter that compute right; otherwise the one `found` is of, wgpu-native.
+    """The device of Dawn for the same adapter, where Dawn offers matrix units on it that compute right; else `found`,
+    of wgpu-native.
 
-    Engines tell the model of a card, no more. Of several equal ones it is taken to be the same where both engines list
-    as many by one backend, in the order of the driver they share; otherwise `found` stays."""
+    Engines give only the model of a card. With several equal cards, the order is trusted where both engines list as
+    many by one backend, since they share the driver. Otherwise `found` stays.
+    """
     if (dawn := engines.dawn()) is None:
         return found
     own = found.wgpu.adapter
@@ -80,7 +84,7 @@ def _backend(adapter: Any) -> str:
 
 
 def _named_engine(name: str) -> tuple[str, str]:
-    """The engine that a user's text names, or '', and the rest of it."""
+    """The engine in a user's text, or '', and the rest of the text."""
     engine, _, rest = name.partition(":")
     return (engine.lower(), rest) if engine.lower() in engines.NAMES else ("", name)
 
@@ -113,7 +117,8 @@ def _by_name(name: str | int | None) -> Device:
 
 
 def _number(engine: Engine, adapter: Any) -> int:
-    """Which of the adapters of one name this is: equal cards are told apart by their order, where wgpu lets us."""
+    """The position of an adapter among those of the same name: equal cards differ by their order, where wgpu shows
+    it."""
     equal = [a for a in engine.adapters() if engine.describe(a) == engine.describe(adapter)]
     return next((i for i, a in enumerate(equal) if a is adapter), 0 if len(equal) == 1 else -id(adapter))
 

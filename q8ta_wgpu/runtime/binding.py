@@ -20,12 +20,12 @@ _TEXTURE_USAGES = {name: getattr(wgpu.TextureUsage, name) for name in ("TEXTURE_
 
 
 class Binding:
-    """A program joined to buffers and textures, to be run again and again. Made by `Session.bind`.
+    """A program bound to buffers and textures, to run again and again. `Session.bind` makes it.
 
     Attributes:
-        outputs: what the outputs are written to, in port order.
+        outputs: the resources that the outputs are written to, in order.
 
-    `uint8` names the inputs that are given as uint8.
+    `uint8` names the inputs that are passed as uint8.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Binding:
         )
 
     def _is_buffer(self, resource: Any, what: str) -> bool:
-        """Whether a resource is a buffer; raises InputError where it is no texture either, or of another device."""
+        """Whether a resource is a buffer. Raises InputError for one that is no texture either, or of another device."""
         package, found = self._device.engine.package, type(resource).__name__
         if not isinstance(resource, (package.GPUBuffer, package.GPUTexture)):
             raise InputError(f"{what} must be a buffer or a texture of {package.__name__}, found {found}")
@@ -109,7 +109,7 @@ class Binding:
         return isinstance(resource, package.GPUBuffer)
 
     def _step(self, text: str, port: Port, *bound: tuple[dict[str, Any], Any]) -> Step:
-        """A dispatch of its own layout: kinds of bindings with what is bound."""
+        """A dispatch with a bind group layout of its own: kinds of bindings with the resources."""
         gpu = self._device.wgpu
         entries = [{"binding": i, "visibility": COMPUTE, **kind} for i, (kind, _) in enumerate(bound)]
         layout = gpu.create_bind_group_layout(entries=entries)
@@ -123,9 +123,10 @@ class Binding:
         return pipeline, gpu.create_bind_group(layout=layout, entries=resources), grid
 
     def record(self, encoder: Any) -> None:
-        """Records a run in a command encoder of the application, which submits it: passes of its own that follow read
-        what the run wrote. Close the session after that submission: WebGPU refuses commands on buffers that were freed,
-        and wgpu-native ends the process.
+        """Adds a run to a command encoder of the application, which submits it. Later passes read what the run wrote.
+
+        Close the session after that submission: WebGPU refuses commands on freed buffers, and wgpu-native ends the
+        process.
 
         Raises DeviceError where the session was closed or the device refuses.
         """
@@ -139,7 +140,7 @@ class Binding:
                 encoder.copy_buffer_to_buffer(source, 0, target, 0, size)
 
     def run(self) -> None:
-        """Submits a run, and does not wait for it. Raises as `record` does."""
+        """Submits a run without waiting for it. Raises as `record` does."""
         device = self._device
         with device.lock, wgpu_errors(f"{device.name} could not run the program"):
             encoder = device.wgpu.create_command_encoder()

@@ -1,7 +1,7 @@
-"""Dawn, from the optional package wgpudawn: its toggles, its ways of waiting, what its devices let threads do, and the
-matrix units it offers.
+"""Dawn, from the optional package wgpudawn: its toggles, how it waits, thread safety of its devices, and its matrix
+units.
 
-What is private to a version of wgpudawn has a form in WebGPU's own terms for where it is named otherwise.
+Where a name private to a version of wgpudawn is missing, WebGPU's own form is used.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SYNCHRONIZED = "implicit-device-synchronization"
 _MATRICES = "chromium-experimental-subgroup-matrix"
 
 _EXACT_CLOCK = ("timestamp_quantization",)
-"""Rounds timestamps, against websites that measure others."""
+"""The toggle that makes timestamps coarse, against websites that measure others. It is disabled."""
 
 _UNCLEARED = ("disable_workgroup_init",)
-"""Kernels write workgroup memory before they read it. Cleared for each workgroup as well, products on matrix units take
-1 to 4 % longer on an H200, and SwiftShader compiles longer."""
+"""Dawn's toggle to leave workgroup memory uncleared. Kernels write it before they read it. With clearing, products on
+matrix units take 1 to 4 % longer on an H200, and SwiftShader compiles longer."""
 
 _BLOCK = 100_000_000
 """Nanoseconds of a blocking wait, after which Python may handle a signal."""
 
 
 class DawnRecorder(HandleRecorder):
-    """Recording by Dawn's functions. Errors of what is recorded are Dawn's to report when the encoder finishes."""
+    """Recording by Dawn's functions. Dawn reports errors of recorded commands when the encoder finishes."""
 
     def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
         from wgpudawn.backends.dawn import _api as api
@@ -62,8 +62,8 @@ class DawnRecorder(HandleRecorder):
 class Dawn(Engine):
     """Dawn, Chromium's WebGPU. Raises ImportError where wgpudawn is not installed.
 
-    The process has one instance of Dawn. Where nobody has made it yet, it is made with `allow_unsafe_apis`, without
-    which adapters hide their matrix units.
+    A process has one instance of Dawn. If nobody has made it yet, it is made with `allow_unsafe_apis`, without which
+    adapters hide their matrix units.
     """
 
     name = "dawn"
@@ -103,7 +103,7 @@ class Dawn(Engine):
         return lock, contextlib.nullcontext() if _SYNCHRONIZED in device.features else lock
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
-        """The products of int8 with sums in int32 that an adapter says its matrix units compute."""
+        """The int8 products with int32 sums that an adapter reports for its matrix units."""
         if _MATRICES not in adapter.features:
             return ()
         properties = self._extras.get_adapter_properties(adapter)

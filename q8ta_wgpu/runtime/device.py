@@ -1,4 +1,4 @@
-"""Open devices: their pipelines and bind groups, their targets, and what was measured on them."""
+"""Open devices: pipelines, bind groups, targets, and measured rates."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ _LIMITS = {
     "workgroup_memory": "max-compute-workgroup-storage-size",
     "workgroups": "max-compute-workgroups-per-dimension",
 }
-"""WebGPU's names of a target's limits. Every program needs those of BASELINE."""
+"""A target's limits by WebGPU's names. Every program needs those of BASELINE."""
 
 RECENT_PIPELINES = 128
-"""Pipelines a device keeps for the next program beside those that programs hold: some networks' worth. Tuning compiles
-thousands, and one of a written-out matrix product takes 5 MiB on lavapipe."""
+"""Pipelines that a device keeps beside those in use: some networks' worth. Tuning compiles thousands, and one of an
+unrolled matrix product takes 5 MiB on lavapipe."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A compiled compute pipeline and the layout its bind groups are made with."""
+    """A compiled compute pipeline and the layout of its bind groups."""
 
     pipeline: Any
     layout: Any
 
 
 class Device:
-    """An open device: its pipelines, and what was measured on it. Safe to share between sessions and threads.
+    """An open device with its pipelines and measured rates. Sessions and threads may share it.
 
     Raises DeviceError where the device offers less than WebGPU's baseline (some OpenGL drivers do), or fails when its
     dot products are measured.
 
     Attributes:
         wgpu: the device, of either package.
-        engine: what it is a device of.
+        engine: its engine.
         name: `name (backend, engine)` of its adapter.
         lock: held while something is made, recorded and submitted.
-        waiting: held while a run is waited for: a lock where the engine wants one (`Engine.locks`).
-        software: whether it runs on the host's own processor.
+        waiting: held while a run is awaited: a lock where the engine needs one (`Engine.locks`).
+        software: whether it runs on the host's CPU.
         timestamps: whether it has timestamp queries.
-        target: what programs for it are scheduled for.
-        unit_faults: the matrix units that were tried and are left out, because they compute other bytes or their
-            kernels do not compile, and how.
+        target: the target of programs for it.
+        unit_faults: matrix units that are not used, with the reason: they compute other bytes, or their kernels do not
+            compile.
     """
 
     def __init__(self, wgpu_device: Any) -> None:
@@ -76,20 +76,21 @@ class Device:
         self.target = self._target()
 
     def pipeline(self, text: str, buffers: int) -> Pipeline:
-        """The pipeline of a linked module whose first `buffers` bindings are storage, the last of them written.
+        """The pipeline of a linked shader whose first `buffers` bindings are storage, the last of them written.
 
-        Compiled once as long as somebody holds it, or it is among the RECENT_PIPELINES last asked for. Raises
-        DeviceError with the driver's words if it does not compile.
+        It is compiled once, as long as it is in use or among the RECENT_PIPELINES last ones. Raises DeviceError with
+        the driver's words if it does not compile.
         """
         with self.pipelines([(text, buffers)]) as found:
             return next(found)
 
     @contextlib.contextmanager
     def pipelines(self, wanted: Sequence[tuple[str, int]]) -> Generator[Iterator[Pipeline]]:
-        """`pipeline` of many modules, in order. Those that are missing compile in as many threads as the engine allows,
-        from when the context is entered; take them by one thread.
+        """`pipeline` of many shaders, in order. Missing ones compile in as many threads as the engine allows, from when
+        the context is entered. Take the results in one thread.
 
-        Others use the device meanwhile: the lock is held while one is compiled only where no other thread may."""
+        Other threads use the device meanwhile: the lock is held during a compilation only where the engine requires it.
+        """
         compilers = self.engine.compilers(self.wgpu)
         with self.lock:
             known = {text: self._held.get(text) for text, _ in wanted}
@@ -114,8 +115,7 @@ class Device:
             yield taken()
 
     def _keep(self, text: str, made: Pipeline) -> Pipeline:
-        """Keeps a pipeline for as long as somebody holds it or it is recent; the one that is kept already, if another
-        thread was faster."""
+        """Keeps a pipeline while it is in use or recent. Returns the one already there if another thread was faster."""
         with self.lock:
             kept = self._held.setdefault(text, made)
             self._recent[text] = kept
@@ -140,10 +140,10 @@ class Device:
         return self.wgpu.create_bind_group(layout=pipeline.layout, entries=entries)
 
     def read(self, buffer: Any, size: int) -> bytes:
-        """The first `size` bytes of a buffer, once the device has done what was submitted before.
+        """The first `size` bytes of a buffer, after all submitted work.
 
-        By the recorder, not by wgpu-py's `read_buffer`: that wakes a thread of its own, which then polls the device
-        without our lock.
+        It uses the recorder, not wgpu-py's `read_buffer`, which wakes a thread of its own that polls the device without
+        our lock.
         """
         recorder = self.recorder(self.wgpu, (), [(buffer, size, 0)], spins=not self.software)
         staging = recorder.staging(size)
@@ -157,12 +157,12 @@ class Device:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the engine says about the adapter, and under 'engine' which engine of which version."""
+        """The adapter's information from the engine, and under 'engine' the engine and its version."""
         return {**self.wgpu.adapter.info, "engine": self.engine.version}
 
     @property
     def alive(self) -> bool:
-        """Whether the device still works; a lost one never comes back."""
+        """Whether the device still works. A lost one never comes back."""
         try:
             with self.lock, wgpu_errors(f"{self.name} was lost"):
                 self.wgpu.create_buffer(size=16, usage=STORAGE).destroy()
@@ -177,11 +177,11 @@ class Device:
 
     @property
     def loop_turns(self) -> int:
-        """How many of the turns that kernels rely on, `target.loop_turns`, the loops of a thread take."""
+        """How many of the `target.loop_turns` turns that kernels rely on the loops of a thread take."""
         return int(self._once("loop_turns", lambda device: probe.loop_turns(device, device.target.loop_turns)))
 
     def check_loops(self) -> None:
-        """Raises DeviceError where the loops of a thread end before kernels do."""
+        """Raises DeviceError where the device ends loops earlier than kernels allow for."""
         if self.loop_turns < (needed := self.target.loop_turns):
             raise DeviceError(
                 f"{self.name} ends the loops of a thread after {self.loop_turns} turns, where kernels rely on "
@@ -196,18 +196,18 @@ class Device:
 
     @property
     def unit_rate(self) -> float:
-        """Measured speed of the fastest of the target's matrix units: 10^9 operations (2 a multiply-accumulate) a
-        second; 0 where it has none."""
+        """Measured rate of the fastest matrix unit of the target: 10^9 operations (2 a multiply-accumulate) a second; 0
+        without one."""
         units = self.target.matrix_units
         return float(self._once("unit_rate", lambda _: max((rates.unit_rate(self, u) for u in units), default=0.0)))
 
     @property
     def copy_rate(self) -> float:
-        """Measured copy bandwidth: 10^9 bytes a second, read and written, in buffers larger than most caches."""
+        """Measured copy bandwidth: 10^9 bytes read and written a second, in buffers larger than most caches."""
         return float(self._once("copy_rate", rates.copy_rate))
 
     def _once(self, name: str, measure: Callable[[Device], Any]) -> Any:
-        """What `measure` finds, by one thread once."""
+        """The result of `measure`, which one thread runs once."""
         with self.lock:
             if name not in self._measured:
                 with wgpu_errors(f"{self.name} could not be measured"):
@@ -215,9 +215,9 @@ class Device:
             return self._measured[name]
 
     def _target(self) -> Target:
-        """The device's limits, and its behaviour: dot products are measured, except where they are known to be alike.
+        """The device's limits and behaviour. Dot products are measured, except where both forms are known to be alike.
 
-        A rate counts as higher where it is by more than such a measurement wavers, a quarter.
+        A rate counts as higher only if it is by a quarter, the noise of such a measurement.
         """
         limits = self.wgpu.limits
         found = replace(
@@ -237,7 +237,7 @@ class Device:
         )
 
     def _units(self, target: Target) -> tuple[MatrixUnit, ...]:
-        """The matrix units of the adapter that compute what the reference does; the others become `unit_faults`."""
+        """The adapter's matrix units that compute what the reference does. The others become `unit_faults`."""
         right = []
         for unit in self.engine.matrix_units(self.wgpu.adapter):
             if fault := probe.wrong_unit(self, target, unit):
@@ -248,7 +248,7 @@ class Device:
 
     @property
     def recorder(self) -> type[Recorder]:
-        """What records programs for this device: the engine's own functions where they are there."""
+        """The recorder of programs for this device: by the engine's own functions where they are available."""
         works = self._once("recorder", lambda device: handles.works(device.engine.recorder, device.wgpu))
         return self.engine.recorder if works else Recorder
 

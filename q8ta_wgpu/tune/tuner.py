@@ -1,14 +1,14 @@
-"""Kernels and layouts chosen by measurement: every variant worth considering is timed on the device at hand.
+"""Kernels and layouts by measurement: every variant worth considering is timed on the device.
 
 For every distinct dispatch of a graph the candidates are each kernel that can run the call, preferred or not, in
 
 * the layouts that the plan by estimates reads and writes there, and
-* each layout of that plan, for all operands and the result alike; what the kernel accepts in one layout alone takes
-  that one. (Under 'greedy' the layouts are given, so there are no others.)
+* each layout of that plan, for all operands and the result alike. What the kernel accepts in one layout only takes that
+  one. (Under 'greedy' the layouts are fixed, so there are no others.)
 
-Their times, as the bytes that a copy moves in them, replace the estimates of `layout_sync.cost`, and the layout pass
-chooses among them. Transitions are measured when a plan wants them, until a plan consists of measured dispatches alone.
-Every kernel gives the same bytes, so tuning changes how long a network takes and nothing else.
+Their times, converted to the bytes that a copy moves meanwhile, replace the estimates of `layout_sync.cost`, and layout
+sync chooses again. Transitions are measured when a plan uses them, until a plan has measured dispatches only. Every
+kernel gives the same bytes, so tuning changes only how long a network takes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from q8ta_wgpu.tune.report import Tuning
 from q8ta_wgpu.tune.timing import Timer
 
 MARGIN = 0.03
-"""By how much the plan by estimates must be slower to be given up: less is noise, and more shaders to compile."""
+"""The plan by estimates is replaced only if it is slower by this share: less is noise, and more shaders to compile."""
 
 
 def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Update | None = None) -> Tuning:
@@ -64,8 +64,8 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Updat
 
 
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
-    """The variants of a call that are worth timing: those planned, then every kernel in their layouts, and in each of
-    the `uniform` ones for all operands and the result alike."""
+    """The variants of a call that are worth timing: the planned ones, then every kernel in their layouts, and in each
+    of the `uniform` layouts for all operands and the result."""
     variants = dict.fromkeys(planned)
     combinations = [(variant.reads, variant.out) for variant in variants]
     for fit in fitting(call, target):
@@ -87,7 +87,7 @@ def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: I
 
 
 def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
-    """What a measurement is kept under: the kernel's name and a hash of all that decides how long it takes.
+    """The cache key of a measurement: the kernel's name and a hash of all that decides how long it takes.
 
     That is the linked WGSL with its constants and layouts, the grid, the shapes, and the sizes in the uniform fields.
     Scales, zero points and bounds do not count, so that equal layers of a network are timed once.
@@ -107,7 +107,7 @@ COPY_KEY = "copy of 10^9 bytes"
 
 @dataclass
 class _Group:
-    """Equal calls of a graph: their constants by position, and the variants they are planned in."""
+    """Equal calls of a graph: their constants by position, and the variants they have in a plan."""
 
     call: Call
     constants: dict[int, Array] = field(default_factory=dict)
