@@ -1,4 +1,4 @@
-"""Tries every adapter, for a new GPU and for a bug report: what it offers, and whether it computes the right bytes."""
+"""Tests every adapter, for a new GPU or a bug report: what it offers, and whether it computes the right bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(options: argparse.Namespace) -> None:
-    """`check [FILE]`: every engine and adapter, and one line of verdict. Raises DeviceError where bytes are wrong."""
+    """`check [FILE]`: tests every engine and adapter and prints a verdict. Raises DeviceError where bytes are wrong."""
     model = load(options.file) if options.file else None
     names = ("q8ta-wgpu", "wgpu", "wgpudawn", "numpy")
     packages = (f"{name} {version(name)}" for name in names if _installed(name))
@@ -55,7 +55,7 @@ def _installed(name: str) -> bool:
 
 
 def _adapters(wanted: str | None) -> list[tuple[int, str]]:
-    """Positions and names of all adapters, or of the one asked for."""
+    """Positions and names of all adapters, or of the named one."""
     from q8ta_wgpu.runtime.adapters import open_device
     from q8ta_wgpu.runtime.engines import NO_ADAPTER, listed
 
@@ -69,7 +69,7 @@ def _adapters(wanted: str | None) -> list[tuple[int, str]]:
 
 
 def _checked(number: int, model: Model | None) -> Iterator[str]:
-    """Prints what an adapter offers and how it does; what is wrong."""
+    """Prints what an adapter offers and its results. Yields what is wrong."""
     from q8ta_wgpu.runtime.adapters import open_device
 
     device = open_device(number)
@@ -112,7 +112,8 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
 
 
 def mismatches(device: Device, target: Target, sample: Sample) -> int:
-    """Bytes of a kernel's result that differ from the reference's. Raises DeviceError where it does not run."""
+    """Number of bytes of a kernel's result that differ from the reference's. Raises DeviceError where it does not
+    run."""
     from q8ta_wgpu.runtime.executor import Executor
 
     executor = Executor(build(sample.graph, target, sample.plan), device)
@@ -126,7 +127,7 @@ def mismatches(device: Device, target: Target, sample: Sample) -> int:
 
 
 def _model(device: Device, model: Model) -> Iterator[str]:
-    """Prints the time of a model; what is wrong with its bytes, where they are defined."""
+    """Prints the time of a model. Yields what is wrong with its bytes, where they are defined."""
     arrays = given.random_inputs(model)
     with Session(model, device) as session:
         found = model.structure.flatten(session(**arrays))

@@ -20,7 +20,7 @@ a workgroup. binding: largest storage binding. int8: computes the bytes that the
 
 
 def devices(options: argparse.Namespace) -> None:
-    """`devices`: every adapter, with what matters here as it was measured."""
+    """`devices`: lists every adapter with its limits and measured rates."""
     from q8ta_wgpu.runtime.engines import NO_ADAPTER, listed
 
     rows: list[tuple[str, ...]] = [_HEADER]

@@ -1,4 +1,4 @@
-"""Calls that reach a kernel: from the operators' cases, through the passes, as a model's would be."""
+"""Calls that reach a kernel: the operators' cases, passed through the passes as a model would be."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _Q = QParams(0.0625, 3)
 
 
 def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target]:
-    """The first case that reaches the kernel `name`: a way to run it, the call, and the first target it runs on.
+    """The first case that reaches the kernel `name`: a variant, the call, and the first target it runs on.
 
-    Raises InputError where no kernel has that name, with near matches, or none of the targets runs it.
+    Raises InputError where no kernel has that name, with similar names, or where it runs on none of the targets.
     """
     names = {kernel.name for op in OPS.values() for kernel in op.kernels}
     if name not in names:
@@ -60,8 +60,8 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel with a result in int8 on one call, and its optional operands if it has them: `inputs` by name, and the
-    `expected` output of the reference."""
+    """A kernel with an int8 result and a call for it: `inputs` by name, optional operands included, and the `expected`
+    output of the reference."""
 
     kernel: str
     graph: Graph
@@ -71,7 +71,7 @@ class Sample:
 
 
 def samples(target: Target) -> Iterator[Sample]:
-    """Every kernel that runs on a target and whose result is int8, each on a large case that reaches it, with random
+    """Every kernel with an int8 result that runs on a target, each on a large case that reaches it, with random
     numbers."""
     seen = set[str]()
     for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
@@ -93,7 +93,7 @@ def samples(target: Target) -> Iterator[Sample]:
 
 
 def _several(target: Target) -> Iterator[Graph]:
-    """What the cases become, and what is made of no operator alone."""
+    """Graphs of the cases, and graphs for operators that only fusion makes."""
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
             yield from _graphs(op, case, target, random=True)
@@ -102,7 +102,7 @@ def _several(target: Target) -> Iterator[Graph]:
 
 
 def _attention(masked: bool = False) -> Graph:
-    """softmax(q kᵀ) v in int8: rows that end amid the blocks of every kernel."""
+    """softmax(q kᵀ) v in int8, with rows that end within the blocks of every kernel."""
     graph, names = Graph(), list[str]()
     for name, shape in (("q", (2, 70, 32)), ("k", (2, 83, 32)), ("v", (2, 83, 32))):
         graph.inputs.append(name)
@@ -125,7 +125,7 @@ def _attention(masked: bool = False) -> Graph:
 
 
 def _narrowed() -> Graph:
-    """An int16 value in int8."""
+    """An int16 value requantized to int8."""
     graph = Graph(["x"])
     graph.types["x"] = TensorType((3, 257), INT16X4, QParams(0.05, -7, INT16X4))
     y = _appended(graph, "dequantize", "x", TensorType((3, 257)))
@@ -134,7 +134,7 @@ def _narrowed() -> Graph:
 
 
 def _masked(dim: int) -> Graph:
-    """A softmax of the elements that bools choose."""
+    """A softmax over the elements that bools select."""
     shape = (2, 21, 5, 70)
     powers = np.rint(np.exp(-np.arange(256) * _Q.scale) * 2.0**16)
     graph = Graph(["x", "chosen"])
@@ -152,7 +152,7 @@ def _requantized(graph: Graph, x: str, q: QParams) -> str:
 
 
 def _alone(graph: Graph, node: Node) -> Graph:
-    """A node as a graph of its own, whose inputs are what it reads."""
+    """A node as a graph of its own, whose inputs are the values it reads."""
     read = list(dict.fromkeys(node.inputs))
     types = {name: graph.types[name] for name in (*read, node.output)}
     constants = {name: graph.constants[name] for name in read if name in graph.constants}
@@ -160,13 +160,13 @@ def _alone(graph: Graph, node: Node) -> Graph:
 
 
 def _size(case: Case) -> int:
-    """Elements of a case's operands; those that the reference takes long for come last, the largest at the end."""
+    """Elements of a case's operands. Cases that are slow in the reference come last, the largest at the end."""
     size = sum(math.prod(shape) for shape in case.shapes)
     return size if size <= 1 << 16 else -size
 
 
 def _random(graph: Graph) -> dict[str, Array]:
-    """Inputs over the whole range of int8, its ends among them, and floats of that range."""
+    """Inputs over the whole range of int8, its ends included, and floats of that range."""
     rng, found = np.random.default_rng(0), dict[str, Array]()
     for name in graph.inputs:
         t = graph.types[name]
@@ -192,7 +192,7 @@ def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:
 
 
 def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterator[Graph]:
-    """What a case becomes: as it is, on int8 values, on float values that are quantized first, and of two operands with
+    """Graphs of a case: as it is, on int8 values, on float values that are quantized first, and for two operands with
     an activation before the result is rounded."""
     yield lower(run_passes(graph_of(op, case, False, False, random)), target)
     if op.int8 is None or FLOAT32 not in op.operands[0].dtypes:
@@ -205,7 +205,7 @@ def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterato
 def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = False, activation: str = "") -> Graph:
     """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first.
 
-    Constants are ones, or `random`. An `activation` stands before what is quantized at the end.
+    Constants are ones, or `random`. An `activation` is added before the quantize at the end.
     """
     graph, names = Graph(), list[str]()
     for position, shape in enumerate(case.shapes):
@@ -246,8 +246,8 @@ def _appended(graph: Graph, op: str, inputs: str | list[str], t: TensorType, att
 
 
 def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, random: bool) -> str:
-    """Ones, or random numbers around 1; the weight of a quantized sum is int8 with a scale for each of its rows, if it
-    is random such that the sums spread as their operands do."""
+    """Ones, or random numbers around 1. The weight of a quantized sum is int8 with a scale for each row; a random one
+    spreads the sums as its operands are spread."""
     rng = np.random.default_rng(position)
     if not weight:
         values = rng.uniform(0.5, 1.5, shape) if random else np.ones(shape)

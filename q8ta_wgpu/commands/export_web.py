@@ -8,7 +8,7 @@ from q8ta_wgpu.model.model import load
 
 
 def export_web(options: argparse.Namespace) -> None:
-    """`export-web FILE FOLDER`: what a page loads, and how large it is."""
+    """`export-web FILE FOLDER`: writes the folder and prints its size."""
     folder = load(options.file).export_web(options.folder)
     sizes = (f"{path.name} {path.stat().st_size / 1e3:.1f} kB" for path in sorted(folder.iterdir()))
     print(f"{folder}: {', '.join(sizes)}")

@@ -1,4 +1,4 @@
-"""What the user gave on the command line, read: a device, arrays for inputs."""
+"""Arguments of the command line: a device, arrays for inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def device(text: str | None) -> str | int | None:
 
 
 def target_of(text: str | None) -> Target | None:
-    """The target of the adapter that `--device` names; None without one, and for the reference."""
+    """The target of the adapter that `--device` names; None without `--device`, and for the reference."""
     if text in (None, "reference"):
         return None
     from q8ta_wgpu.runtime.adapters import open_device
@@ -28,7 +28,7 @@ def target_of(text: str | None) -> Target | None:
 
 
 def random_inputs(model: Model) -> dict[str, Array]:
-    """Random arrays for every input, of the dtype it is given as."""
+    """Random arrays for every input, of the dtype to pass."""
     generator, arrays = np.random.default_rng(0), {}
     for name, t in model.inputs.items():
         drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 1 << 16, t.shape)

@@ -8,8 +8,8 @@ from q8ta_wgpu.errors import InputError
 
 
 def target(text: str, option: str, endings: tuple[str, ...]) -> Path:
-    """The file an option names. Raises InputError where it has none of the endings, or cannot be a file, before
-    anything long is done."""
+    """The file that an option names. Raises InputError, before anything long is done, where it has none of the endings
+    or cannot be a file."""
     path = Path(text)
     if path.suffix not in endings:
         raise InputError(f"{option} must end in {' or '.join(endings)}, found {text}")

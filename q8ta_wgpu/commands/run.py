@@ -20,7 +20,7 @@ from q8ta_wgpu.writing import write
 
 
 def run(options: argparse.Namespace) -> None:
-    """`run FILE --input X.npy --output Y.npy`: what can be wrong is looked at before anything is computed."""
+    """`run FILE --input X.npy --output Y.npy`: checks all arguments before it computes anything."""
     model = load(options.file)
     given = inputs(model, options.input)
     if missing := [name for name in model.graph.inputs if name not in given]:
@@ -50,7 +50,7 @@ def _target(options: argparse.Namespace, model: Model) -> Path:
 
 
 def _write_npz(target: io.BytesIO, arrays: Mapping[str, Array]) -> None:
-    """As np.savez, which cannot write an array called `file`."""
+    """Writes arrays like np.savez, which cannot write one called `file`."""
     with zipfile.ZipFile(target, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -58,5 +58,5 @@ def _write_npz(target: io.BytesIO, arrays: Mapping[str, Array]) -> None:
 
 
 def _key(names: Sequence[str], i: int) -> str:
-    """An output's name; numbered where one value goes out twice."""
+    """An output's name; numbered where one value is several outputs."""
     return names[i] if names.count(names[i]) == 1 else f"{names[i]}.{i}"

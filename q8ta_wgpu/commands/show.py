@@ -1,4 +1,4 @@
-"""Prints or draws what is in a model file, and what becomes of it on a device."""
+"""Prints or draws a model file, and the program it becomes on a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from q8ta_wgpu.writing import write
 
 
 def show(options: argparse.Namespace) -> None:
-    """`show FILE`: the graph, the report, layouts and program for WebGPU's baseline or for an adapter."""
+    """`show FILE`: prints graph, report, layouts and program for WebGPU's baseline or for an adapter."""
     if options.time and not options.draw:
         raise InputError("--time is for a drawing: add --draw OUT.html. `time FILE` prints times")
     drawn = output.target(options.draw, "--draw", (".html", ".svg")) if options.draw else None
@@ -41,7 +41,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
-    """`show FILE --draw OUT.html`: the program as a graph, with times where `--time` asks for them."""
+    """`show FILE --draw OUT.html`: draws the program as a graph, with times for `--time`."""
     layers()  # what is missing is missed before anything is measured
     timing = None
     if options.time:

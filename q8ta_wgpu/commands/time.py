@@ -16,7 +16,8 @@ from q8ta_wgpu.writing import write
 
 
 def time(options: argparse.Namespace) -> None:
-    """`time FILE`: opening, memory, and the GPU time of every dispatch; as JSON, as a trace, as a plot."""
+    """`time FILE`: prints times of opening, memory, and the GPU time of every dispatch; writes JSON, a trace, a
+    plot."""
     texts = [
         (output.target(given, option, (".json",)), made, what)
         for given, option, made, what in (

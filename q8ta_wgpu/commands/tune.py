@@ -1,4 +1,4 @@
-"""Measures kernels for a model, and forgets what was measured."""
+"""Measures kernels for a model, or forgets measured times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from q8ta_wgpu.session.session import Session
 
 
 def tune(options: argparse.Namespace) -> None:
-    """`tune FILE`, `tune --clear`: measures kernels, and what that gains; forgets what was measured."""
+    """`tune FILE`: measures kernels and prints the gain. `tune --clear`: forgets measured times."""
     if options.file is None and not options.clear:
         raise InputError("tune takes a FILE, or --clear to forget what was measured")
     if options.clear:

@@ -1,4 +1,4 @@
-"""Prints the WGSL that a value or a kernel is computed with, as it is compiled."""
+"""Prints the final WGSL of a value or a kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from q8ta_wgpu.program.build import build
 
 
 def wgsl(options: argparse.Namespace) -> None:
-    """`wgsl FILE VALUE`: of the dispatch that writes a value of a model. `wgsl KERNEL`: of a case that reaches it."""
+    """`wgsl FILE VALUE`: the shader of the dispatch that writes a value. `wgsl KERNEL`: that of a case which reaches
+    it."""
     match options.what:
         case [file, value]:
             print(_of_value(file, value, target_of(options.device) or BASELINE))

@@ -1,7 +1,7 @@
-"""What an engine is, an implementation of WebGPU behind wgpu-py's API, and what is the same in all of them.
+"""What an engine is: an implementation of WebGPU behind wgpu-py's API. Here is what all engines share.
 
-The other files of this room work on the objects that come from an engine by WebGPU's own names; native.py and dawn.py
-alone know what only one engine has.
+Other files of this folder use the objects of an engine by WebGPU's own names. Only native.py and dawn.py know what one
+engine alone has.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 Lock = contextlib.AbstractContextManager[Any]
 
 _raised: set[type[Exception]] = set()
-"""What the packages of the engines in use raise."""
+"""Exception classes of the packages in use."""
 
 
 @contextlib.contextmanager
 def wgpu_errors(doing: str) -> Iterator[None]:
-    """What an engine raises inside becomes a DeviceError: `doing`, and the driver's words.
+    """Turns errors of an engine into DeviceError: `doing`, and the driver's words.
 
-    That is GPUError and its kinds, GPUPipelineError, and RuntimeError itself where a request or a mapping fails.
-    Everything else, kinds of RuntimeError too, is somebody's mistake in Python and comes through as it is.
+    These are GPUError and its subclasses, GPUPipelineError, and RuntimeError itself where a request or a mapping fails.
+    Other exceptions, subclasses of RuntimeError included, are mistakes in Python and pass unchanged.
     """
     try:
         yield
@@ -54,14 +54,15 @@ def wgpu_errors(doing: str) -> Iterator[None]:
 
 
 class Engine:
-    """An implementation of WebGPU, from a package with wgpu-py's API. What is here works by that API alone.
+    """An implementation of WebGPU, from a package with wgpu-py's API. The methods here use that API only.
 
     Attributes:
-        name: as users write it: 'wgpu-native' or 'dawn'.
+        name: the name users write: 'wgpu-native' or 'dawn'.
         package: the Python package.
-        features: features a device is opened with where its adapter has them.
-        subgroups: what the engine calls the feature of subgroup operations.
-        recorder: what records programs, where its own functions are there; `recording.Recorder` works everywhere.
+        features: features requested for a device where its adapter has them.
+        subgroups: the engine's name for the feature of subgroup operations.
+        recorder: the recorder of programs where the engine's own functions are available; `recording.Recorder` works
+            everywhere.
         listing: held while adapters are listed and devices requested.
     """
 
@@ -96,7 +97,7 @@ class Engine:
     def adapters(self) -> list[Any]:
         """All adapters, best first: discrete before integrated before software, Vulkan and Metal before OpenGL.
 
-        Listed once in a process and kept.
+        They are listed once in a process.
         """
         with self.listing, wgpu_errors(f"{self.name} could not list adapters"):
             if not self._listed:
@@ -104,7 +105,7 @@ class Engine:
             return list(self._listed)
 
     def request(self, adapter: Any) -> Any:
-        """A device of an adapter, with the features this library uses and the limits that the adapter has."""
+        """A device of an adapter, with the features this library uses and the adapter's limits."""
         with self.listing, wgpu_errors(f"{self.describe(adapter)} cannot make a device"):
             features = [f for f in self.features if f in adapter.features]
             return self._request(adapter, features, {key: adapter.limits[key] for key in _WANTED_LIMITS})
@@ -113,7 +114,7 @@ class Engine:
         return adapter.request_device_sync(required_features=features, required_limits=limits)
 
     def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
-        """What is held while a device is used, and while a run on it is waited for."""
+        """The locks to hold while a device is used, and while a run on it is awaited."""
         return ProcessLock(), contextlib.nullcontext()
 
     def create_module(self, device: Any, label: str, code: str) -> Any:
@@ -121,24 +122,25 @@ class Engine:
         return device.create_shader_module(label=label, code=code)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
-        """Gives up command buffers that nobody will submit, of a device that works, before the buffers they use are
-        destroyed. Submits nothing: until a submission an engine keeps what was written, though nothing uses it."""
+        """Gives up command buffers of a working device that nobody will submit, before their buffers are destroyed. It
+        submits nothing: until a submission an engine keeps uploaded data, even if nothing uses it."""
         device.queue.submit([])
 
     def compilers(self, device: Any) -> int:
-        """How many threads may compile pipelines for a device at a time."""
+        """Number of threads that may compile pipelines for a device at a time."""
         return 1
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
-        """The int8 products that an adapter says its matrix units compute: none where the engine has no way to them."""
+        """The int8 products that an adapter reports for its matrix units; none where the engine has no access to
+        them."""
         return ()
 
     def timestamp_period(self, device: Any) -> float:
-        """Nanoseconds of a tick of a device's timestamps: WebGPU says 1."""
+        """Nanoseconds of a tick of a device's timestamps; 1 by WebGPU's specification."""
         return 1.0
 
 
 def rank(adapter: Any) -> tuple[int, int]:
-    """The key adapters of an engine are sorted by."""
+    """The sort key of an engine's adapters."""
     info = adapter.info
     return _TYPE_ORDER.get(info["adapter_type"], 4), _BACKEND_ORDER.get(info["backend_type"], 3)

@@ -24,7 +24,7 @@ native = functools.cache(WgpuNative)
 
 @functools.cache
 def dawn() -> Dawn | None:
-    """Dawn, loaded when it is first asked for; None where wgpudawn is not installed."""
+    """Dawn, loaded when first used; None where wgpudawn is not installed."""
     try:
         return Dawn()
     except ImportError:
@@ -32,7 +32,7 @@ def dawn() -> Dawn | None:
 
 
 def engines() -> Iterator[Engine]:
-    """All engines, the preferred one first; the next are loaded when they are asked for."""
+    """All engines, the preferred one first. The others are loaded when iteration reaches them."""
     yield native()
     if (second := dawn()) is not None:
         yield second
@@ -47,14 +47,15 @@ def named(name: str) -> Engine:
 
 
 def engine_of(value: Any) -> Engine | None:
-    """The engine whose adapter or device a value is."""
+    """The engine of an adapter or a device."""
     # Nobody has an object of a package that was not imported.
     known = engines() if "wgpudawn" in sys.modules else iter([native()])
     return next((engine for engine in known if engine.owns(value)), None)
 
 
 def listed(only: Engine | None = None) -> Iterator[tuple[Engine, Any]]:
-    """All adapters with their engines, each engine's best first, in the order that `devices` shows; or those of one.
+    """All adapters with their engines, in the order of `devices`: each engine's best first. With `only`, those of one
+    engine.
 
     Raises DeviceError where an engine cannot list its adapters and no other one has any.
     """

@@ -1,4 +1,4 @@
-"""Runs a program on a device: uploads, one command buffer a run, recorded ahead, and read-back."""
+"""Runs a program on a device: uploads, one pre-recorded command buffer for each run, and read-back."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from q8ta_wgpu.runtime.recording import Staging, Step, dispatch_steps
 from q8ta_wgpu.runtime.timestamps import timestamps
 
 _KEPT = 4
-"""Idle staging buffers an executor keeps for later runs."""
+"""Most idle staging buffers that an executor keeps for later runs."""
 
 Words = NDArray[Any]
 
 
 class Run:
-    """A run that was submitted. Take its `result` once; where nobody wants it any more, `discard` it."""
+    """A submitted run. Take its `result` once, or `discard` it."""
 
     def __init__(self, executor: Executor, staging: Staging, submitted: Any) -> None:
         self._executor = executor
@@ -34,24 +34,24 @@ class Run:
         self._submitted = submitted
 
     def result(self) -> list[Words]:
-        """Waits for the run and returns its output words in port order, in arrays of their own.
+        """Waits for the run and returns its output words in port order, in new arrays.
 
-        Other threads may submit and wait at the same time. Raises DeviceError where the device fails.
+        Other threads may submit and wait meanwhile. Raises DeviceError where the device fails.
         """
         return self._executor._read(self._staging, self._submitted)
 
     def discard(self) -> None:
-        """Gives back what the run holds. The device still finishes it; later runs wait their turn in its queue."""
+        """Gives back what the run holds. The device still finishes it; later runs are queued behind it."""
         self._executor._release(self._staging)
 
 
 class Executor:
-    """Buffers, pipelines and bind groups of one program on one device, made once. Safe to call from several threads.
+    """Buffers, pipelines and bind groups of one program on one device, made once. Several threads may call it.
 
-    Runs may overlap: `submit` queues one, and the device takes them in order, so that the slots they share are safe.
-    Each run in flight has a staging buffer of its own.
+    Runs may overlap: `submit` queues one, and the device takes them in order, so that they can share slots. Each run in
+    flight has a staging buffer of its own.
 
-    Everything here raises DeviceError with wgpu's words where the device refuses: out of memory, lost.
+    All methods raise DeviceError with wgpu's words where the device refuses: out of memory, lost.
     """
 
     def __init__(self, program: Program, device: Device) -> None:
@@ -74,7 +74,8 @@ class Executor:
             raise
 
     def _load(self) -> None:
-        """Makes everything. The lock is held in pieces: other programs run while the pipelines of this one compile."""
+        """Makes everything. The lock is released in between: other programs run while the pipelines of this one
+        compile."""
         program, device = self.program, self.device
         self._steps: list[Step] = []
         wanted = [(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches]
@@ -119,7 +120,7 @@ class Executor:
             raise
 
     def _drop(self, staging: Staging) -> None:
-        """Frees a staging buffer in whatever state it is."""
+        """Frees a staging buffer in any state."""
         with self.device.lock:
             self._staged -= 1
             staging.buffer.destroy()
@@ -136,13 +137,13 @@ class Executor:
         return pipeline.pipeline, group, dispatch.grid
 
     def buffer(self, ref: BufferRef) -> Any:
-        """The wgpu buffer that a program refers to."""
+        """The wgpu buffer of a reference."""
         kind, index = ref
         return self._slots[index] if kind == "slot" else self._constants[index]
 
     @property
     def memory(self) -> Memory:
-        """Device memory held, at most so far."""
+        """Device memory held, at its maximum so far."""
         program = self.program
         return Memory(
             slots=program.slots,
@@ -157,8 +158,7 @@ class Executor:
         return self.submit(inputs).result()
 
     def submit(self, inputs: Sequence[Words]) -> Run:
-        """Uploads input words in port order and queues a run behind those queued before. Reads `inputs` before it
-        returns."""
+        """Uploads input words in port order and queues a run. It has read `inputs` when it returns."""
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self.check_open()
@@ -176,14 +176,14 @@ class Executor:
         return Run(self, staging, submitted)
 
     def record(self, encoder: Any, before: Sequence[Step], after: Sequence[Step]) -> None:
-        """Records a run between steps of the caller's, in one compute pass of the caller's encoder. The caller holds
+        """Records a run between the caller's steps, in one compute pass of the caller's encoder. The caller holds
         `device.lock` and has called `check_open`."""
         compute = encoder.begin_compute_pass()
         dispatch_steps(compute, [*before, *self._steps, *after])
         compute.end()
 
     def upload(self, inputs: Sequence[Words]) -> None:
-        """Writes input words to the buffers of the input ports. Raises for a lost device, also where there are none:
+        """Writes input words to the buffers of the input ports. Raises for a lost device, also without inputs:
         submitting to one would end the process."""
         if not inputs and not self.device.alive:
             raise DeviceError(f"{self.device.name} was lost")
@@ -213,13 +213,14 @@ class Executor:
                 self._drop(staging)
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
-        """Microseconds of every dispatch, (repeats, dispatches), by timestamp queries: one compute pass a dispatch."""
+        """Microseconds of every dispatch, shape (repeats, dispatches), by timestamp queries: one compute pass for each
+        dispatch."""
         return self._timed(inputs, repeats, [[step] for step in self._steps])
 
     def time_runs(
         self, inputs: Sequence[Words], repeats: int, runs: int = 1, only: int | None = None
     ) -> NDArray[np.float64]:
-        """Microseconds of a run, (repeats,): `runs` runs back to back in one compute pass between two timestamps.
+        """Microseconds of a run, shape (repeats,): `runs` runs back to back in one compute pass between two timestamps.
 
         A run is every dispatch, or the one at position `only`.
         """
@@ -227,7 +228,7 @@ class Executor:
         return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
 
     def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
-        """Microseconds of compute passes, (repeats, passes)."""
+        """Microseconds of compute passes, shape (repeats, passes)."""
         gpu, microseconds = self.device.wgpu, np.zeros((repeats, len(passes)))
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
             self.check_open()
@@ -245,13 +246,13 @@ class Executor:
         return microseconds
 
     def poison(self, word: int) -> None:
-        """Fills every slot with a word: for tests that nothing reads what was not written."""
+        """Fills every slot with a word. Tests use it to show that nothing reads what was not written."""
         for size, slot in zip(self.program.slots, self._slots, strict=True):
             self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
 
     def close(self) -> None:
-        """Frees the buffers, once no run uses them; runs in flight still give their results, later ones DeviceError. In
-        a forked child it leaves them to the process they belong to."""
+        """Frees the buffers once no run uses them. Runs in flight still give their results; later ones raise
+        DeviceError. In a forked child the buffers are left to the parent process."""
         if self.device.lock.inherited:
             return
         with self.device.lock:

@@ -1,7 +1,7 @@
-"""Recording by webgpu.h: the functions under a package's Python classes, called on the handles themselves.
+"""Recording by webgpu.h: the C functions under a package's Python classes, called on the handles themselves.
 
-wgpu-native and Dawn both speak webgpu.h, and both packages reach it through cffi; what differs is how errors are
-reported and how to wait.
+wgpu-native and Dawn both implement webgpu.h, and both packages reach it through cffi. They differ in how errors are
+reported and in how to wait.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _UPLOAD: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.MAP_WRITE
 _TARGET: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 _LARGE = 4 << 20
-"""Bytes of inputs from which on they are copied to mapped memory by ourselves: `write_buffer` copies with one thread,
-to memory that is new at every call (3 GB/s in Dawn, 10 in wgpu-native, of 25 possible beside an NVIDIA H200). Smaller
-ones are written before the buffer is mapped."""
+"""Bytes from which inputs are copied to mapped memory here. `write_buffer` copies with one thread, to memory that is
+new at every call (3 GB/s in Dawn, 10 in wgpu-native, of 25 possible beside an NVIDIA H200). Smaller inputs are written
+by it."""
 
 _UPLOADS = 2
-"""Buffers of uploads: one is written while the copy from the other waits for its turn."""
+"""Upload buffers: one is written while the copy from the other waits in the queue."""
 
 _SPIN = 5e-3
-"""Seconds of a wait that poll without blocking, on a GPU: past them, what blocking adds no longer counts."""
+"""Seconds of polling before a wait blocks, on a GPU. Later the delay of blocking no longer matters."""
 
 mapping: dict[int, Any] = {}
-"""Callbacks that an engine may still call: they must not be collected before."""
+"""Callbacks that an engine may still call: they must not be garbage collected before."""
 
 
 class HandleStaging(Staging):
-    """A buffer with its map callback, and what that was told: status and message, or what interrupted it.
+    """A buffer with its map callback, and the answer: status and message, or what interrupted it.
 
     Attributes:
-        writable: of an upload, whether it is mapped.
-        submitted: of an upload that is not, the submission that reads it.
+        writable: of an upload buffer, whether it is mapped.
+        submitted: of an unmapped upload buffer, the submission that reads it.
     """
 
     writable = False
@@ -68,17 +68,17 @@ class HandleStaging(Staging):
         self.callback = api.new_struct("WGPUBufferMapCallbackInfo", mode=mode, callback=self._mapped)
 
     def expect(self) -> None:
-        """Before mapping: forgets old answers, and keeps the callback until it was called."""
+        """Call before mapping: forgets old answers, and keeps the callback alive until it was called."""
         self.answers.clear()
         mapping[id(self.answers)] = self._mapped
 
     def forget(self) -> None:
-        """Where mapping was refused: lets the callback go."""
+        """Call where mapping was refused: releases the callback."""
         mapping.pop(id(self.answers), None)
 
 
 class HandleRecorder(Recorder):
-    """The same as Recorder by webgpu.h's functions on handles. `works` says whether they are there.
+    """Recorder by webgpu.h's functions on handles. `works` says whether they are available.
 
     Attributes:
         api: the module that holds `lib`, `libf` (which raises errors), `ffi` and helpers for structs.
@@ -123,14 +123,15 @@ class HandleRecorder(Recorder):
         return self.api.ffi.buffer(address, staging.size)
 
     def write(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
-        """Writes arrays to buffers: large ones by copies from memory that is mapped, and `kept` for the next."""
+        """Writes arrays to buffers, large ones through mapped upload buffers, which stay in `kept` for the next
+        call."""
         if sum(words.nbytes for _, words in inputs) < _LARGE:
             super().write(inputs, kept)
         else:
             self.write_mapped(inputs, kept)
 
     def write_mapped(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
-        """The same for arrays of any size, by copies from memory that is mapped."""
+        """Writes arrays of any size through mapped upload buffers."""
         ends = np.cumsum([words.nbytes for _, words in inputs])
         staging = kept.pop(0) if len(kept) == _UPLOADS else self._upload(int(ends[-1]))
         assert isinstance(staging, HandleStaging)
@@ -158,7 +159,7 @@ class HandleRecorder(Recorder):
         return staging
 
     def _map(self, staging: HandleStaging, mode: int, submitted: Any) -> None:
-        """Maps a whole buffer once a submission is done. Raises what that was answered, unless it was success."""
+        """Maps a whole buffer after a submission. Raises the answer, unless it was success."""
         staging.expect()
         try:
             future = self._safe.wgpuBufferMapAsync(staging.handle, mode, 0, staging.size, staging.callback)
@@ -174,7 +175,7 @@ class HandleRecorder(Recorder):
             raise RuntimeError(f"a buffer could not be mapped: {message or status}")
 
     def _wait(self, staging: HandleStaging, submitted: Any, future: Any, blocking: float) -> None:
-        """Waits until a mapping was answered, without blocking before `blocking` of the performance counter."""
+        """Waits for the answer to a mapping. It polls until `blocking` on the performance counter, then blocks."""
         raise NotImplementedError
 
     def unmap(self, staging: Staging) -> None:
@@ -184,8 +185,8 @@ class HandleRecorder(Recorder):
 
 
 def works(recorder: type[Recorder], device: Any) -> bool:
-    """Whether a device can be driven by a recorder: tried by a few words that are written and read again, by every
-    buffer that uploads use in turn. False where a version of the package names things otherwise."""
+    """Whether a recorder can drive a device. It writes a few words and reads them back, through every upload buffer in
+    turn. False where a version of the package has other names."""
     made: list[Any] = []
     uploads: list[Staging] = []
     try:

@@ -1,7 +1,7 @@
-"""What was found out about an adapter, in the user's cache folder: one JSON file for each adapter, driver and engine.
+"""Findings about adapters in the user's cache folder: one JSON file for each adapter, driver and engine.
 
-Files are replaced as a whole, never written in place, so that a process that stops halfway or two that write at once
-leave a valid one. What cannot be read or written is found out again.
+Files are replaced as a whole, never written in place, so that a process that stops halfway, or two that write at once,
+leave a valid file. What cannot be read or written is measured again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_BYTES = 1 << 16
 
 
 def folder() -> Path:
-    """The platform's folder for caches of this library. Raises RuntimeError where the user has no home."""
+    """The platform's cache folder for this library. Raises RuntimeError where the user has no home."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA", "")
         return (Path(local) if local else Path.home() / "AppData" / "Local") / "q8ta_wgpu" / "Cache"
@@ -35,20 +35,20 @@ def folder() -> Path:
 
 
 def identity(info: Mapping[str, Any]) -> dict[str, str]:
-    """What a measurement depends on beside the kernel, from a device's info."""
+    """What a measurement depends on besides the kernel, from a device's info."""
     names = ("device", "backend_type", "description", "vendor", "vendor_id", "device_id", "engine")
     return {name: str(info.get(name, "")) for name in names}
 
 
 def file_name(kind: str, adapter: Mapping[str, str]) -> str:
-    """Of what is kept for an adapter, by its identity."""
+    """The name of an adapter's file of a kind, from its identity."""
     digest = hashlib.blake2b(json.dumps(adapter, sort_keys=True).encode(), digest_size=6).hexdigest()
     name = re.sub(r"[^A-Za-z0-9]+", "-", f"{adapter['device']} {adapter['backend_type']}").strip("-")[:80]
     return f"{kind}-{name}-{digest}.json"
 
 
 def read(path: Path, most: int) -> tuple[Any, str]:
-    """The JSON of a file, and what is wrong with it: None and nothing where there is none."""
+    """The JSON of a file, and what is wrong with it. (None, '') for a missing file."""
     try:
         # Without waiting: a pipe has nobody who writes.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
@@ -68,13 +68,13 @@ def read(path: Path, most: int) -> tuple[Any, str]:
 
 
 def write(path: Path, content: Any) -> None:
-    """Makes a file hold a value as JSON, or leaves it as it was. Raises OSError where that fails."""
+    """Writes a value as JSON, or leaves the file as it was. Raises OSError where that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace({path: json.dumps(content, indent=0).encode()})
 
 
 def digest(*parts: str | bytes) -> str:
-    """The key of a finding: of all that it depends on beside the adapter, such as the probe's own text."""
+    """The key of a finding: a hash of all that it depends on besides the adapter, such as the probe's text."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -83,13 +83,13 @@ def digest(*parts: str | bytes) -> str:
 
 
 def recall(info: Mapping[str, Any], key: str) -> Any:
-    """What was kept by this key for an adapter, by its `Device.info`; None where nothing was."""
+    """The finding stored under a key for an adapter, by its `Device.info`; None without one."""
     return _findings(info)[1].get(key)
 
 
 def keep(info: Mapping[str, Any], key: str, found: Any) -> None:
-    """Keeps what JSON can hold, where there is a place for it. An adapter that does not say which driver it has may
-    have another one tomorrow: of it nothing is kept."""
+    """Stores a JSON value, where there is a folder for it. Nothing is stored for an adapter that does not name its
+    driver: it may have another one tomorrow."""
     path, findings = _findings(info)
     if path is None or not info.get("description"):
         return
@@ -99,7 +99,7 @@ def keep(info: Mapping[str, Any], key: str, found: Any) -> None:
 
 
 def forget(info: Mapping[str, Any]) -> bool:
-    """Removes what was kept for an adapter; whether there was a file. Raises OSError if it cannot be removed."""
+    """Removes an adapter's findings. Returns whether there was a file. Raises OSError if it cannot be removed."""
     path, _ = _findings(info)
     if path is None or not path.exists():
         return False

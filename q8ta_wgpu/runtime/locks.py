@@ -1,4 +1,4 @@
-"""The lock of what only one process can use."""
+"""A lock for what only one process can use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from q8ta_wgpu.errors import DeviceError
 
 
 class ProcessLock:
-    """A reentrant lock of the process that first takes it.
+    """A reentrant lock that belongs to the process that first takes it.
 
-    A child that was forked from that process has no threads of its driver: what it waits for would never come. Taking
-    the lock there raises DeviceError before anything waits.
+    A forked child lacks the threads of its driver, so a wait there would never end. Taking the lock in the child raises
+    DeviceError instead.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ProcessLock:
 
     @property
     def inherited(self) -> bool:
-        """Whether another process, the one this was forked from, has taken the lock."""
+        """Whether the parent process, before the fork, has taken the lock."""
         return self._process not in (0, os.getpid())
 
     def __enter__(self) -> ProcessLock:

@@ -1,4 +1,4 @@
-"""What a program holds on its device."""
+"""Device memory of a program."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Memory:
     """Device memory of a program, in bytes.
 
     Attributes:
-        slots: of each slot that activations share.
-        constants: weights and tables, packed for the kernels chosen.
+        slots: of each slot; activations share slots.
+        constants: weights and tables, packed for the chosen kernels.
         uniforms: parameters of the dispatches.
-        staging: what outputs are read from, at most so far: a buffer for each run in flight.
-        values: of each activation; those that live at different times share a slot.
+        staging: buffers that outputs are read from, at their maximum so far: one for each run in flight.
+        values: of each activation. Those that live at different times share a slot.
 
-    Not counted: the driver's own memory, pipelines, and the upload of an input on its way.
+    Not counted: the driver's own memory, pipelines, and inputs being uploaded.
     """
 
     slots: tuple[int, ...]
@@ -27,12 +27,12 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """All that was held at once."""
+        """Bytes held at once."""
         return sum(self.slots) + self.constants + self.uniforms + self.staging
 
     @property
     def unshared(self) -> int:
-        """What activations would take if each had a buffer of its own."""
+        """Bytes of the activations if each had a buffer of its own."""
         return sum(self.values)
 
     def __str__(self) -> str:

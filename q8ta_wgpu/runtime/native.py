@@ -1,7 +1,7 @@
-"""wgpu-native, from the package wgpu: modules without loop bounding, the clock of its timestamps, its ways of waiting,
-and the lock its OpenGL backend needs.
+"""wgpu-native, from the package wgpu: modules without loop bounds, its timestamp clock, how it waits, and the lock of
+its OpenGL backend.
 
-What is private to a version of wgpu-py has a form in WebGPU's own terms for where it is named otherwise.
+Where a name private to a version of wgpu-py is missing, WebGPU's own form is used.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from q8ta_wgpu.runtime.recording import Copy, Step
 from q8ta_wgpu.runtime.transfer import processors
 
 _HANDOVER = 10.0
-"""Seconds another thread may take to deliver a mapping that its own poll picked up."""
+"""Seconds that another thread may take to deliver a mapping that its own poll received."""
 
 _WORD = re.compile(r"\w+")
 _KINDS = ("typedef", "struct", "union", "enum")
-"""What cffi calls a declaration that a type may name."""
+"""cffi's names for the declarations that a type may refer to."""
 
 OPENGL = ProcessLock()
-"""Held by whoever uses a device on OpenGL, lists adapters or requests a device: wgpu has one EGL context a process, and
-ends the process when two threads want it. Listing enters it, and a request for any device polls those there are, so
-does letting an OpenGL adapter go.
+"""Held by whoever uses a device on OpenGL, lists adapters or requests a device. wgpu has one EGL context in a process,
+and ends the process when two threads want it. Listing enters the context; a request for any device polls the existing
+ones, and so does releasing an OpenGL adapter.
 
 A caller's own device on OpenGL, of an adapter that `adapters` did not list, is safe only while no other one is used:
-wgpu gives it no lock in common with them, and what Python collects is freed outside this one."""
+wgpu shares no lock with it, and Python's garbage collector frees it outside this lock.
+"""
 
 
 @functools.cache
 def _read_types_alone() -> None:
-    """Lets cffi read the text of a C type beside what the text names.
+    """Makes cffi read the text of a C type together with only what the text names.
 
-    It reads each beside every typedef of wgpu's header, some 400, in Python: 10 to 20 ms for each of the 40 texts that
-    wgpu-py and this library use between a file and the first result, together more than all else that opening takes.
-    Where cffi names things otherwise, it goes on as it does.
+    Otherwise it reads each one together with every typedef of wgpu's header, some 400, in Python: 10 to 20 ms for each
+    of the 40 texts that wgpu-py and this library use between a file and the first result, more than all other steps of
+    opening together. Where cffi has other names, nothing changes.
     """
     try:
         from wgpu.backends.wgpu_native import _api as api
@@ -124,19 +125,20 @@ class WgpuNative(Engine):
         self.listing = OPENGL
 
     def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
-        """On OpenGL one lock for all devices, and held while waiting: that keeps the context, and who else wants it
-        meanwhile ends the process after some seconds."""
+        """On OpenGL one lock for all devices, held also while waiting: waiting keeps the context, and after some
+        seconds another thread that wants it ends the process."""
         opengl = device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
         return (OPENGL, OPENGL) if opengl else super().locks(device)
 
     def create_module(self, device: Any, label: str, code: str) -> Any:
-        """The shader module of WGSL text, without loop bounding where wgpu-native's call for trusted shaders is there.
+        """The shader module of WGSL text, without loop bounds where wgpu-native's function for trusted shaders is
+        available.
 
         WebGPU implementations keep untrusted shaders from hanging a device by a counter in every loop. Compilers then
-        no longer unroll, and register tiles fall out of registers: int8 matrix products on an NVIDIA H200 ran at a
-        ninth of their speed. This library links all its WGSL itself, from files of the package, and every loop in them
-        ends (their bounds are sizes that `Op.check` limits). Bounds checks on buffers and arrays stay on: they cost
-        little and keep a mistake here from reading another program's memory.
+        no longer unroll, and tiles leave registers: int8 matrix products on an NVIDIA H200 ran at a ninth of their
+        speed. This library links all its WGSL from files of the package, and every loop in them ends (their bounds are
+        sizes that `Op.check` limits). Bounds checks on buffers and arrays stay on: they cost little and keep a mistake
+        here from reading another program's memory.
 
         Raises what `device.create_shader_module` raises for wrong code.
         """
@@ -161,16 +163,16 @@ class WgpuNative(Engine):
         return api.GPUShaderModule(label, create(internal, descriptor, checks), device)
 
     def compilers(self, device: Any) -> int:
-        """One a processor, of at most sixteen; on OpenGL, whose context one thread holds, one."""
+        """One for each processor, sixteen at most; on OpenGL, whose context one thread holds, one."""
         return 1 if self.locks(device)[0] is OPENGL else min(processors(), 16)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
-        """Submits them: wgpu-native keeps a finished command buffer that was never submitted for as long as the device
-        lives, 100 KiB of six dispatches on lavapipe."""
+        """Submits them. wgpu-native keeps a finished command buffer that was never submitted as long as the device
+        lives: 100 KiB for six dispatches on lavapipe."""
         device.queue.submit(list(commands))
 
     def timestamp_period(self, device: Any) -> float:
-        """Nanoseconds of a tick, which is the driver's own: 10 on many AMD GPUs, up to 83 on Intel's."""
+        """Nanoseconds of the driver's tick: 10 on many AMD GPUs, up to 83 on Intel's."""
         try:
             from wgpu.backends.wgpu_native import _api as api
 

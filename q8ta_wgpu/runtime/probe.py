@@ -1,7 +1,8 @@
-"""What WGSL does not promise, tried on the device: the arithmetic contract of int8, long loops, matrix units.
+"""Probes of what WGSL does not promise: the arithmetic contract of int8, long loops, matrix units.
 
-WGSL leaves rounding of conversions, flushing of denormals and what a driver re-associates open. Every device known so
-far computes what q8ta_wgpu/ir/arithmetic.py defines; one that does not must refuse int8 instead of giving other bytes.
+WGSL leaves open the rounding of conversions, the flushing of denormals, and what a driver re-associates. Every known
+device computes what q8ta_wgpu/ir/arithmetic.py defines. One that does not must refuse int8 instead of giving other
+bytes.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _BASE = 1.5 * 2**23
 
 
 def contract(device: Device) -> str:
-    """The first rule of the contract `device` breaks, with a case; empty if it keeps all of them. Takes a few ms plus
-    one compilation."""
+    """The first rule of the contract that `device` breaks, with a case; empty if it keeps all. Takes a few ms and one
+    compilation."""
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
@@ -161,8 +162,7 @@ def loop_turns(device: Device, turns: int = LOOP_TURNS) -> int:
 
 
 def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
-    """What is wrong with a matrix unit, on which every kernel made for it runs a product of known result; empty if
-    nothing is."""
+    """What is wrong with a matrix unit; empty if nothing is. Every kernel for it runs a product with a known result."""
     trials = list(trial.unit_trials(unit, target))
     for each in trials:
         (dispatch,) = each.program.dispatches
@@ -194,7 +194,7 @@ def run(
 
 @dataclass(frozen=True)
 class Probe:
-    """A kernel on its buffers: `written` is the last of them."""
+    """A kernel and its buffers. `written` is the last of them."""
 
     device: Device
     pipeline: Any
@@ -202,7 +202,7 @@ class Probe:
     written: Any
 
     def record(self, compute: Any, groups: int, repeats: int) -> None:
-        """Fills a compute pass with `repeats` dispatches, and ends it."""
+        """Fills a compute pass with `repeats` dispatches and ends it."""
         compute.set_pipeline(self.pipeline)
         compute.set_bind_group(0, self.group)
         for _ in range(repeats):
@@ -210,7 +210,7 @@ class Probe:
         compute.end()
 
     def elapsed(self, groups: int, repeats: int = 1) -> float:
-        """Seconds the device takes for `repeats` dispatches."""
+        """Seconds that the device takes for `repeats` dispatches."""
         gpu = self.device.wgpu
         encoder = gpu.create_command_encoder()
         if self.device.timestamps:
@@ -227,7 +227,7 @@ class Probe:
 
 @contextlib.contextmanager
 def prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
-    """A probe on buffers with these contents, or of so many bytes; freed at the end."""
+    """A probe on buffers with these contents, or of these sizes in bytes; freed at the end."""
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
     with contextlib.ExitStack() as made:
 

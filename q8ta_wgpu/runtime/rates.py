@@ -1,4 +1,4 @@
-"""How fast a device is: dot products, matrix units and copies, to choose kernels by and to compare them with."""
+"""How fast a device is at dot products, matrix units and copies. Planning and reports use these rates."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SPIN_UP = 0.5
 """Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
 
 _WORDS = 8
-"""Of either operand that a thread holds while dot products are timed."""
+"""Words of either operand that a thread holds while dot products are timed."""
 
 
 @dataclass(frozen=True)
 class DotRates:
-    """Measured multiply-accumulate rates of int8 in 10^9 operations (2 a multiply-accumulate) a second."""
+    """Measured rates of int8 multiply-accumulates, in 10^9 operations (2 a multiply-accumulate) a second."""
 
     packed: float
     emulated: float
@@ -33,7 +33,7 @@ class DotRates:
 def dot_rates(device: Device, seconds: float = 0.05) -> DotRates:
     """Times both forms of the dot product on every core of `device`: the best of what fits in about `seconds` each.
 
-    A thread holds eight words of either operand and makes every product of two, so that nothing but products counts.
+    A thread holds eight words of either operand and makes every product of two, so that little but products counts.
     """
     places = range(_WORDS)
     declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in places)
@@ -92,12 +92,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 """
 _COPIED = {False: 64 << 20, True: 16 << 20}
-"""Bytes of a buffer, on a GPU and on a CPU: two of them are more than the last cache of most, and quickly copied."""
+"""Bytes of a buffer, on a GPU and on a CPU. Two of them exceed the last cache of most devices and are copied
+quickly."""
 
 
 def copy_rate(device: Device, seconds: float = 0.05) -> float:
-    """Bytes read and written by a kernel that copies a large buffer, in 10^9 a second: the best of what fits in about
-    `seconds` after a warm-up. By timestamps where the device has them, else on the host's clock."""
+    """Bytes that a kernel reads and writes when it copies a large buffer, in 10^9 a second: the best of what fits in
+    about `seconds` after a warm-up. By timestamps where the device has them, else by the host's clock."""
     size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
     words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
     with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
@@ -109,8 +110,8 @@ _HELD, _SUBGROUPS = 4, 4
 
 
 def unit_module(unit: MatrixUnit) -> str:
-    """WGSL that multiplies on a matrix unit and does little else: a subgroup makes every product of the matrices it
-    holds, over and over, written out as in kernels/product/gemm_units.wgsl. k is a multiple of 16, n of 4."""
+    """WGSL that times a matrix unit: a subgroup repeats every product of the matrices it holds, unrolled as in
+    kernels/product/gemm_units.wgsl. k is a multiple of 16, n of 4."""
     row, threads = unit.k // 16, unit.lanes * _SUBGROUPS
     loads = []
     for i in range(_HELD):
@@ -159,8 +160,8 @@ def unit_module(unit: MatrixUnit) -> str:
 
 
 def unit_rate(device: Device, unit: MatrixUnit, seconds: float = 0.05) -> float:
-    """Products of a matrix unit on every core of `device`, in 10^9 operations (2 a multiply-accumulate) a second: the
-    best of what fits in about `seconds` after a warm-up."""
+    """Rate of a matrix unit on every core of `device`, in 10^9 operations (2 a multiply-accumulate) a second: the best
+    of what fits in about `seconds` after a warm-up."""
     rounds, groups, data = 256, 4096, np.arange(64, dtype=np.int32)
     words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
     results = np.zeros(groups * unit.lanes * _SUBGROUPS, np.int32)
@@ -170,7 +171,7 @@ def unit_rate(device: Device, unit: MatrixUnit, seconds: float = 0.05) -> float:
 
 
 def _quickest(device: Device, kernel: probe.Probe, groups: int, seconds: float) -> float:
-    """Seconds of a dispatch: the least that repeating it for about `seconds` finds, after a warm-up."""
+    """Seconds of a dispatch: the least of repeats for about `seconds`, after a warm-up."""
     kernel.elapsed(groups)  # makes and clears the buffers
     repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)
     warm = time.perf_counter() + (0.0 if device.software else _SPIN_UP)

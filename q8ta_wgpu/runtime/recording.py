@@ -1,10 +1,10 @@
-"""Command buffers of a program: recording, submitting, reading back, at the least cost for the host.
+"""Command buffers of a program: recording, submitting and reading back at the least cost for the host.
 
-A command buffer can be submitted once, so every run needs a recorded one; WebGPU has nothing reusable for compute.
-For 60 dispatches that takes 266 us through wgpu-py's methods and 153 us by wgpu-native's functions on the handles
-themselves (`python -m pytest bench/bench_host.py`), and nothing where the next run is recorded while the device works
-on this one, which the executor does. Blocking in the driver takes 190 us more than polling on an NVIDIA H200 (74
-dispatches in 320 us): on a GPU the forms on handles (handles.py) spin before they block.
+A command buffer can be submitted once, so every run needs a recorded one; WebGPU has no reusable form for compute. For
+60 dispatches recording takes 266 us through wgpu-py's methods and 153 us by wgpu-native's functions on the handles
+(`python -m pytest bench/bench_host.py`). It takes no time when the executor records the next run while the device works
+on this one. Blocking in the driver takes 190 us more than polling on an NVIDIA H200 (74 dispatches in 320 us), so on a
+GPU handles.py polls before it blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Staging:
 class Recorder:
     """Records, submits and reads back through WebGPU's public methods, and raises what they raise.
 
-    `spins` says whether a wait may keep a core of the host busy: on a software adapter the work needs it.
+    `spins` says whether a wait may keep a core of the host busy. On a software adapter the work itself needs that core.
 
     One thread at a time may record and submit; any may read.
     """
@@ -63,7 +63,7 @@ class Recorder:
         return Staging(self.device.create_buffer(size=size, usage=STAGING))
 
     def record(self, staging: Staging) -> Any:
-        """The command buffer of one run whose outputs end in `staging`. Submit it, or give it to `Engine.discard`."""
+        """The command buffer of one run whose outputs end in `staging`. Submit it, or pass it to `Engine.discard`."""
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         self._dispatch(compute)
@@ -76,8 +76,8 @@ class Recorder:
         dispatch_steps(compute, self.steps)
 
     def write(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
-        """Writes arrays to the beginning of buffers, before what is submitted next. `kept` are buffers between that it
-        leaves for later writes of the same sizes; the caller destroys them."""
+        """Writes arrays to the beginning of buffers, before what is submitted next. `kept` has upload buffers for later
+        calls with the same sizes; the caller destroys them."""
         for buffer, words in inputs:
             self.device.queue.write_buffer(buffer, 0, words)
 

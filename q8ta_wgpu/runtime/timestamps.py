@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Timestamps:
-    """A pair of timestamps for each of some compute passes. Made by `timestamps`."""
+    """A pair of timestamps for each of several compute passes. `timestamps` makes it."""
 
     def __init__(self, device: Device, passes: int, queries: Any, resolved: Any) -> None:
         self._device = device
@@ -26,12 +26,12 @@ class Timestamps:
         self._period = device.engine.timestamp_period(device.wgpu)
 
     def around(self, number: int) -> dict[str, Any]:
-        """What `begin_compute_pass` takes as `timestamp_writes` for pass `number`."""
+        """The `timestamp_writes` argument of `begin_compute_pass` for pass `number`."""
         first, last = "beginning_of_pass_write_index", "end_of_pass_write_index"
         return {"query_set": self._queries, first: 2 * number, last: 2 * number + 1}
 
     def submit(self, encoder: Any) -> NDArray[np.float64]:
-        """Submits what was recorded, waits for it, and returns the microseconds of every pass, (passes,)."""
+        """Submits the recorded commands, waits, and returns the microseconds of every pass, shape (passes,)."""
         encoder.resolve_query_set(self._queries, 0, 2 * self._passes, self._resolved, 0)
         self._device.wgpu.queue.submit([encoder.finish()])
         ticks = np.frombuffer(self._device.read(self._resolved, 16 * self._passes), np.uint64).reshape(-1, 2)
@@ -40,7 +40,7 @@ class Timestamps:
 
 @contextlib.contextmanager
 def timestamps(device: Device, passes: int) -> Iterator[Timestamps]:
-    """Timestamps for so many compute passes on a device that has them; freed at the end, whatever happens."""
+    """Timestamps for this many compute passes, on a device that has them; freed at the end in any case."""
     with contextlib.ExitStack() as made:
         queries = device.wgpu.create_query_set(type="timestamp", count=2 * passes)
         made.callback(queries.destroy)

@@ -1,4 +1,4 @@
-"""Tint, the WGSL compiler of Dawn and Chromium, asked without a GPU: by Dawn's backend that runs nothing."""
+"""Tint, the WGSL compiler of Dawn and Chromium, without a GPU: through Dawn's backend that runs nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from q8ta_wgpu.runtime import engines
 
 
 def refusal(text: str) -> str:
-    """What Tint says against a module; empty where it compiles, or where wgpudawn is not installed."""
+    """Tint's error for a module; empty where it compiles, or where wgpudawn is not installed."""
     dawn, device = engines.dawn(), _device()
     if dawn is None or device is None:
         return ""
@@ -38,7 +38,7 @@ def _device() -> Any:
 
 @contextlib.contextmanager
 def _forced_backend(name: str) -> Iterator[None]:
-    """wgpudawn's own way to a backend, an environment variable, without its warning that it is used."""
+    """Selects a backend by the environment variable that wgpudawn reads, without its warning."""
     variable, logger = "WGPU_BACKEND_TYPE", logging.getLogger("wgpudawn")
     before, level = os.environ.get(variable), logger.level
     os.environ[variable] = name

@@ -1,7 +1,7 @@
-"""Copies between arrays and memory that a device maps, by several threads where there is much to copy.
+"""Copies between arrays and mapped memory, by several threads where there is much to copy.
 
-One core copies about 10 GB/s, and a fourth of that into memory it has not touched before, where a GPU's bus moves 50.
-On the machine of an NVIDIA H200 eight threads copy 256 MiB of results in 17 ms, one in 73.
+One core copies about 10 GB/s, and a fourth of that into memory it has not touched before. A GPU's bus moves 50. On the
+machine of an NVIDIA H200 eight threads copy 256 MiB of results in 17 ms, one thread in 73.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _THREADS = min(8, processors())
 _PIECE = 2 << 20
-"""Bytes of a thread at least: handing out a piece takes some 50 us."""
+"""Fewest bytes for a thread: handing out a piece takes some 50 us."""
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def _pool() -> ThreadPoolExecutor:
 def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
     """Copies a contiguous array to another of its dtype and size.
 
-    When it returns or raises nothing is copied any more: who is interrupted frees the memory.
+    All copying has ended when it returns or raises: a caller that is interrupted frees the memory.
     """
     pieces = min(_THREADS, source.nbytes // _PIECE)
     if pieces < 2:
@@ -51,7 +51,7 @@ def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
 
 
 def copied(source: NDArray[Any]) -> NDArray[Any]:
-    """A new array with what a one-dimensional one holds."""
+    """A new array with the contents of a one-dimensional one."""
     found = np.empty_like(source)
     copy(source, found)
     return found

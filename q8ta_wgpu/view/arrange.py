@@ -1,4 +1,4 @@
-"""Where the cards of a picture lie: layers from top to bottom with few crossings, by fast_sugiyama."""
+"""The arrangement of cards: layers from top to bottom with few crossings, by fast_sugiyama."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from q8ta_wgpu.errors import UnsupportedError
 Point = tuple[float, float]
 
 WIDTH, HEIGHT, GAP, STEP = 250.0, 96.0, 34.0, 136.0
-"""Of a card; between neighbours; from layer to layer."""
+"""Size of a card, gap between neighbours, and distance between layers."""
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Middles of the cards, the points that each edge passes, from its writer to its reader, and the whole's size."""
+    """Centres of the cards, points of each edge from writer to reader, and the size of the whole."""
 
     places: tuple[Point, ...]
     routes: dict[tuple[int, int], tuple[Point, ...]]
@@ -27,7 +27,7 @@ class Arrangement:
 
 
 def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
-    """Lays out so many cards, joined by edges between their numbers.
+    """Arranges `count` cards, joined by edges between their numbers.
 
     Raises UnsupportedError where fast_sugiyama is not installed.
     """
@@ -51,7 +51,7 @@ def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
 
 
 def layers() -> Any:
-    """The function of fast_sugiyama that finds places. Raises UnsupportedError where it is not installed."""
+    """fast_sugiyama's layout function. Raises UnsupportedError where it is not installed."""
     try:
         from fast_sugiyama import from_edges
     except ModuleNotFoundError as error:
@@ -60,7 +60,7 @@ def layers() -> Any:
 
 
 def _connected(edges: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """The edges in groups that share no card."""
+    """The edges of each connected component."""
     groups: list[list[tuple[int, int]]] = []
     for edge in edges:
         touched = [group for group in groups if any(set(edge) & set(other) for other in group)]
@@ -70,8 +70,8 @@ def _connected(edges: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
 
 
 def _placed(middles: dict[int, Point], left: float) -> dict[int, Point]:
-    """Cards (negative) and bends of one part in their layers, top to bottom, stretched sideways until neighbours in a
-    layer are apart, with the leftmost card's edge at `left`."""
+    """Positions of the cards (negative) and bends of one component, layers from top to bottom, stretched until
+    neighbours are apart, with the leftmost card's edge at `left`."""
     layers: dict[float, list[tuple[float, float]]] = defaultdict(list)
     for number, (x, y) in middles.items():
         layers[y].append((x, WIDTH / 2 if number < 0 else 0.0))
@@ -89,7 +89,7 @@ def _placed(middles: dict[int, Point], left: float) -> dict[int, Point]:
 
 
 def _routes(placed: dict[int, Point], hops: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tuple[Point, ...]]:
-    """Each edge with the bends between its ends: a bend has one way on."""
+    """The points of each edge: its ends and the bends between them."""
     onwards = {a: b for a, b in hops if a >= 0}
     routes = {}
     for start, second in hops:

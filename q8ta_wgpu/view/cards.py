@@ -1,4 +1,4 @@
-"""What a picture of a scheduled model shows: a card for every input, dispatch, free view and output."""
+"""The cards of a drawing: one for every input, dispatch, free view and output."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ class Card:
     """One box.
 
     Attributes:
-        value: the value it writes; of an output card, the value it takes.
+        value: the value it writes; for an output card, the value it takes.
         kind: 'input', 'output', 'int8', 'float' (computes in float32), 'border' (between float32 and int8),
             'transition' (a copy that layout sync inserted) or 'view' (another name of the same buffer).
         title: the kernel's name, or the operator's where nothing is dispatched.
-        type: dtype and shape of the value, with scale and zero point; layout: how it is stored.
+        type: dtype and shape of the value, with scale and zero point.
+        layout: how the value is stored.
         reads: the values it reads that other cards write.
-        stages: what is fused behind a weighted sum.
-        source: where in the user's model it comes from.
-        reason: why it computes in float32, where it could have been int8.
-        island: whether it lies between int8 values, so that data leaves int8 and comes back.
-        dispatch: its place in the program; None where nothing is dispatched.
-        microseconds: measured; None where it was not.
+        stages: the stages of a weighted sum's epilogue.
+        source: its place in the user's model.
+        reason: why it computes in float32, where int8 was possible.
+        island: whether it is a float operator between int8 values.
+        dispatch: its index in the program; None where nothing is dispatched.
+        microseconds: measured time; None without one.
     """
 
     value: str
@@ -46,7 +47,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Picture:
-    """The cards of a model scheduled for a target, and the program they are dispatches of."""
+    """The cards of a model planned for a target, and its program."""
 
     title: str
     cards: tuple[Card, ...]
@@ -54,14 +55,14 @@ class Picture:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Places of the writing and the reading card, for every value that a card reads, once."""
+        """(writing card, reading card) for every value that a card reads, once."""
         writer = {card.value: i for i, card in enumerate(self.cards) if card.kind != "output"}
         pairs = ((writer[name], i) for i, card in enumerate(self.cards) for name in card.reads if name in writer)
         return list(dict.fromkeys(pairs))
 
     @property
     def microseconds(self) -> float:
-        """All measured times together; 0 where there are none."""
+        """The sum of all measured times; 0 without any."""
         return sum(card.microseconds or 0.0 for card in self.cards)
 
 
@@ -71,9 +72,9 @@ def picture(
     """The cards of a lowered `graph` under a plan and its program.
 
     Args:
-        title: what the picture is called.
+        title: the title.
         graph, plan, program: what is drawn.
-        report: of the model, for float islands and the reasons for them.
+        report: the model's report, for float islands and their reasons.
         times: microseconds of every dispatch.
     """
     cards = [_plain(graph, plan, name, "input", "input") for name in graph.inputs]
@@ -118,7 +119,7 @@ def _dispatched(
 
 
 def _kind(graph: Graph, step: Step) -> str:
-    """What a step computes with: float32 alone, int8 alone, or both."""
+    """Whether a step computes with float32 only, int8 only, or both."""
     if step.node.op == "q8ta_clone" and step.node.output not in graph.types:
         return "transition"
     named = zip(step.call.inputs, step.node.inputs, strict=True)
@@ -129,5 +130,5 @@ def _kind(graph: Graph, step: Step) -> str:
 
 
 def _reason(report: Report, value: str) -> str:
-    """What is noted about a value that stays in float32."""
+    """The note about a value that stays in float32."""
     return next((note.partition(": ")[2] for note in report.notes if note.startswith(f"{value}: ")), "")

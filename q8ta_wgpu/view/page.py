@@ -1,4 +1,4 @@
-"""A picture as an HTML page of its own: pan, zoom, find, and a click for a card's facts and WGSL. It loads nothing."""
+"""A drawing as one HTML page: pan, zoom, search, and a click for a card's facts and WGSL. It loads nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def page(picture: Picture) -> str:
 
 
 def _described(picture: Picture, card: Card) -> dict[str, Any]:
-    """What the page says of a card: a title, facts by name, and the number of its shader."""
+    """The page's data of a card: a title, facts by name, and the index of its shader."""
     facts = {"value": card.value, "type": card.type, "layout": card.layout, "from": card.source}
     facts |= {"stages": " ▸ ".join(card.stages), "why float32": card.reason}
     if card.island:

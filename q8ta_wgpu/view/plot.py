@@ -1,4 +1,4 @@
-"""Measured times as a figure: the longest dispatches, and how near each comes to what the adapter reaches."""
+"""Measured times as a figure: the longest dispatches, and how near each comes to the adapter's measured rates."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LONGEST = 24
-"""Dispatches in the bars."""
+"""Number of bars."""
 
 _ON_UNITS = "#cc79a7"
-"""Colour of matrix units, and of what runs on them."""
+"""Colour of matrix units and of dispatches on them."""
 
 
 def plot(timing: Timing, path: Path) -> None:
-    """Draws a figure into a file that matplotlib knows the ending of (.svg, .png, .pdf).
+    """Draws a figure into a file with an ending that matplotlib knows (.svg, .png, .pdf).
 
-    Left the longest dispatches. Right a roofline (Williams, Waterman and Patterson 2009): the rate of those that
-    multiply, over operations a byte, below what the adapter's measured copy bandwidth, dot products and matrix units
-    allow; and the bandwidth of those that only move bytes, over the bytes, below that of a copy. What stays in caches
-    passes both.
+    Left are the longest dispatches. Right is a roofline (Williams, Waterman and Patterson 2009). Dispatches that
+    multiply are drawn by rate over operations a byte, below what the measured copy bandwidth, dot products and matrix
+    units allow. Those that only move bytes are drawn by bandwidth over bytes, below the bandwidth of a copy. Data in
+    caches can pass both lines.
 
     Raises UnsupportedError without matplotlib, InputError where the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""A picture as SVG: cards in layers, coloured by what they compute in, edges coloured by layout."""
+"""A drawing as SVG: cards in layers, coloured by what they compute in; edges coloured by layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYOUTS = {
     "WIDTH_PACKED": "#888888",
     "constant": "#bbbbbb",
 }
-"""Colours of layouts, which are told apart by people who confuse red and green as well (Okabe and Ito)."""
+"""Colours of layouts that people who confuse red and green can distinguish (Okabe and Ito)."""
 
 KINDS = {
     "int8": ("int8", "#ffffff"),
@@ -28,7 +28,7 @@ KINDS = {
     "view": ("free view: another name of the same buffer", "#f2f2f2"),
     "input": ("input, output", "#e4f2e4"),
 }
-"""What a card's fill says, and the fill; outputs are filled as inputs are."""
+"""For each kind of card its name in the legend and its fill. Outputs are filled like inputs."""
 
 STYLE = """
 text { font: 11px ui-monospace, "DejaVu Sans Mono", monospace; fill: #222; }
@@ -45,15 +45,15 @@ text { font: 11px ui-monospace, "DejaVu Sans Mono", monospace; fill: #222; }
 """
 
 _LETTERS = 34
-"""Of the font that fit into a card."""
+"""Letters that fit into a card."""
 
 _MARGIN, _LEGEND = 24.0, 84.0
 
 
 def svg(picture: Picture) -> str:
-    """The whole picture, which opens in a browser by itself.
+    """The whole drawing, which a browser opens by itself.
 
-    Cards have the class of their kind, and `data-card`, their number. Raises UnsupportedError where fast_sugiyama is
+    Cards have the class of their kind, and their number as `data-card`. Raises UnsupportedError where fast_sugiyama is
     not installed.
     """
     cards, edges = picture.cards, picture.edges
@@ -75,7 +75,7 @@ def svg(picture: Picture) -> str:
 
 
 def _legend(picture: Picture) -> str:
-    """The title, and what colours mean: of the layouts that occur, and of every kind of card."""
+    """The title and the meaning of colours: layouts that occur, and every kind of card."""
     used = {card.layout for card in picture.cards}
     parts = [f'<text class="title" x="0" y="10" style="font-size:14px">{escape(picture.title)}</text>']
     x = 0.0
@@ -151,7 +151,7 @@ def _cost(picture: Picture, card: Card) -> str:
 
 
 def _about(card: Card) -> str:
-    """The card in full, where its lines are cut."""
+    """The full text of a card whose lines are cut."""
     parts = [card.title, " ▸ ".join(card.stages), f"{card.value}: {card.type}", card.source, card.reason]
     return "\n".join(part for part in parts if part)
 

@@ -9,7 +9,7 @@ from q8ta_wgpu.session.timing import Timing
 
 
 def as_json(timing: Timing) -> str:
-    """All there is: what was measured on, its rates, and each dispatch with its microseconds, bytes and work."""
+    """Everything measured: the device, its rates, and each dispatch with its microseconds, bytes and work."""
     return json.dumps(
         {
             "device": timing.device,
@@ -26,9 +26,9 @@ def as_json(timing: Timing) -> str:
 
 
 def as_trace(timing: Timing) -> str:
-    """The median of each dispatch in Chrome's trace event format, one behind the other.
+    """The median of each dispatch in Chrome's trace event format, one after the other.
 
-    That is how they were timed: each in a compute pass of its own. In a run the device may let them overlap.
+    They were timed like that, each in a compute pass of its own. In a run the device may overlap them.
     """
     named = {"ph": "M", "pid": 1, "tid": 1}
     events: list[dict[str, Any]] = [

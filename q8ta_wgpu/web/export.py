@@ -27,10 +27,10 @@ from q8ta_wgpu.writing import replace
 
 VERSION = 1
 ALIGNMENT = 256
-"""Bytes that offsets in the weights are multiples of."""
+"""Offsets in the weights are multiples of these bytes."""
 
 CPU = dataclasses.replace(SOFTWARE, unroll=False)
-"""SwiftShader, the software of Chromium, takes minutes to compile loops that are written out."""
+"""The target for Chromium's software, SwiftShader, which takes minutes to compile unrolled loops."""
 
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
@@ -39,19 +39,22 @@ def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
     """Writes `model` for web pages and returns the folder, which any static server can serve.
 
     net.json names two programs, of which a page loads one: "gpu" for `target`, and "cpu" for browsers that run WebGPU
-    in software. Each is a file of shaders and dispatches, NAME.json, and one of weights, NAME.bin, with their hashes
-    in net.json. q8ta.js, with its types, loads and runs them. Dot products are linked packed; where a browser lacks
-    them, q8ta.js writes their emulation instead. A hash of what the reference computes from a made-up input goes along,
-    so that a browser which computes other bytes is refused.
+    in software. NAME.json has shaders and dispatches, NAME.bin has weights; net.json has their hashes. q8ta.js, with
+    its types, loads and runs them. Shaders use packed dot products; for browsers without them q8ta.js emulates them.
+    The export also holds a hash of what the reference computes from a made-up input, so that a browser which computes
+    other bytes is refused.
 
     Args:
+        model: the model.
         folder: made if it does not exist; files of these names in it are replaced.
-        target: what the program for GPUs is scheduled for. WebGPU's baseline runs wherever WebGPU does; what another
-            one needs beyond that is asked of the browser when the network is loaded.
+        target: the target of the "gpu" program. WebGPU's baseline runs wherever WebGPU does. What another target needs
+            beyond that is requested from the browser.
 
-    Raises InputError where the folder cannot be written or `target` is no Target, DeviceError where a tensor is too
-    large for the target or Dawn's compiler, if wgpudawn is installed, refuses a shader, UnsupportedError for matrix
-    units, which no browser offers.
+    Raises:
+        InputError: the folder cannot be written, or `target` is no Target.
+        DeviceError: a tensor is too large for the target, or Dawn's compiler, if wgpudawn is installed, refuses a
+            shader.
+        UnsupportedError: the target has matrix units, which no browser offers.
     """
     if not isinstance(target, Target):
         raise InputError(f"target must be a q8ta_wgpu.ir.target.Target, found {shown(target)}")
@@ -66,7 +69,7 @@ def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
 
 
 def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) -> Path:
-    """Writes programs of a model, by the names q8ta.js knows them by, "gpu" and "cpu", and returns the folder."""
+    """Writes programs of a model by their names in q8ta.js, "gpu" and "cpu", and returns the folder."""
     files: dict[str, bytes] = {}
     programs, sample = {}, _sample_hash(model)
     for name, (program, chosen) in made.items():
@@ -96,7 +99,7 @@ def _described(url: str, data: bytes) -> dict[str, Any]:
 
 
 def _compiled(shaders: Sequence[str]) -> None:
-    """Has Tint, the compiler of Chromium, compile every shader where wgpudawn is installed."""
+    """Compiles every shader with Tint, Chromium's compiler, where wgpudawn is installed."""
     if importlib.util.find_spec("wgpudawn") is None:  # exporting needs no package of a GPU
         return
     from q8ta_wgpu.runtime import tint
@@ -158,7 +161,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
 
 
 def _port(graph: Graph, port: Port) -> dict[str, Any]:
-    """An input or output: its dtype as Python gives it, and for words of int8 or int16 where each element lies."""
+    """An input or output: its dtype as in Python, and for int8 or int16 words where each element lies."""
     found = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": str(graph.given(port.name))}
     if q := graph.types[port.name].q:
         found |= {"scale": q.scale, "zero": q.zero, "axes": _axes(port.shape, _LAYOUTS[port.layout])}
@@ -166,7 +169,7 @@ def _port(graph: Graph, port: Port) -> dict[str, Any]:
 
 
 def _axes(shape: tuple[int, ...], layout: Layout) -> list[dict[str, int]]:
-    """For each of n, c, h, w: its size, how many neighbours share a block, and the elements from one place in a block
+    """For each of n, c, h, w: its size, how many neighbours share a block, and the distance in elements within a block
     and from one block to the next."""
     packing, sizes = PACKINGS[layout], canonical(shape)
     axes = [{"size": size, "block": packing.block(axis), "near": 0, "far": 0} for axis, size in enumerate(sizes)]
@@ -181,7 +184,7 @@ def _axes(shape: tuple[int, ...], layout: Layout) -> list[dict[str, int]]:
 
 
 def _limits(program: Program, target: Target) -> dict[str, int]:
-    """What a device must offer, by WebGPU's names."""
+    """The limits a device must have, by WebGPU's names."""
     largest = max([*program.slots, *(c.nbytes for c in program.constants), len(program.uniforms)])
     return {
         "maxStorageBuffersPerShaderStage": max((len(d.buffers) for d in program.dispatches), default=0),
@@ -195,7 +198,7 @@ def _limits(program: Program, target: Target) -> dict[str, int]:
 
 
 def sample(graph: Graph) -> dict[str, Array]:
-    """The made-up input that q8ta.js makes too: element i is what a 32-bit mixing function makes of i."""
+    """The made-up input, which q8ta.js makes too: element i is a 32-bit hash of i."""
     return {name: _mixed(graph.given(name), graph.types[name].shape) for name in graph.inputs}
 
 
@@ -213,7 +216,7 @@ def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
 
 
 def _sample_hash(model: Model) -> str | None:
-    """SHA-256 of the outputs that the reference computes from the sample; None where floats may differ by device."""
+    """SHA-256 of the reference's outputs for the sample; None where float operators may differ by device."""
     if not model.report().exact:
         return None
     graph = model.graph

@@ -1,7 +1,7 @@
-"""WGSL between pictures and tensors: what fills an input from a texture, and what draws an output to a canvas.
+"""WGSL between pictures and tensors: fills an input from a texture, and draws an output to a canvas.
 
-A picture has 8 bits a channel, so what a network makes of one is a table of 256 numbers a channel, computed by q8ta.js:
-exact by construction. Grey is Y of ITU-R BT.601 in the integers of Pillow's convert("L").
+A picture has 8 bits a channel, so the network's input is a table of 256 numbers a channel, which q8ta.js computes
+exactly. Grey is Y of ITU-R BT.601 in the integers of Pillow's convert("L").
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def reading(t: TensorType, layout: Layout) -> str:
 
 
 def drawing(t: TensorType, layout: Layout) -> str:
-    """The vertex and fragment shader that draw an output, one pixel an element."""
+    """The vertex and fragment shaders that draw an output, one pixel an element."""
     value = f"y[index_{layout.short}(p, DIMS)]"
     if t.q:
         value = f"f32(lane({value}, p.{'xyzw'[packed_axis(layout)]} % 4u) - ({t.q.zero})) * f32({t.q.scale!r})"
