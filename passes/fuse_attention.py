@@ -22,7 +22,7 @@ from q8ta_wgpu.kernels.attention.attention import (
 )
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
 from q8ta_wgpu.passes.masks import chosen_by
-from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
+from q8ta_wgpu.passes.operands import affine_of, int8_behind, turned, unscaled
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.tail import Tail, rounded_to
 
@@ -91,8 +91,8 @@ def _scores(rewriter: Rewriter, weights: Node, before: Node) -> _Scores | None:
             name, mask = next(((i, bools) for i, bools in masks.items() if bools is not None), ("", None))
             continue
         adds = node.op == "add" and node.attrs["alpha"] == 1 and len(constants) == 1
-        scales = node.op == "affine" and node.attrs["factor"] > 0
-        if not (adds or scales or node.op == "view"):
+        factor, _ = affine_of(node) or (0.0, 0.0)
+        if not (adds or factor > 0 or node.op == "view"):
             return None
         behind.append(node)
         name = next(i for i in node.inputs if i not in constants)
@@ -116,8 +116,8 @@ def _added(graph: Graph, behind: Sequence[Node], shape: Shape) -> tuple[float, A
         elif step.op == "add":
             bias = bias + next(graph.constants[i] for i in step.inputs if i in graph.constants).astype(np.float64)
         else:
-            factor *= step.attrs["factor"]
-            bias = bias * step.attrs["factor"] + step.attrs["term"]
+            scale, term = affine_of(step) or (1.0, 0.0)
+            factor, bias = factor * scale, bias * scale + term
     if np.broadcast_shapes(bias.shape, shape) != shape:
         return factor, None
     if not bias.any():

@@ -144,8 +144,10 @@ def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node |
     slopes = activation = None
     if tail.activation and isinstance(OPS[tail.activation.op].int8, Sloped):
         slopes = graph.constants[tail.activation.inputs[1]]
-    elif tail.activation or tail.functions:
-        activation = _function((tail.activation,) if tail.activation else tail.functions)
+    elif tail.activation:
+        activation = _function(tail.activation)
+    elif tail.functions:
+        activation = _chained(tail.functions)
     inputs = tuple(graph.types[name] for name in node.inputs)
     affine = _affine(graph, tail.norm) if tail.norm else None
     return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes)
@@ -157,14 +159,18 @@ def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:
     return kind.affine([graph.constants[name] for name in norm.inputs[1:]], norm.attrs)
 
 
-def _function(nodes: Sequence[Node]) -> Callable[[Array], Array]:
-    """One function after the other."""
+def _function(node: Node) -> Callable[[Array], Array]:
+    kind = OPS[node.op].int8
+    assert isinstance(kind, Elementwise)
+    return lambda x: kind.function(x, node.attrs)
+
+
+def _chained(nodes: Sequence[Node]) -> Callable[[Array], Array]:
+    """One function after the other, each of float32 numbers as torch has them between two."""
 
     def function(x: Array) -> Array:
-        for node in nodes:
-            kind = OPS[node.op].int8
-            assert isinstance(kind, Elementwise)
-            x = kind.function(x, node.attrs)
+        for each in map(_function, nodes):
+            x = each(x.astype(np.float32).astype(np.float64))
         return x
 
     return function

@@ -16,9 +16,20 @@ def int8_behind(rewriter: Rewriter, name: str) -> str | None:
     return node.inputs[0] if node is not None and node.op == "dequantize" else None
 
 
-def is_factor(node: Node) -> bool:
-    """Whether a node multiplies by a positive number."""
-    return node.op == "affine" and bool(node.attrs["factor"] > 0 and not node.attrs["term"])
+def affine_of(node: Node) -> tuple[float, float] | None:
+    """The numbers by which a node multiplies and which it adds, where it does no more."""
+    match node.op:
+        case "affine":
+            return node.attrs["factor"], node.attrs["term"]
+        case "divide":
+            return 1.0 / node.attrs["divisor"], 0.0
+    return None
+
+
+def factor_of(node: Node | None) -> float | None:
+    """The positive number by which a node multiplies, where it does no more."""
+    factor, term = (node and affine_of(node)) or (0.0, 0.0)
+    return factor if factor > 0 and not term else None
 
 
 def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
@@ -26,9 +37,10 @@ def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
     inputs, factor = list(node.inputs), 1.0
     for position, name in enumerate(node.inputs if isinstance(OPS[node.op].int8, Product) else ()):
         scaled = rewriter.producer(name)
-        if scaled is not None and is_factor(scaled) and int8_behind(rewriter, scaled.inputs[0]):
+        scale = factor_of(scaled)
+        if scaled is not None and scale is not None and int8_behind(rewriter, scaled.inputs[0]):
             inputs[position] = scaled.inputs[0]
-            factor *= scaled.attrs["factor"]
+            factor *= scale
     return replace(node, inputs=tuple(inputs)), factor
 
 

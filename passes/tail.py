@@ -10,7 +10,7 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Joined, Normalization, Product, Sloped, WeightedSum
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.operands import int8_behind, is_factor
+from q8ta_wgpu.passes.operands import factor_of, int8_behind
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -34,8 +34,9 @@ def tail_of(rewriter: Rewriter, node: Node) -> Tail:
     kind = OPS[node.op].int8
     if isinstance(kind, Product):
         scaled = _next(rewriter, node.output)
-        if scaled is not None and is_factor(scaled):
-            return replace(_clamped(rewriter, Tail(scaled.output)), factor=scaled.attrs["factor"])
+        factor = factor_of(scaled)
+        if scaled is not None and factor is not None:
+            return replace(_clamped(rewriter, Tail(scaled.output)), factor=factor)
     tail = Tail(node.output)
     if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
         for what in kind.joined:

@@ -231,6 +231,7 @@ TORCH: Mapping[str, Function] = {
     "abs": lambda _, x: torch.abs(x),
     "pow": lambda a, x: torch.pow(x, a["exponent"]),
     "affine": lambda a, x: x * a["factor"] + a["term"],
+    "divide": lambda a, x: x / a["divisor"],
     **{
         name: lambda _, x, name=name: getattr(torch, name)(x)
         for name in ("sin", "cos", "erf", "floor", "round", "sign", "ceil", "trunc", "log1p", "expm1", "tan", "atan")

@@ -37,20 +37,16 @@ def power(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def divisor(b: Builder, number: Any) -> float:
-    """A divisor as torch has it, in float32: what is left of large numbers depends on its last bit."""
-    found = float(np.float32(number))
-    if found == 0:
+    """A divisor that is not zero in float32."""
+    if np.float32(number) == 0:
         raise b.refuse("it divides by zero")
-    return found
+    return float(number)
 
 
 def divide(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division that says how it is rounded: down, towards zero or not at all."""
-    number = divisor(b, args["other"])
-    rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args["rounding_mode"] or "")
-    if rounded:
-        return b.emit(rounded, (args["self"],), {"divisor": number})
-    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+    """A division by a number, which says how it is rounded: down, towards zero or not at all."""
+    rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args.get("rounding_mode") or "", "divide")
+    return b.emit(rounded, (args["self"],), {"divisor": divisor(b, args["other"])})
 
 
 def remainder(op: str) -> Import:
@@ -101,13 +97,6 @@ def compare(name: str) -> Import:
 def logical_not(b: Builder, args: Mapping[str, Any]) -> str:
     """True where there is a zero."""
     return b.emit("eq_scalar", (args["self"],), {"number": 0.0})
-
-
-def div(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division by a number."""
-    if args["other"] == 0:
-        raise b.refuse("it divides by zero")
-    return b.emit("affine", (args["self"],), {"factor": 1.0 / args["other"], "term": 0.0})
 
 
 def rsub(b: Builder, args: Mapping[str, Any]) -> str:

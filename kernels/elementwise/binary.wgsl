@@ -15,7 +15,7 @@ fn mul(p: vec4<u32>) -> f32 {
 fn div(p: vec4<u32>) -> f32 {
   let a = a_at(min(p, params.a_dims - 1u));
   let b = b_at(min(p, params.b_dims - 1u));
-  if ((bitcast<u32>(b) & 0x7fffffffu) != 0u) { return a / b; }
+  if ((bitcast<u32>(b) & 0x7fffffffu) != 0u) { return divided(a, b); }
   let sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
   let nothing = is_nan(a) || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
   return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing));

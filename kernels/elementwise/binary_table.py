@@ -59,9 +59,7 @@ def _import_div(b: Builder, args: Mapping[str, Any]) -> str:
     number = number_of(b, args["other"], args["self"])
     if number is None:
         return b.emit("div", spread(b, args["self"], args["other"]))
-    if number == 0:
-        raise b.refuse("it divides by zero")
-    return b.emit("affine", (args["self"],), {"factor": 1.0 / number, "term": 0.0})
+    return b.aten("aten.div.Scalar", {**args, "other": number})
 
 
 def _import_power(b: Builder, args: Mapping[str, Any]) -> str:

@@ -76,20 +76,19 @@ def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, At
     return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
 
 
-def _floor_divide(x: Float64, attrs: Attrs) -> Float64:
-    return np.asarray(np.floor_divide(x, attrs["divisor"]))
+def _as_float32(x: Float64) -> Float64:
+    """The numbers that torch has: what jumps depends on their last bit."""
+    return x.astype(np.float32).astype(np.float64)
 
 
-def _trunc_divide(x: Float64, attrs: Attrs) -> Float64:
-    return np.asarray(np.trunc(x / attrs["divisor"]))
+def _whole(function: Callable[[Float64], Float64]) -> Callable[[Float64, Attrs], Array]:
+    """A function of float32 numbers to whole ones."""
+    return lambda x, _: function(_as_float32(x))
 
 
-def _remainder(x: Float64, attrs: Attrs) -> Float64:
-    return np.asarray(np.remainder(x, attrs["divisor"]))
-
-
-def _fmod(x: Float64, attrs: Attrs) -> Float64:
-    return np.asarray(np.fmod(x, attrs["divisor"]))
+def _divided(function: Callable[[Float64, float], Float64]) -> Callable[[Float64, Attrs], Array]:
+    """A function of float32 numbers and a divisor."""
+    return lambda x, a: function(_as_float32(x), float(np.float32(a["divisor"])))
 
 
 def _erf(x: Float64) -> Float64:
@@ -111,6 +110,7 @@ class _Row:
     rules: Mapping[str, Import] = field(default_factory=dict)
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     joins: bool = False
+    whole: bool = False
     attrs: tuple[Attrs, ...] = ({},)
     tolerance: float = 1e-5
 
@@ -207,27 +207,47 @@ ROWS = (
     _Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}),
     _Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}),
     _Row("erfc", lambda x, _: _erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
-    _Row("ceil", lambda x, _: np.ceil(x), aten={"ceil.default": _none}, tolerance=0),
-    _Row("trunc", lambda x, _: np.trunc(x), aten={"trunc.default": _none, "fix.default": _none}, tolerance=0),
     *(
         _Row(
             name,
-            function,
+            _whole(function),
+            aten=dict.fromkeys(aten, _none),
+            whole=True,
+            tolerance=0,
+        )
+        for name, function, aten in (
+            ("ceil", np.ceil, ("ceil.default",)),
+            ("trunc", np.trunc, ("trunc.default", "fix.default")),
+            ("floor", np.floor, ("floor.default",)),
+            ("round", np.rint, ("round.default",)),
+        )
+    ),
+    *(
+        _Row(
+            name,
+            _divided(function),
             schema={"divisor": NUMBER},
             rules=rules,
+            whole=name.endswith("divide"),
             attrs=({"divisor": 0.75}, {"divisor": -3.0}),
         )
         for name, function, rules in (
-            ("floor_divide", _floor_divide, {}),
-            ("trunc_divide", _trunc_divide, {}),
-            ("remainder", _remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
-            ("fmod", _fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
+            ("floor_divide", np.floor_divide, {}),
+            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), {}),
+            ("remainder", np.remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
+            ("fmod", np.fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
         )
+    ),
+    _Row(
+        "divide",
+        _divided(np.divide),
+        schema={"divisor": NUMBER},
+        rules=dict.fromkeys(("div.Scalar", "div.Scalar_mode"), aten_calls.divide),
+        attrs=({"divisor": 49.0}, {"divisor": -0.1}, {"divisor": 3e-5}),
+        tolerance=0,
     ),
     _Row("isnan", lambda x, _: np.isnan(x).astype(np.float64), aten={"isnan.default": _none}, tolerance=0),
     _Row("isinf", lambda x, _: np.isinf(x).astype(np.float64), aten={"isinf.default": _none}, tolerance=0),
-    _Row("floor", lambda x, _: np.floor(x), aten={"floor.default": _none}, tolerance=0),
-    _Row("round", lambda x, _: np.rint(x), aten={"round.default": _none}, tolerance=0),
     _Row("sign", lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)), aten={"sign.default": _none}, tolerance=0),
     *(
         _Row(
@@ -249,12 +269,10 @@ ROWS = (
     ),
     _Row(
         "affine",
-        lambda x, a: a["factor"] * x + a["term"],
+        lambda x, a: float(np.float32(a["factor"])) * x + float(np.float32(a["term"])),
         schema={"factor": NUMBER, "term": NUMBER},
         aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
         rules={
-            "div.Scalar": aten_calls.div,
-            "div.Scalar_mode": aten_calls.divide,
             "pow.Scalar": aten_calls.power_of,
             "exp2.default": lambda b, a: aten_calls.power_of(b, {"self": 2.0, "exponent": a["self"]}),
             "log2.default": aten_calls.logarithm(2.0),
@@ -332,7 +350,7 @@ def _op(index: int, row: _Row) -> Op:
             ),
         ),
         aten=_aten(row),
-        int8=Elementwise(_bounded(row), row.clamp, row.joins),
+        int8=Elementwise(_bounded(row), row.clamp, row.joins, row.whole),
         reads=reads_same_place,
         cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
         tolerance=row.tolerance,

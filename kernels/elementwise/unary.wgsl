@@ -259,6 +259,7 @@ fn at_number(x: f32) -> f32 {
     case ERFC: { return erfc_of(x); }
     case CEIL: { return ceil(x); }
     case TRUNC: { return trunc(x); }
+    case DIVIDE: { return divided(x, params.a); }
     case FLOOR_DIVIDE: { return floor_quotient(x, params.a); }
     case TRUNC_DIVIDE: { return whole_quotient(x, params.a); }
     case REMAINDER: { return floor_remainder(x, params.a); }

@@ -71,6 +71,26 @@ fn quads(extent: u32) -> u32 {
   return (extent + 3u) / 4u;
 }
 
+// x / divisor as IEEE rounds it, which WGSL does not promise: the whole number nearest to a quotient of mantissas is a few
+// from the one a division of floats gives, and what a product with it leaves says how many.
+fn divided(x: f32, divisor: f32) -> f32 {
+  let a = bitcast<u32>(x) & 0x7fffffffu;
+  let b = bitcast<u32>(divisor) & 0x7fffffffu;
+  if (min(a, b) < 0x800000u || max(a, b) >= 0x7f800000u) { return x / divisor; }  // zero, denormal, infinite, NaN
+  let m = (a & 0x7fffffu) | 0x800000u;
+  let d = (b & 0x7fffffu) | 0x800000u;
+  let shift = select(23u, 24u, m < d);  // the quotient lies between 2^23 and 2^24
+  let near = i32(f32(m) / f32(d) * f32(1u << shift));
+  let left = i32((m << shift) - u32(near) * d);  // modulo 2^32, which it is far below
+  let whole = left / i32(d);
+  let rest = 2 * (left - whole * i32(d));
+  let n = near + whole + select(0, 1, rest > i32(d)) - select(0, 1, rest < -i32(d));
+  let exponent = i32(a >> 23u) - i32(b >> 23u) + 150 - i32(shift);
+  let size = u32(n - 0x800000 + (clamp(exponent, 0, 255) << 23u));
+  let bits = select(min(size, 0x7f800000u), 0u, exponent <= 0);
+  return bitcast<f32>(bits | ((bitcast<u32>(x) ^ bitcast<u32>(divisor)) & 0x80000000u));
+}
+
 // What is left of x after whole divisors, of the sign of x, exact: mantissas are divided bit by bit.
 fn trunc_remainder(x: f32, divisor: f32) -> f32 {
   let a = bitcast<u32>(x) & 0x7fffffffu;

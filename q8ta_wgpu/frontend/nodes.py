@@ -23,6 +23,9 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 QDQ = "quantized_decomposed"
 """The namespace of the operators by which values become int8 and real again."""
 
+CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
+"""Operators that give numbers another dtype."""
+
 INPUTS = (torch.float32, torch.uint8, torch.bool)
 """Dtypes of what a network is given, unless that is quantized already."""
 
@@ -63,7 +66,7 @@ def slopes_of(node: Node, first: Node) -> bool:
 
 
 _PAIRS = re.compile(r"aten\.(add|sub|mul)_?\.Tensor")
-_WITH_NUMBER = re.compile(r"aten\.(add|sub|mul|div)_?\.(Tensor|Scalar)")
+_WITH_NUMBER = re.compile(r"aten\.(add|sub|mul|div)_?\.(Tensor|Scalar)(_mode)?")
 
 
 def is_pair(node: Node) -> bool:
@@ -81,6 +84,12 @@ def is_function(node: Node) -> bool:
     """Whether a node is a function of one tensor, element by element: an activation, or arithmetic with a number."""
     number = bool(_WITH_NUMBER.fullmatch(str(node.target))) and isinstance(node.args[1], (int, float))
     return is_float(node) and (number or isinstance(kind(node), Elementwise))
+
+
+def gives_whole(node: Node) -> bool:
+    """Whether a node rounds to whole numbers."""
+    int8 = kind(node)
+    return node.kwargs.get("rounding_mode") is not None or (isinstance(int8, Elementwise) and int8.whole)
 
 
 def adds(node: Node, term: Node) -> Node | None:

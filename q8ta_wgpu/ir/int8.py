@@ -189,11 +189,13 @@ class Elementwise:
         clamp: attrs -> (low, high) if the function is a clamp, so that the operator before it can take it in.
         joins: whether a sum before it can take it in before rounding, as a curve: its slope is bounded, its ends are
             asymptotes.
+        whole: whether its results are whole numbers.
     """
 
     function: Callable[[Array, Attrs], Array]
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     joins: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)

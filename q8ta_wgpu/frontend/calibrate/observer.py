@@ -72,6 +72,30 @@ class ShareObserver(RangeObserver):
         return torch.clamp(scale, max=self.largest), torch.full_like(zero, self.quant_min)
 
 
+class WholeObserver(RangeObserver):
+    """Whole numbers, each of which has a step of its own where int8 has as many steps as the range that was met."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.whole, self.low, self.high = True, 0, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Counts a batch; returns it. Raises RuntimeError at NaN and infinities."""
+        counted: Tensor = super().forward(x)
+        self.whole = self.whole and bool(torch.equal(x, x.round()))
+        self.low, self.high = min(self.low, int(x.min())), max(self.high, int(x.max()))
+        return counted
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """Scale and zero point."""
+        scale, zero = super().calculate_qparams()
+        first, last = self.quant_min - self.low, self.quant_max - self.high
+        if not self.whole or first > last:
+            return scale, zero
+        unmet = self.quant_min if self.low == 0 else self.quant_max if self.high == 0 else 0
+        return torch.ones_like(scale), torch.full_like(zero, min(max(unmet, first), last))
+
+
 def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[float, float]:
     """The ends, each on its side of zero, with the least squared error of values counted in equal bins of [low, high]
     that are clipped to them and rounded to `steps` equal steps between them."""

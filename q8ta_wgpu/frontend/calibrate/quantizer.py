@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend.calibrate.parts import taken_apart
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.residual import widen
-from q8ta_wgpu.frontend.calibrate.units import is_head, only_kept_read, scales_operand, unit_of
+from q8ta_wgpu.frontend.calibrate.units import becomes_integers, is_head, only_kept_read, scales_operand, unit_of
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.constants import float_constants
 from q8ta_wgpu.frontend.export.identities import remove_identities
@@ -27,6 +27,7 @@ from q8ta_wgpu.frontend.export.recurrent import expand_recurrent, feeds_states, 
 from q8ta_wgpu.frontend.nodes import (
     adds,
     folds_into,
+    gives_whole,
     is_constant,
     is_depthwise,
     is_float,
@@ -103,6 +104,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._residual = scheme.residual(qat) if residual == "int16" else None
         self._skip = tuple(skip)
         self._activation = scheme.activation(qat)
+        self._whole = scheme.whole(qat)
         self._part = scheme.activation(qat, torch.per_tensor_symmetric)
         self._shares = functools.cache(scheme.fixed if qat else scheme.share)
         self._weight = scheme.weight(qat, channels=0)
@@ -229,10 +231,10 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             result.meta[ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
 
     def _read(self, node: Node) -> Any:
-        """How an operand is quantized: as it was where its operator says how, whatever the data, and as a part of a
-        sum."""
-        if (given := node.meta.get(ANNOTATION)) and given.output_qspec is self._part:
-            return self._part
+        """How an operand is quantized: as it was where its operator says how, whatever the data, as a part of a sum and
+        as whole numbers."""
+        if (given := node.meta.get(ANNOTATION)) and given.output_qspec in (self._part, self._whole):
+            return given.output_qspec
         match kind(node):
             case Moves() | Monotonic() if node.all_input_nodes:
                 return self._read(node.all_input_nodes[0])
@@ -269,13 +271,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def _put(self, node: Node, inputs: dict[Node, Any], output: Any = None) -> None:
         """One unit, rounded once: inputs on its first node, the output's spec on its last."""
         unit = unit_of(node)
+        inputs = {} if becomes_integers(unit) else inputs
         node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         for before, part in pairwise(unit):
             other = adds(part, before)
             specs = {other: self._read(other)} if other else {}
             part.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
         if not is_head(unit):
-            unit[-1].meta[ANNOTATION].output_qspec = output or self._activation
+            whole = any(gives_whole(part) for part in unit)
+            unit[-1].meta[ANNOTATION].output_qspec = output or (self._whole if whole else self._activation)
             return
         for moved in unit[-1].users:
             if kind(moved) is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, ShareObserver
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, ShareObserver, WholeObserver
 from q8ta_wgpu.frontend.calibrate.pt2e import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
@@ -36,6 +38,15 @@ def activation(qat: bool, scheme: torch.qscheme = torch.per_tensor_affine) -> Qu
         quant_max=127,
         qscheme=scheme,
         observer_or_fake_quant_ctr=observer,
+    )
+
+
+def whole(qat: bool) -> QuantizationSpec:
+    """int8 of what may be whole numbers, which then stay what they are."""
+    return (
+        activation(True)
+        if qat
+        else replace(activation(False), observer_or_fake_quant_ctr=WholeObserver.with_args(eps=_EPS))
     )
 
 

@@ -6,11 +6,15 @@ from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.masks import masks
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION
+from q8ta_wgpu.frontend.importer.bools import is_bool
+from q8ta_wgpu.frontend.importer.integers import is_integer
 from q8ta_wgpu.frontend.nodes import (
+    CONVERSIONS,
     adds,
     clamps,
     folds_into,
     has_channels,
+    is_constant,
     is_function,
     is_kept,
     is_pair,
@@ -23,7 +27,7 @@ from q8ta_wgpu.frontend.nodes import (
     slopes_of,
     takes_result,
 )
-from q8ta_wgpu.ir.int8 import Joined, Normalization, Sloped, WeightedSum
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Joined, Normalization, Sloped, WeightedSum
 
 
 def unit_of(node: Node) -> list[Node]:
@@ -77,13 +81,33 @@ def _is_last_term(node: Node, term: Node) -> bool:
 
 
 def is_head(unit: list[Node]) -> bool:
-    """Whether nothing asks for a unit's result in int8: what only operators that were asked to stay in float read, and
-    a weighted sum, without more, which is read by nothing that int8 knows. A pixel_shuffle before the program's end,
-    which the sum takes in, does not ask for it."""
-    if only_kept_read(unit[-1]):
+    """Whether nothing asks for a unit's result in int8: what only operators that were asked to stay in float read,
+    functions of one value that are made integers or compared with numbers, and a weighted sum, without more, which is
+    read by nothing that int8 knows. A pixel_shuffle before the program's end, which the sum takes in, does not ask for
+    it."""
+    if only_kept_read(unit[-1]) or becomes_integers(unit) or _is_compared(unit):
         return True
     plain = _sums(unit[0]) and all(normalizes(part) or takes_result(part) for part in unit[1:])
     return plain and all(kind(user) is None or _ends_shuffled(user) for user in unit[-1].users)
+
+
+def becomes_integers(unit: list[Node]) -> bool:
+    """Whether a unit is functions of one value whose result only conversions to integers read."""
+    users = unit[-1].users
+    return (
+        is_function(unit[0])
+        and bool(users)
+        and all(str(n.target) in CONVERSIONS and is_integer(n.meta.get("val")) for n in users)
+    )
+
+
+def _is_compared(unit: list[Node]) -> bool:
+    """Whether a unit is functions of one value whose result is compared with numbers alone, as one more function."""
+    users = unit[-1].users
+    others = {n for user in users for n in user.all_input_nodes if n is not unit[-1]}
+    numbers = all(is_constant(n) and n.meta["val"].numel() == 1 for n in others)
+    maps = all(is_bool(user) and isinstance(kind(user), Elementwise | Arithmetic) for user in users)
+    return is_function(unit[0]) and bool(users) and maps and numbers
 
 
 def only_kept_read(node: Node) -> bool:

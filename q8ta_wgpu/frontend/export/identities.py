@@ -15,8 +15,12 @@ def is_idle_dropout(node: Node) -> bool:
 
 
 def remove_identities(model: GraphModule) -> None:
-    """Takes aliases, and dropouts that are not training, out of a graph. A clone may be what a view needs: it stays."""
+    """Takes aliases, dropouts that are not training, and what only asks for the dtype of a tensor that is converted out
+    of a graph. A clone may be what a view needs: it stays."""
     for node in list(model.graph.nodes):
+        if str(node.target) == "aten._assert_tensor_metadata.default":
+            model.graph.erase_node(node)
+            continue
         if str(node.target) != "aten.alias.default" and not is_idle_dropout(node):
             continue
         source = node.args[0]

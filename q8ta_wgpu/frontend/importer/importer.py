@@ -22,7 +22,7 @@ from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.integers import INTEGERS, Ranges
 from q8ta_wgpu.frontend.importer.problems import Problems
-from q8ta_wgpu.frontend.nodes import INPUTS, QDQ, integer, is_kept, kind, named_arguments, source_of
+from q8ta_wgpu.frontend.nodes import CONVERSIONS, INPUTS, QDQ, integer, is_kept, kind, named_arguments, source_of
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -110,8 +110,6 @@ def _tokens(program: ExportedProgram) -> set[str]:
 
 _RESULTS = {torch.bool: "bool", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
 """The dtypes of results that are numbers in a graph, as the user gets them."""
-
-_CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 
 
 class _Importer(GraphBuilder):
@@ -218,7 +216,7 @@ class _Importer(GraphBuilder):
             namespace, _, overload = name.partition(".")
             if namespace == QDQ:
                 return qdq.import_call(self, overload, args)
-            if name in _CONVERSIONS:
+            if name in CONVERSIONS:
                 return self._converted(node, args)
             if repeated_for_the_batch(node):
                 return self._for_the_batch(node, args["self"])
