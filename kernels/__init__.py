@@ -1,7 +1,7 @@
-"""The operator table: every `Op` value found in the files of the families, a folder each.
+"""The operator table: every `Op` value in the files of the families, one folder for each family.
 
-Comes in: the vocabulary of ir. Goes out: OPS and ATEN. May use: ir; a family also lib, product and epilogue, and reduce
-what pool shares.
+Comes in: the vocabulary of ir. Goes out: OPS and ATEN. May use: ir. A family also uses lib, product and epilogue;
+reduce uses what pool shares.
 """
 
 from __future__ import annotations

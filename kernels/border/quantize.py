@@ -1,4 +1,4 @@
-"""quantize, dequantize and dequantize_weight: the borders between float32 and int8."""
+"""quantize, dequantize and dequantize_weight: between float32 and int8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conv2d and its int8 form: any kernel size, stride, asymmetric padding, dilation, groups. conv1d goes through it."""
+"""conv2d and its int8 form: any kernel size, stride, asymmetric padding, dilation, groups. conv1d is imported as it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _depth_quads(call: Call) -> int:
-    """Input words one output channel reads a tap: groups need not start at a multiple of 4."""
+    """Input words that one output channel reads for a tap. Groups need not start at a multiple of 4."""
     depth = call.inputs[1].shape[1]
     return max((start % 4 + depth + 3) // 4 for start in range(0, depth * min(call.attrs["groups"], 4), depth))
 
@@ -105,8 +105,8 @@ _KERNELS = (
 
 
 def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """Top, left, bottom, right of aten's padding: numbers on both sides; 'valid' is none, 'same' keeps the
-    size, the odd element at the end."""
+    """Top, left, bottom, right of aten's padding. Numbers count for both sides; 'valid' is none; 'same' keeps the size,
+    an odd element at the end."""
     if not isinstance(padding, str):
         return repeated(padding, 4)
     totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
@@ -154,7 +154,8 @@ def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
-    """A kernel one element deep along a dimension has that as part of the batch; of others the depth is channels."""
+    """With a kernel one element deep along a dimension, that dimension joins the batch. Otherwise the depth joins the
+    channels."""
     shape, kernel = b.type(args["input"]).shape, b.type(args["weight"]).shape[2:]
     padding = [args["padding"]] * 3 if isinstance(args["padding"], str) else args["padding"]
     numbers = {"kernel": kernel, "stride": args["stride"], "dilation": args["dilation"], "padding": padding}
@@ -183,7 +184,7 @@ def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str, Any]) -> str:
-    """The images that a kernel reads at once side by side, as channels of one image for each depth of the result."""
+    """For each depth of the result, the images that the kernel reads at once become channels of one image."""
     (taps, *_), (step, *stride), (apart, *dilation) = (three[name] for name in ("kernel", "stride", "dilation"))
     span, whole = apart * (taps - 1), three["padding"]
     before = {"same": span // 2, "valid": 0}.get(whole[0], whole[0])

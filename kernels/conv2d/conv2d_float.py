@@ -1,4 +1,5 @@
-"""Float32 kernels of conv2d: a tiled product for each group, gathering the image as it loads, and the general one."""
+"""Float32 kernels of conv2d: a tiled product for each group that gathers the image while loading, and the general
+one."""
 
 from __future__ import annotations
 

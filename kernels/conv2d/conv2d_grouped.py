@@ -1,6 +1,6 @@
-"""The fast kernels of q8ta_conv2d for groups of whole words, as in ResNeXt and ShuffleNet. No operators here.
+"""Fast kernels of q8ta_conv2d for groups of whole words, as in ResNeXt and ShuffleNet. No operators here.
 
-They read and write 4C. A group's channels are few, so a thread keeps its weights for several pixels instead of sharing
+They read and write 4C. A group has few channels, so a thread keeps its weights for several pixels instead of sharing
 them through workgroup memory.
 """
 
@@ -20,16 +20,16 @@ from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import weighted
 
 LARGEST_SPAN = 16
-"""Input words of a row that a thread may hold in registers."""
+"""Most input words of a row that a thread holds in registers."""
 
 STRIPS: Mapping[str, int] = {"grouped_4": 4, "grouped_2": 2}
-"""Pixels of a row of the result that a thread makes, the larger strip first."""
+"""Pixels of a row of the result that a thread makes, the longer strip first."""
 
 ENOUGH_STRIPS = 1 << 16
-"""Threads from which the larger strip keeps a large GPU busy."""
+"""Threads from which the longer strip keeps a large GPU busy."""
 
 UNROLLED = 16
-"""Taps of a row times pixels up to which a CPU's compiler keeps a strip in registers (measured on lavapipe)."""
+"""Most taps of a row times pixels for which a CPU's compiler keeps a strip in registers (measured on lavapipe)."""
 
 
 def _span(call: Call, columns: int) -> int:
@@ -110,4 +110,4 @@ KERNELS = tuple(
     )
     for label, columns in STRIPS.items()
 )
-"""Strips of pixels of each length."""
+"""Kernels for strips of each length."""

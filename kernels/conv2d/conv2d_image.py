@@ -1,7 +1,7 @@
 """First layers: q8ta_conv2d of a float32 image of few channels, quantized while it is loaded.
 
-The same bytes as `quantize` and the convolution, one dispatch and one round trip through memory fewer. Padding is the
-zero point, whatever range the image is clamped to.
+It gives the bytes of `quantize` and the convolution with one dispatch and one round trip through memory less. Padding
+is the zero point, whatever range the image is clamped to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, weighted
 
 MOST_CHANNELS = 4
-"""Input channels an image may have: a word holds a pixel."""
+"""Most input channels: a word holds a pixel."""
 
 IMAGE: Mapping[str, Attr] = {
     "x_scale": Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE),
@@ -31,7 +31,7 @@ IMAGE: Mapping[str, Attr] = {
     "x_lo": INT8_RANGE,
     "x_hi": INT8_RANGE,
 }
-"""How the image is quantized: attributes of `quantize` and of its result's type."""
+"""Attributes of the image's quantization: those of `quantize` and of its result's type."""
 
 WIDE = (*weighted.PER_CHANNEL, "weight")
 

@@ -1,4 +1,4 @@
-"""What a convolution is: attributes, shape rule and sums in numpy, for every form of it. No operators here."""
+"""Attributes, shape rule and numpy sums of a convolution, shared by all its forms. No operators here."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sums(x: Array, weight: Array, attrs: Attrs) -> Array:
 
 
 def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    """`Op.reads` of a convolution, whatever follows it in its dispatch."""
+    """`Op.reads` of a convolution, with any epilogue."""
     i, factor = axis - 2, epilogue.factor(call.attrs)
     first, last = first // factor, last // factor
     stride, before = call.attrs["stride"][i], call.attrs["padding"][i]

@@ -1,6 +1,6 @@
-"""The fast kernels of q8ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators here.
+"""Fast kernels of q8ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators here.
 
-All of them read and write 4C: a pixel's channels lie side by side, which is k of the matrix product.
+All read and write 4C: a pixel's channels are neighbours, and they are k of the matrix product.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 OUTPUT = ONLY_4C | FLOAT
 LARGEST_UNROLLED = 7
-"""Kernel extent up to which a depthwise strip is unrolled."""
+"""Largest kernel extent for which a depthwise strip is unrolled."""
 
 STRIPS = {"dw_4x2": (4, 2), "dw_2x1": (2, 1)}
 LARGE_STRIP = "dw_4x2"
@@ -35,7 +35,7 @@ def _quads(channels: int) -> int:
 
 
 def sizes(call: Call) -> tuple[int, int, int]:
-    """(rows, channels, words along k) of the matrix product a convolution is: pixels, outputs, taps x input quads."""
+    """(rows, channels, words along k) of a convolution's matrix product: pixels, outputs, taps x input quads."""
     n, c, h, w = epilogue.extents(call)
     _, depth, kh, kw = call.inputs[1].shape
     words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
@@ -73,7 +73,7 @@ def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
 
 
 def _reading(call: Call) -> str:
-    """Which of READINGS finds the rows of a call's matrix product."""
+    """The key of READINGS for a call."""
     whole = _quads(call.inputs[0].shape[1]) % 4 == 0
     if _is_pointwise(call):
         return "pw" if whole else "pw, narrow"
@@ -91,7 +91,7 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
     ),
     "thin": ("implicit", ("gemm_window", "place_of=place_of_bytes", "load_x=load_bytes", "gemm_pixels"), False),
 }
-"""Ways to read x: the kernel's name, the WGSL that does it, whether x is bound as vectors."""
+"""Ways to read x: the kernel's name, its WGSL, whether x is bound as vectors."""
 
 NARROW = ("window, narrow", "thin")
 """Readings that look up each word of a vector, or each byte."""
@@ -118,12 +118,12 @@ def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
 
 
 def _has_given_places(call: Call, tile: gemm.AnyTile) -> bool:
-    """Whether a window's places are found by divisions by constants: on matrix units."""
+    """Whether a window's offsets are found by divisions by constants, as on matrix units."""
     return tile.body == UNITS and not _is_pointwise(call)
 
 
 def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
-    """`gemm.kernel_fields`, with the numbers that units find the places of a window by."""
+    """`gemm.kernel_fields`, and the numbers by which matrix units find a window's offsets."""
     fields = gemm.kernel_fields(tile, sizes)
 
     def constants(call: Call) -> dict[str, int]:
@@ -140,7 +140,7 @@ def _product_wide(call: Call) -> tuple[str, ...]:
 
 
 def _product_kernels() -> tuple[Kernel, ...]:
-    """Tiled matrix products: every tile, for calls that read pixels and for calls that read windows."""
+    """Tiled matrix products: every tile, for 1x1 calls and for calls with windows."""
     return tuple(
         Kernel(
             f"q8ta_conv2d.{method}_{label}",
@@ -230,20 +230,20 @@ def _dw_params(call: Call) -> Params:
 
 
 def pack_depthwise(call: Call, weight: Array) -> Array:
-    """Words in order (channel quad, tap), a lane a channel."""
+    """Words in order (channel quad, tap), one lane for each channel."""
     channels = weight.shape[0]
     padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
     return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
 
 
 def pack_lanes(call: Call, weight: Array) -> Array:
-    """Words in order (channel quad, tap, channel), each with its channel's weight in the channel's lane alone."""
+    """Words in order (channel quad, tap, channel), each with its channel's weight in that channel's lane only."""
     lanes = pack_depthwise(call, weight).view(np.int8).reshape(-1, 4)
     return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
 
 
 def _depthwise_kernels() -> tuple[Kernel, ...]:
-    """Depthwise strips, the larger first, by packed dot products or by multiplication."""
+    """Depthwise strips, the larger one first, by packed dot products or by multiplication."""
     return tuple(
         Kernel(
             f"q8ta_conv2d.{label}{'' if dot else '_unpack'}",
@@ -266,4 +266,4 @@ def _depthwise_kernels() -> tuple[Kernel, ...]:
 
 
 KERNELS = (*_depthwise_kernels(), VECTOR, *_product_kernels())
-"""The kernels to try before the general ones."""
+"""Kernels to try before the general ones."""

@@ -1,4 +1,4 @@
-"""What the importer makes of aten calls of one tensor and a number that are more than a row of `unary.ROWS`."""
+"""Importer functions for aten calls of one tensor and a number that need more than a row of `unary.ROWS`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bounds(low: Any, high: Any) -> Attrs:
 
 
 def gelu(b: Builder, args: Mapping[str, Any]) -> str:
-    """Exact, or by tanh."""
+    """gelu, exact or by tanh."""
     return b.emit("gelu_tanh" if args["approximate"] == "tanh" else "gelu", (args["self"],))
 
 
@@ -44,13 +44,13 @@ def divisor(b: Builder, number: Any) -> float:
 
 
 def divide(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division by a number, which says how it is rounded: down, towards zero or not at all."""
+    """A division with a rounding mode: down, towards zero or none."""
     rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args.get("rounding_mode") or "", "divide")
     return b.emit(rounded, (args["self"],), {"divisor": divisor(b, args["other"])})
 
 
 def remainder(op: str) -> Import:
-    """What a division by a number leaves: `remainder` has the divisor's sign, `fmod` the tensor's."""
+    """The remainder of a division by a number. `remainder` has the divisor's sign, `fmod` the tensor's."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         return b.emit(op, (args["self"],), {"divisor": divisor(b, args["other"])})
@@ -78,7 +78,7 @@ def logarithm(base: float) -> Import:
 
 
 def compare(name: str) -> Import:
-    """With an infinity as with the largest number: what is above it, or not above, is that infinity, or not."""
+    """A comparison with a number. Beyond the largest float lies only an infinity, so that float stands for it."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         number = float(args["other"])
@@ -100,7 +100,7 @@ def logical_not(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def rsub(b: Builder, args: Mapping[str, Any]) -> str:
-    """A number or another tensor, less alpha times this one."""
+    """A number or another tensor, minus alpha times this one."""
     number, alpha = number_of(b, args["other"], args["self"]), float(args["alpha"])
     if number is None:
         return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})

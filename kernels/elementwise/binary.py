@@ -1,7 +1,7 @@
-"""add and mul with broadcasting, and their int8 forms; a subtraction adds -alpha times its second operand.
+"""add and mul with broadcasting, and their int8 forms. A subtraction adds -alpha times its second operand.
 
-A sum with an int16 operand or result is q16ta_add: int32 has no room for 2^16 steps times integer multipliers that are
-as fine, so each operand is multiplied in float32 and rounded to a fraction of the result's step before they are added.
+A sum with an int16 operand or result is q16ta_add. int32 has no room for 2^16 steps times integer multipliers, so each
+operand is multiplied in float32 and rounded to a fraction of the result's step before the addition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 
 
 def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of operators of two values; float32."""
+    """The shape rule of float32 operators of two values."""
     a, b = types[0].shape, types[1].shape
     try:
         shape = np.broadcast_shapes(a, b)
@@ -48,9 +48,9 @@ def _float_params(call: Call) -> Params:
 
 
 def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None:
-    """(M_a, M_b, shift) with M = rint(ratio * 2^shift), the largest shift <= 30 whose sum cannot pass int32.
+    """(M_a, M_b, shift) with M = rint(ratio * 2^shift), for the largest shift <= 30 whose sum cannot pass int32.
 
-    `a` and `b` are signed scales, `y` the result's. None where fewer than 8 fraction bits would be left.
+    `a` and `b` are signed scales, `y` is the result's. None where fewer than 8 fraction bits would be left.
     """
     for shift in range(30, arithmetic.SMALLEST_SHIFT - 1, -1):
         ma, mb = (int(np.rint(s / y * 2.0**shift)) for s in (a, b))
@@ -81,7 +81,8 @@ def _lower_sum(call: QuantizedCall) -> Int8Form | str:
 
 
 def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form | str:
-    """Multipliers as for a result whose scale is the larger operand's, which no value of the sum depends on."""
+    """The multipliers of an add at the start of a chain. They are those for a result with the larger operand's scale,
+    so that the sum does not depend on the result's."""
     scales = a.scale, call.attrs["alpha"] * b.scale
     unit = max(map(abs, scales))
     found = add_multipliers(*scales, unit)
@@ -180,7 +181,7 @@ def _int16_params(call: Call) -> Params:
 
 
 def number_of(b: Builder, operand: Any, other: str) -> float | None:
-    """A Python number, or the value of a one-element constant that does not add dimensions to `other`; else None."""
+    """A Python number, or the value of a one-element constant that adds no dimensions to `other`; else None."""
     if not isinstance(operand, str):
         return float(operand)
     array = b.array(operand)
@@ -189,7 +190,7 @@ def number_of(b: Builder, operand: Any, other: str) -> float | None:
 
 
 def spread(b: Builder, left: str, right: str) -> tuple[str, str]:
-    """Two values whose shapes broadcast in the last three dimensions alone."""
+    """Two values whose shapes broadcast in the last three dimensions only."""
     shapes = [b.type(name).shape for name in (left, right)]
     shape = np.broadcast_shapes(*shapes)
     if len(shape) <= 4 or shapes[0][:-3] == shapes[1][:-3]:
@@ -202,7 +203,8 @@ def spread(b: Builder, left: str, right: str) -> tuple[str, str]:
 
 
 def _import(op: str, sign: float = 1.0) -> Import:
-    """aten's a OP b, where b may be a number and either shape broadcast in any dimension; `sign` is b's in a sum."""
+    """The importer of aten's a OP b. b may be a number, and either shape may broadcast. `sign` is that of b in a
+    sum."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         alpha = sign * float(args.get("alpha", 1))
@@ -264,7 +266,7 @@ mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
 
 
 def _kernels(name: str, params: Callable[[Call], Params] = _int8_params) -> tuple[Kernel, ...]:
-    """By whole words where all shapes are the same, else by elements."""
+    """Kernels by whole words where all shapes are the same, else by elements."""
     apply = f"apply={name}"
     return (
         Kernel(

@@ -1,7 +1,7 @@
-"""div, pow, hypot, atan2, maximum, minimum and comparisons: in int8 a table of 65,536 entries, exact by construction,
-broadcasting.
+"""div, pow, hypot, atan2, maximum, minimum and comparisons of two tensors, with broadcasting. In int8 each is an exact
+table of 65,536 entries.
 
-A bool is a number 0 or 1, and an "and" of two the smaller one.
+A bool is 0 or 1, and a logical "and" is the minimum of two.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _import_power(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_divide(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division whose result is rounded down, towards zero or not at all."""
+    """A division with a rounding mode: down, towards zero or none."""
     number = number_of(b, args["other"], args["self"])
     if number is not None:
         return b.aten("aten.div.Scalar_mode", {**args, "other": number})
@@ -90,7 +90,7 @@ def _import_remainder(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """With a number it is a clamp."""
+    """maximum or minimum; with a number it is a clamp."""
     bound = "min" if op == "maximum" else "max"
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "
 
 
 def _import_compare(name: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """a < b is b > a; with a number it is a function of one tensor."""
+    """A comparison: a < b is imported as b > a. With a number it is a function of one tensor."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         left, right = args["self"], args["other"]
@@ -125,7 +125,7 @@ def _import_compare(name: str) -> Callable[[Builder, Mapping[str, Any]], str]:
 
 
 def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """Of bools, or of whether numbers are other than 0."""
+    """A logical operator of bools, or of numbers compared with 0."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         sides = (b.emit("ne_scalar", (args[name],), {"number": 0.0}) for name in ("self", "other"))
@@ -136,7 +136,7 @@ def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
 
 
 def _holds(compare: Function) -> Function:
-    """1 where a comparison holds, in float32 as torch compares, else 0."""
+    """The function that is 1 where a comparison holds in float32, as in torch, else 0."""
     return lambda a, b: compare(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
 
 
@@ -149,7 +149,7 @@ _SHAPES: tuple[tuple[Shape, Shape], ...] = (
 
 
 def _params(call: Call) -> Params:
-    """WGSL takes no constant that is not a number."""
+    """NaN as a uniform field: WGSL has no constant for it."""
     return {"not_a_number": np.float32(np.nan).view(np.uint32)}
 
 

@@ -1,9 +1,9 @@
 """Chains of elementwise operators between two stored tensors, in one dispatch and rounded once.
 
-A chain begins with one value, an add or a mul, an exact sum in integers. What follows is what follows a weighted sum:
-a multiplier and an offset for each channel, in which batch norms are, then the stages of an epilogue: an addend, an
-activation as a curve or slopes by channel, the rounding, and what that joins. Without anything between, q8ta_add and
-q8ta_mul are the operators.
+A chain begins with one value, an add or a mul: an exact integer sum. Then it is like a weighted sum: a multiplier and
+an offset for each channel, which take in batch norms, and the stages of an epilogue: an addend, an activation as a
+curve or PReLU slopes by channel, the rounding, and stages after it. Without anything in between, the operators are
+q8ta_add and q8ta_mul.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]
 def lower(
     call: QuantizedCall, op: str, scale: float, reached: float, operands: Sequence[int], attrs: Attrs
 ) -> Int8Form | str:
-    """The int8 form of a chain that begins with `op`: a step of its sum is worth `scale`, at most it is `reached`."""
+    """The int8 form of a chain that begins with `op`. A step of its sum is worth `scale`, and its magnitude is at most
+    `reached`."""
     assert call.out is not None
     factor, term = call.affine or (np.ones(1), np.zeros(1))
     if call.slopes is not None:
@@ -73,7 +74,7 @@ def _reference(sums: Sums, operands: int) -> Callable[[Call, Sequence[Array]], A
 
 
 def _source(name: str, operands: Sequence[str]) -> Callable[[Call], tuple[str, ...]]:
-    """The stages' hooks as this file's, which read at a word of the result, in place of those of sums by quads."""
+    """WGSL files of a chain. Their hooks read at a word of the result, in place of those for sums of four channels."""
 
     def source(call: Call) -> tuple[str, ...]:
         stages = call.attrs["epilogue"].stages

@@ -1,4 +1,5 @@
-"""prelu: one slope is a leaky_relu, and so a table in int8; slopes by channel are a stage of a chain or a sum."""
+"""prelu: with one slope it is a leaky_relu, a table in int8. Slopes by channel are a stage of a chain or a weighted
+sum."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
-    """A chain of nothing but slopes."""
+    """A chain of slopes only."""
     x, slopes = call.q[0], call.constants.get(1)
     if x is None or call.out is None or not isinstance(slopes, np.ndarray):
         return "it needs a quantized input and result, and slopes that are float constants"

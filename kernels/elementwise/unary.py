@@ -1,7 +1,7 @@
-"""Every elementwise function of one tensor: one row of a table each.
+"""Every elementwise function of one tensor, one row of a table each.
 
-In int8 each of them is a 256-entry table made from its float64 function; in float32 one WGSL file computes them all. At
-NaN, infinities and zeros they are what torch says; a denormal number may count as a zero of its sign.
+In int8 each is a 256-entry table made from its float64 function; in float32 one WGSL file computes all. NaN, infinities
+and zeros give what torch gives. A denormal number may count as a zero of its sign.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _hardsigmoid(x: Float64) -> Float64:
 
 
 def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, Attrs], Array]:
-    """1 where a comparison with a number holds, in float32 as torch compares, else 0."""
+    """The function that is 1 where a comparison with a number holds in float32, as in torch, else 0."""
     return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
 
 
@@ -97,10 +97,10 @@ def _erf(x: Float64) -> Float64:
 
 @dataclass(frozen=True)
 class _Row:
-    """One function: f(float64 array, attrs), its attributes (at most three), the aten calls it stands for.
+    """One function: f(float64 array, attrs), its attributes (at most three), and the aten calls it stands for.
 
-    `aten` maps an overload name (`relu.default`) to the attributes it gives from the call's arguments; where the
-    imported operator is not simply this one, `rules` maps the name to an importer function instead.
+    `aten` maps an overload name (`relu.default`) to a function from the call's arguments to the attributes. Where the
+    import needs more than that, `rules` maps the name to an importer function.
     """
 
     name: str
@@ -283,7 +283,7 @@ ROWS = (
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
 )
-"""The functions, in the order of the numbers that select them in unary.wgsl."""
+"""The functions, in the order of their numbers in unary.wgsl."""
 
 _NUMBERS = {row.name.upper(): i for i, row in enumerate(ROWS)}
 
@@ -295,7 +295,7 @@ def _import(op: str, attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
 
 
 def _aten(row: _Row) -> dict[str, Import]:
-    """Importer functions of a row, for the in-place spelling too (`relu_.default`), which QAT graphs keep."""
+    """Importer functions of a row, also for the in-place names (`relu_.default`), which QAT graphs keep."""
     rules = dict(row.rules) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
     spelled = {name.replace(".", f"{mark}.", 1): rule for name, rule in rules.items() for mark in ("", "_")}
     return {f"aten.{name}": rule for name, rule in spelled.items()}

@@ -1,7 +1,6 @@
-"""where: elements of one tensor or another, chosen by a third that is 0 or not; masked_fill is imported as it.
+"""where: elements of one tensor or another, selected by a third that is 0 or not. masked_fill is imported as it.
 
-In int8 each of the two has a table from its steps to the result's, exact by construction; a number's holds
-it alone.
+In int8 each of the two has an exact table from its steps to the result's. The table of a number has that number only.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _value(b: Builder, value: Any) -> str:
-    """An operand; a number, or a constant of one element, as a float constant."""
+    """An operand; a number, or a constant of one element, becomes a float constant."""
     array = b.array(value) if isinstance(value, str) else np.array(value)
     return str(value) if array is None else b.constant(np.asarray(array, np.float32))
 

@@ -1,12 +1,12 @@
-"""An activation in the epilogue of a weighted sum, with no int8 value in between: a piecewise linear integer curve.
+"""An activation in the epilogue of a weighted sum as a piecewise linear integer curve, with no int8 value in between.
 
-Some quantizers (X86Inductor's) annotate convolution + hardswish, silu ... as one, so no scale exists for the
-convolution's own result. Its accumulator goes through the activation in integers instead: the interval on which the
-quantized result still changes is cut into segments as long as a power of two, with the activation's value at every knot
-in 2^-14 output steps. The same bytes on every device, and within rounding of the float activation.
+Some quantizers (X86Inductor's) annotate convolution + hardswish, silu ... as one, so the convolution's own result has
+no scale. Its accumulator passes through the activation in integers instead. The interval on which the quantized result
+still changes is cut into segments whose length is a power of two, and the activation's value at every knot is stored in
+2^-14 output steps. The bytes are the same on every device, and within rounding of the float activation.
 
-Segments are the longest whose chords stay within 2^-10 of an output step of the activation. Their ends are multiples
-of their length, so that the corners of hardswish, leaky_relu and elu are knots: no chord cuts them.
+Segments are the longest whose chords stay within 2^-10 of an output step of the activation. Their ends are multiples of
+their length, so that the corners of hardswish, leaky_relu and elu are knots and no chord cuts them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Function = Callable[[Array], Array]
 
 MOST_SEGMENTS = 1 << 14
 STEEPEST = 2**17
-"""Bound of the difference of two neighbouring knots: times 2^14 it must stay below 2^31."""
+"""Largest difference of two neighbouring knots: times 2^14 it must stay below 2^31."""
 
 _NEAR = 2.0**-10
-"""In output steps: how far a chord may be from the activation before segments are made shorter, and how near to its end
-value the activation counts as having reached it."""
+"""In output steps: the largest distance of a chord from the activation, and of the activation from its end value where
+it counts as reached."""
 
 _BEYOND = STEEPEST / 2.0**arithmetic.FRACTION
-"""In output steps: how far past the range knots still lie on the activation, so that a chord from there is right
-within the range."""
+"""In output steps: knots within this distance past the range still lie on the activation, so that the chord from there
+is right within the range."""
 
 _GRID = 1 << 14
 _FARTHEST = 1e6
@@ -52,9 +52,9 @@ def fit(
 ) -> Curve | None:
     """The curve of `function` for a result quantized to `out` and clamped to [lo, hi]; None where it is too steep.
 
-    The float64 function is sampled over an interval that is doubled until it holds everything up to the asymptotes, or
-    everything that the sum can reach, which `farthest` bounds: where a network's values are tiny, hardswish turns far
-    beyond them. No segment is shorter than `shortest`, so that what is added in fractions of one fits.
+    The float64 function is sampled over an interval that is doubled until it reaches the asymptotes, or everything that
+    the sum can reach, at most `farthest`. (Where a network's values are tiny, the corners of hardswish lie far beyond
+    them.) No segment is shorter than `shortest`, so that an addend in fractions of a segment fits.
     """
     bottom, top = lo - out.zero, hi - out.zero
 
@@ -90,7 +90,8 @@ def fit(
 
 
 def _places(low: float, high: float) -> Iterator[NDArray[np.float64]]:
-    """Places of knots to try over [low, high], ever closer: multiples of powers of two, then the most there may be."""
+    """Knot positions to try over [low, high], ever closer: multiples of powers of two, at last the most there may
+    be."""
     step = 2.0 ** np.floor(np.log2(high - low))
     while (last := np.ceil(high / step)) - (first := np.floor(low / step)) <= MOST_SEGMENTS:
         yield np.arange(first, last + 1) * step
@@ -106,7 +107,7 @@ def _settled(steps: Function, reach: float) -> bool:
 
 
 def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
-    """The curve at v, in 2^-14 segments from its low end and clamped to it: 2^-14 output steps."""
+    """The curve in 2^-14 output steps at v, which is in 2^-14 segments from its low end and clamped to the curve."""
     table = knots.astype(np.int64)
     within = np.clip(v, 0, ((len(table) - 1) << arithmetic.FRACTION) - 1)
     at, part = within >> arithmetic.FRACTION, within & ((1 << arithmetic.FRACTION) - 1)
@@ -115,7 +116,7 @@ def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
 
 
 def valid(knots: Array) -> str:
-    """What is wrong with the knots of a file's curve, or an empty string."""
+    """What is wrong with the knots of a file; empty if nothing is."""
     if knots.ndim != 1 or not 1 <= len(knots) - 1 <= MOST_SEGMENTS:
         return f"must have 2 to {MOST_SEGMENTS + 1} knots, found shape {knots.shape}"
     if np.abs(np.diff(knots.astype(np.int64))).max() >= STEEPEST or np.abs(knots.astype(np.int64)).max() >= 2**24:

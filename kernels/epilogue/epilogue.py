@@ -1,8 +1,8 @@
-"""What follows a weighted sum in its own dispatch: from int32 accumulators to the result that is stored.
+"""The epilogue of a weighted sum: from int32 accumulators to the stored result, in the sum's own dispatch.
 
-A sum is rounded to int8 as `quantize` would, and what the graph computes next from that int8 value may join: the same
-bytes, one dispatch and one round trip through memory fewer. An epilogue is a value, a few stages in order; operators of
-weighted sums carry it as the attribute `epilogue`.
+A sum is rounded to int8 as `quantize` would. What the graph computes next from that int8 value may join: the same bytes
+with one dispatch and one round trip through memory less. An epilogue is a value: a few stages in order. Weighted sums
+carry it as the attribute `epilogue`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
     r"|(scaled_residual )?requantize_int16|scale( pixel_shuffle)?"
 )
-"""The stages an epilogue may have, by name. Those that read an operand fill the eight buffers every device binds."""
+"""The order of stages, by name. At most as many read an operand as fit the eight buffers that every device binds."""
 
 MOST_STAGES = 8
-"""Stages a model file may name: more than fit ORDER."""
+"""Most stages in a model file: more than fit ORDER."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Stages in order. Raises GraphError where they do not follow each other as ORDER says."""
+    """Stages in order. Raises GraphError where they do not follow each other as in ORDER."""
 
     stages: tuple[Stage, ...]
 
@@ -59,7 +59,7 @@ class Epilogue:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """What its stages read beyond the operands of the sum, in order."""
+        """The operands of its stages in order; they follow those of the sum."""
         return tuple(stage.operand for stage in self.stages if stage.operand is not None)
 
     @property
@@ -79,10 +79,9 @@ class Epilogue:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """What it links: `quad`, and what fills the hooks that it calls. `quad_value` makes four numbers of four
-        accumulators, `unrounded` adds to them and `bent` changes them before they are rounded, `joined` changes the
-        int8 values, `store_joined` writes.
-        """
+        """WGSL to link: `quad`, and files for its hooks. `quad_value` makes four numbers of four accumulators.
+        `unrounded` adds to them and `bent` changes them before rounding. `joined` changes the int8 values.
+        `store_joined` writes."""
         hooks = [hook for stage in self.stages for hook in stage.hooks]
         if self.near:
             hooks.remove("quad_value=requantized")
@@ -103,17 +102,17 @@ class Epilogue:
         return ((rounds.hi - rounds.lo) << FRACTION) + added <= near.WIDEST
 
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
-        """This epilogue with its int8 result clamped to [lo, hi] as well; None where its last stage has no range."""
+        """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
         *before, last = self.stages
         return Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | Add) else None
 
     def plain(self) -> list[dict[str, Any]]:
-        """As JSON holds it."""
+        """The value for JSON."""
         return [stage.plain() for stage in self.stages]
 
     @staticmethod
     def from_plain(data: Any) -> Epilogue:
-        """The epilogue that JSON holds; raises GraphError at anything else."""
+        """The epilogue of a JSON value. Raises GraphError for anything else."""
         if not isinstance(data, list) or len(data) > MOST_STAGES:
             raise GraphError(f"an epilogue is a list of at most {MOST_STAGES} stages")
         return Epilogue(tuple(from_plain(item) for item in data))
@@ -132,7 +131,8 @@ EPILOGUE = Attr("value", type=Epilogue)
 
 
 def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape, str]:
-    """Shape and dtype of what follows sums of shape `sums`; `types` are all operands'. Raises GraphError."""
+    """Shape and dtype of the result of an epilogue on sums of shape `sums`. `types` are those of all operands. Raises
+    GraphError."""
     epilogue: Epilogue = attrs["epilogue"]
     others = iter(types[len(types) - len(epilogue.operands) :])
     for stage in epilogue.stages:
@@ -150,24 +150,25 @@ def _shuffle(attrs: Attrs) -> PixelShuffle | None:
 
 
 def factor(attrs: Attrs) -> int:
-    """The factor of the pixel_shuffle behind a sum, 1 where there is none."""
+    """The factor of the epilogue's pixel_shuffle; 1 without one."""
     shuffle = _shuffle(attrs)
     return shuffle.factor if shuffle else 1
 
 
 def sums(call: Call) -> Shape:
-    """The shape of the sums behind a result: before its pixel_shuffle."""
+    """The shape of the sums of a call: that of the result before its pixel_shuffle."""
     shuffle = _shuffle(call.attrs)
     return shuffle.sums(call.output.shape) if shuffle else call.output.shape
 
 
 def extents(call: Call) -> tuple[int, int, int, int]:
-    """`sums` as (n, c, h, w), leading ones 1."""
+    """`sums` as (n, c, h, w), ones on the left."""
     return canonical(sums(call))
 
 
 def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, Around]]:
-    """Every stage of a call with what it meets. An int8 value that is not stored has its zero point with its reader."""
+    """Every stage of a call with its surroundings. An int8 value that is not stored has its zero point in the stage
+    that reads it."""
     stages = call.attrs["epilogue"].stages
     others, values = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :]), iter(arrays)
     stored = call.output.q.zero if call.output.q else 0
@@ -180,7 +181,7 @@ def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, A
 def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Array]) -> Array:
     """From sums of (x - z_x)*w to the result: the definition of every epilogue.
 
-    `channel` is the axis of output channels; arrays are (multiplier, offset, what the stages read in order).
+    `channel` is the axis of output channels. Arrays are (multiplier, offset, operands of the stages in order).
     """
     shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
     multiplier, offset, *more = arrays
@@ -193,14 +194,14 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
 
 
 def shifted(call: Call, offset: Array) -> Array:
-    """The offset, what a residual's zero point adds to it included."""
+    """The offset plus what a residual's zero point adds."""
     zeros = (around.operand_zero * s.multiplier for s, around in _stages(call) if isinstance(s, Residual))
     return (offset.astype(np.int64) - sum(zeros)).astype(np.int32)
 
 
 def pack_offset(call: Call, offset: Array) -> Array:
-    """`Kernel.prepack` of the offset: padded to whole quads of channels, what a residual's zero point adds to it
-    included, and for near.py with the numbers that it rounds by."""
+    """`Kernel.prepack` of the offset: padded to whole groups of four channels, plus what a residual's zero point adds,
+    and for near.py with its rounding numbers."""
     if call.attrs["epilogue"].keeps_accumulator:
         return np.pad(offset, (0, -len(offset) % 4))
     padded = np.pad(shifted(call, offset).astype(np.int64), (0, -len(offset) % 4))
@@ -215,7 +216,7 @@ def pack_offset(call: Call, offset: Array) -> Array:
 
 
 def params(call: Call) -> Params:
-    """Uniform fields of the epilogue: of every stage, and where its results lie."""
+    """Uniform fields of the epilogue: those of every stage, and where results are stored."""
     fields: dict[str, Any] = {
         "sums": extents(call),
         "channels": np.uint32(call.inputs[1].shape[0]),

@@ -1,7 +1,7 @@
-"""The stages of an epilogue, each with its operand, its numbers, what it computes and the WGSL that does.
+"""The stages of an epilogue, each with its operand, its numbers, its definition and its WGSL.
 
-A stage reads what the one before it gives. The first reads the sum in steps, 2^-14 of the int8 result's (for a curve,
-of its segments'); `Scale` alone reads the accumulator itself.
+A stage reads the result of the one before it. The first one reads the sum in 2^-14 of the int8 result's steps (for a
+curve, of its segments). `Scale` reads the accumulator itself.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Multiplier = Annotated[int, Attr("int", low=-arithmetic.INT32_MAX, high=arithmet
 
 @dataclass(frozen=True)
 class Around:
-    """What a stage meets in a call: the zero point of the int8 value it gives or, behind it, of the next one there is;
-    the type of its operand, and where it is applied the operand's values."""
+    """The surroundings of a stage in a call: the zero point of its int8 result or, for stages before rounding, of the
+    next int8 value; the type of its operand; and when it is applied, the operand's values."""
 
     zero: int
     operand: TensorType | None = None
@@ -53,26 +53,26 @@ class Around:
 
     @property
     def operand_zero(self) -> int:
-        """The zero point of the operand (0 where it has none)."""
+        """The zero point of the operand (0 without one)."""
         return self.operand.q.zero if self.operand and self.operand.q else 0
 
     @property
     def values(self) -> Array:
-        """The values of the operand there is."""
+        """The values of the operand."""
         assert self.array is not None
         return self.array
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage. Raises GraphError where a number is none, or out of its range.
+    """One stage. Raises GraphError where a number is invalid or out of its range.
 
     Attributes:
-        name: in reports and model files.
-        operand: what it reads beyond the value before it.
+        name: its name in reports and model files.
+        operand: what it reads besides the value before it.
         dtype: of the result, where it is the last stage.
-        hooks: those of Epilogue.source that it fills, as hook=function of stages.wgsl.
-        numbers: what each of its numbers may be: its type is annotated with it.
+        hooks: the hooks of Epilogue.source that it fills, as hook=function of stages.wgsl.
+        numbers: the allowed values of its numbers, from their annotated types.
     """
 
     name: ClassVar[str]
@@ -100,7 +100,7 @@ class Stage:
         return arithmetic.scaled_accumulator(acc, multiplier) + offset.astype(np.int64)
 
     def apply(self, value: Array, around: Around) -> Array:
-        """What it gives for `value`: its definition."""
+        """Its result for `value`: its definition."""
         raise NotImplementedError
 
     def fields(self, around: Around) -> Params:
@@ -108,7 +108,7 @@ class Stage:
         return {}
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The value for JSON."""
         return {"stage": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -128,17 +128,17 @@ class _Rounds(Stage):
             raise GraphError(f"{self.name}: the range lo..hi is empty, found {self.lo}..{self.hi}")
 
     def clamped(self, lo: int, hi: int) -> Self:
-        """This stage, clamping to [lo, hi] as well."""
+        """This stage, clamping also to [lo, hi]."""
         return replace(self, lo=int(np.clip(self.lo, lo, hi)), hi=int(np.clip(self.hi, lo, hi)))
 
     def rounded(self, v: Array, shift: int, around: Around) -> Array:
-        """2^-shift steps as integers."""
+        """2^-shift steps rounded to integers."""
         return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi, self.dtype)
 
 
 @dataclass(frozen=True)
 class Residual(Stage):
-    """A residual joins before rounding."""
+    """Adds a residual before rounding."""
 
     multiplier: Annotated[int, Attr("int", low=0, high=LARGEST_RESIDUAL)]
 
@@ -155,7 +155,7 @@ class Residual(Stage):
 
 @dataclass(frozen=True)
 class ScaledResidual(Stage):
-    """A residual joins before rounding, where it or the result is int16: multiplied in float32 (q16ta_add says why)."""
+    """Adds a residual before rounding, where it or the result is int16: multiplied in float32 (see q16ta_add)."""
 
     multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
 
@@ -206,7 +206,7 @@ class Curve(Stage):
 
 @dataclass(frozen=True)
 class Slopes(Stage):
-    """prelu before rounding: what is negative times the slope of its channel, float32."""
+    """PReLU before rounding: negative values times the float32 slope of their channel."""
 
     name = "slopes"
     operand = Operand("slopes", constant=True, valid=_valid_slopes)
@@ -250,7 +250,7 @@ class RequantizeInt16(_Rounds):
 
 @dataclass(frozen=True)
 class Add(_Rounds):
-    """q8ta_add of the int8 value before it, with the zero point `zero`, and another."""
+    """q8ta_add of the int8 value before it, with the zero point `zero`, and another value."""
 
     zero: Int8
     multiplier: Multiplier
@@ -306,7 +306,7 @@ class Table(Stage):
 
 @dataclass(frozen=True)
 class PixelShuffle(Stage):
-    """Where float32 elements are stored: blocks of `factor` squared channels become blocks of pixels."""
+    """Stores float32 elements as pixel_shuffle does: blocks of `factor` squared channels become blocks of pixels."""
 
     factor: Annotated[int, Attr("int", low=1, high=64)]
 
@@ -321,7 +321,7 @@ class PixelShuffle(Stage):
         return n, c // self.factor**2, h * self.factor, w * self.factor
 
     def sums(self, shape: Shape) -> Shape:
-        """The shape before it of a result of `shape`."""
+        """The shape of the sums for a result of `shape`."""
         n, c, h, w = shape
         return n, c * self.factor**2, h // self.factor, w // self.factor
 
@@ -333,7 +333,7 @@ class PixelShuffle(Stage):
 
 @dataclass(frozen=True)
 class Dequantize(Stage):
-    """float32 of the int8 value before it, with the zero point `zero` and `scale`."""
+    """float32 of the int8 value before it, by the zero point `zero` and `scale`."""
 
     zero: Int8
     scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
@@ -354,7 +354,7 @@ class Dequantize(Stage):
 
 @dataclass(frozen=True)
 class Scale(Stage):
-    """A float32 result that is never rounded: the accumulator and its offset, times the multiplier."""
+    """A float32 result without rounding: accumulator plus offset, times the multiplier."""
 
     name = "scale"
     dtype = FLOAT32
@@ -394,7 +394,7 @@ ALL: Mapping[str, type[Stage]] = {
 
 
 def from_plain(data: Any) -> Stage:
-    """The stage that JSON holds; raises GraphError at anything else."""
+    """The stage of a JSON value. Raises GraphError for anything else."""
     name = data.get("stage") if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in ALL:
         found = reprlib.repr(name if isinstance(data, dict) else data)

@@ -1,4 +1,4 @@
-"""Tiles that carry values between 4C and memory that runs along rows: what kernels/lib/channel_tile.wgsl asks for."""
+"""Tiles that copy values between 4C and row-major memory, for kernels/lib/channel_tile.wgsl."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TILE = 2048
 
 WORKGROUP = (256, 1, 1)
 LARGEST_RUN = 32
-"""Channel quads of a tile at most: a run of 128 bytes."""
+"""Most channel quads of a tile: a run of 128 bytes."""
 
 
 def _quad_bits(quads: int) -> int:
-    """log2 of the channel quads a tile takes: the longest run that wastes no more than a quarter of the threads."""
+    """log2 of a tile's channel quads: the longest run that leaves at most a quarter of the threads idle."""
     bits = LARGEST_RUN.bit_length() - 1
     while bits and (-quads % (1 << bits)) * 4 > quads:
         bits -= 1
@@ -25,7 +25,7 @@ def _quad_bits(quads: int) -> int:
 
 
 def params(call: Call, words: bool) -> Params:
-    """Uniform fields; `words` says whether the side that is not 4C holds 4W words, else floats."""
+    """Uniform fields. `words` says whether the side that is not 4C holds 4W words; otherwise it holds floats."""
     _, c, h, w = dims(call.output)
     quads, width = -(-c // 4), 4 * -(-w // 4) if words else w
     bits = _quad_bits(quads)
@@ -45,13 +45,13 @@ def params(call: Call, words: bool) -> Params:
 
 
 def threads(call: Call, words: bool) -> tuple[int, int, int]:
-    """The grid: a workgroup a tile."""
+    """The grid: one workgroup for each tile."""
     found = params(call, words)
     tiles = dims(call.output)[0] * int(found["quad_tiles"]) * int(found["pixel_tiles"])  # type: ignore[arg-type]
     return tiles * WORKGROUP[0], 1, 1
 
 
 def cost(call: Call) -> float:
-    """Beyond moving the tensors once: half a byte an element (measured on an H200), of whole words of channels."""
+    """`Kernel.cost`: half a byte for each element (measured on an H200), in whole words of channels."""
     n, c, h, w = dims(call.output)
     return 2.0 * n * -(-c // 4) * h * w

@@ -1,4 +1,4 @@
-"""Kernels that walk 4C, pixel by pixel, in whole words of channels: kernels/lib/channels.wgsl."""
+"""Kernels over 4C, pixel by pixel, in whole words of channels: kernels/lib/channels.wgsl."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from q8ta_wgpu.ir.target import Target
 
 NARROW = ("Words=u32", "Ints=i32", "Floats=f32")
 WIDE = ("Words=vec4<u32>", "Ints=vec4<i32>", "Floats=vec4<f32>")
-"""What is loaded of a pixel at once. Lane j of an Ints is a channel of word j."""
+"""Types for what is loaded of a pixel at once. Lane j of an Ints is a channel of word j."""
 
 
 def whole_vectors(call: Call) -> bool:
-    """Whether the channels of a pixel come in whole vectors of four words."""
+    """Whether the channels of a pixel are whole vectors of four words."""
     return -(-dims(call.inputs[0])[1] // 4) % 4 == 0
 
 
 def groups(call: Call) -> int:
-    """Words of a pixel, or vectors of them where they come in whole ones."""
+    """Words of a pixel, or its vectors where they are whole."""
     words = -(-dims(call.inputs[0])[1] // 4)
     return words // 4 if whole_vectors(call) else words
 
@@ -35,7 +35,7 @@ def _items(call: Call) -> int:
 
 
 def two_items(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The threads of a kernel that makes two Words each, as what only moves them should; windows make one."""
+    """The threads of a kernel that makes two Words each. Kernels that only move should; windows make one."""
     return -(-_items(call) // 2), 1, 1
 
 
@@ -52,7 +52,7 @@ def kernel(
 ) -> Kernel:
     """A kernel for int8 values in 4C, by vectors of four words where a pixel has whole ones, else by words.
 
-    Without `source`'s own main, as given by `more`, channels.wgsl's calls words_of(p).
+    channels.wgsl's main calls words_of(p), unless `more` names another main in `source`.
     """
 
     def fits(call: Call, target: Target) -> bool:

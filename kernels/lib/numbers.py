@@ -1,4 +1,4 @@
-"""Numbers of windows, one for each dimension or fewer that stand for all."""
+"""Numbers of windows, given for each dimension or once for all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 def repeated(numbers: Sequence[Any], count: int) -> tuple[Any, ...]:
-    """`count` numbers: what aten gives as one for all dimensions, or as one for both sides of each, is repeated."""
+    """`count` numbers. aten gives one for all dimensions, or one for both sides of each dimension, which is
+    repeated."""
     return tuple(numbers) * (count // len(numbers))
 
 
 def both(number: Any, count: int = 2) -> tuple[Any, ...]:
-    """What a test case gives: `count` numbers, or one that stands for all."""
+    """`count` numbers of a test case, which may give one for all."""
     return number if isinstance(number, tuple) else (number,) * count

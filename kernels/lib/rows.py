@@ -1,4 +1,4 @@
-"""What softmax and the norms share: rows reduced by teams of threads, see kernels/lib/rows.wgsl."""
+"""What softmax and the norms share: rows reduced by groups of threads, see kernels/lib/rows.wgsl."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Rows:
     """Rows of a tensor.
 
     Attributes:
-        rows: how many there are.
+        rows: number of rows.
         length: elements of each.
         inner: distance between neighbouring elements of a row.
-        vectors: what must be a multiple of 4 for a row to be read as vectors of four: adjacent elements of one channel.
+        vectors: must be a multiple of 4 for rows to be read as vectors of four: adjacent elements of one channel.
     """
 
     rows: int
@@ -37,17 +37,17 @@ RowsOf = Callable[[Call], Rows]
 
 
 ITEMS = {1: 16, 4: 8}
-"""Most items a thread takes where rows are many, by elements of an item."""
+"""Most items of a thread where there are many rows, by elements of an item."""
 
 MOST_ITEMS = LOOP_TURNS // 4
-"""Items from which on a row is shared however many rows there are, for the turns of a thread."""
+"""Items from which a row is shared in any case, to bound the turns of a thread."""
 
 BUSY = 1 << 16
-"""Threads that keep a large GPU busy; with fewer, more of them share a row. Both were measured on an H200."""
+"""Threads that keep a large GPU busy. With fewer, more of them share a row. Both were measured on an H200."""
 
 
 def lanes(rows: Rows, size: int) -> int:
-    """Threads of a team, a power of two, for rows of items of `size` elements."""
+    """Threads that share a row, a power of two, for rows of items of `size` elements."""
     items = rows.length // size
     if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size] and items <= MOST_ITEMS:
         return 1  # neighbouring threads have neighbouring rows, and read neighbouring elements
@@ -66,7 +66,7 @@ def kernel(
     passes: int,
     constants: Mapping[str, int] | None = None,
 ) -> Kernel:
-    """The kernel of an operator on rows: by vectors of four elements where it can, else by elements.
+    """The kernel of an operator on rows: by vectors of four elements where possible, else by elements.
 
     Args:
         op: the operator's name.
@@ -118,8 +118,8 @@ def int8_kernel(
     passes: int,
     supports: Callable[[Call, Target], bool] = lambda call, target: True,
 ) -> Kernel:
-    """The kernel of an operator on rows of int8 words that follow each other in 4W: a row's last dimension is the
-    tensor's, and each of its lines ends with a word.
+    """The kernel of an operator on rows of consecutive int8 words in 4W. A row's last dimension is the tensor's, and
+    each of its lines ends with a word.
 
     Args:
         name: of the kernel.

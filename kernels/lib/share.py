@@ -1,9 +1,9 @@
-"""Loops whose length grows with a call, shared by threads: an element by one thread, or by a team where one would take
-too many turns (`Kernel.turns`).
+"""Loops whose length grows with a call: each result by one thread, or by a group of threads where one would take too
+many turns (`Kernel.turns`).
 
-The WGSL of such a kernel gives `part(p, first)`, what its loops find from the places `first` on in steps of STEPS;
-`merge(a, b)` of two Partials; and `finish(p, whole)`. It is linked with a main that takes one thread a result, all
-steps 1, or with one that takes a team and merges its parts (`shared_*.wgsl`).
+The WGSL of such a kernel has three functions. `part(p, first)` computes what its loops find from the indices `first` on
+in steps of STEPS. `merge(a, b)` merges two Partials. `finish(p, whole)` makes the result. It is linked with a main of
+one thread for each result, where all steps are 1, or with one of a group that merges its parts (`shared_*.wgsl`).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 
 Extents = tuple[int, ...]
-"""Turns of at most four loops, one in another, the innermost last: it steps by STEPS.w, those around it by z, y, x."""
+"""Turns of at most four nested loops, the innermost last. It steps by STEPS.w, those around it by z, y, x."""
 
 THREADS = 256
-"""Threads of a workgroup: a team for a float32 result, a team for each of an int8 word's four elements."""
+"""Threads of a workgroup: one group for a float32 result, one for each of an int8 word's four elements."""
 
 
 MAINS = ("map", "direct")
-"""Mains of one thread a result, an element or four channels; `shared_*` are those of teams."""
+"""Mains of one thread for each result, an element or four channels. `shared_*` are those of groups."""
 
 
 def nested(extents: Sequence[int]) -> int:
-    """Turns that loops in each other take together, one more for each end of one."""
+    """Turns that nested loops take together, one more for each end of a loop."""
     return sum(math.prod(extents[:i]) * (extents[i] + 1) for i in range(len(extents)))
 
 
 def _steps(extents: Extents, lanes: int) -> Extents:
-    """How `lanes` threads, a power of two, go through the loops side by side: the longest are shared by most."""
+    """How `lanes` threads, a power of two, share the loops: the longest loops are shared by most."""
     steps = [1] * len(extents)
     for _ in range(lanes.bit_length() - 1):
         longest = max(range(len(extents)), key=lambda i: -(-extents[i] // steps[i]))
@@ -43,10 +43,10 @@ def _steps(extents: Extents, lanes: int) -> Extents:
 
 
 def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel, Kernel]:
-    """A kernel by one thread a result, and by teams for calls with too many turns for one.
+    """A kernel with one thread for each result, and one with a group of threads for calls with too many turns for one.
 
     Args:
-        kernel: its stem of MAINS names the main.
+        kernel: its stem in MAINS names the main.
         extents: the turns of its loops in a call.
     """
 

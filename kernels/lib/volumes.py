@@ -1,4 +1,4 @@
-"""Convolutions of volumes as those of images: the images that a kernel reads at once are channels of one."""
+"""Convolutions of volumes as those of images: the images that a kernel reads at once become channels of one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from q8ta_wgpu.ir.op import Builder
 
 
 def gathered(b: Builder, x: str, places: Array) -> str:
-    """Images of (N, C, D, H, W) side by side: for each depth of the result one of C * taps channels, (N * made, C *
-    taps, H, W), where `places` (taps, made) says which image a tap reads."""
+    """For each depth of the result, one image with the images that the kernel reads as channels: from (N, C, D, H, W)
+    to (N * made, C * taps, H, W). `places` (taps, made) says which image a tap reads."""
     _, channels, depth = b.type(x).shape[:3]
     taps, made = places.shape
     index = b.constant(places.reshape(-1).astype(np.int32), "index")
@@ -21,7 +21,7 @@ def gathered(b: Builder, x: str, places: Array) -> str:
 
 
 def stacked(b: Builder, y: str, made: int) -> str:
-    """(N * made, C, H, W) as volumes, (N, C, made, H, W)."""
+    """(N * made, C, H, W) as volumes (N, C, made, H, W)."""
     y = b.emit("view", (y,), {"shape": (-1, made, b.type(y).shape[1], -2, -2)})
     return b.emit("permute", (y,), {"dims": (0, 2, 1, 3, 4)})
 

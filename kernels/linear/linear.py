@@ -151,7 +151,7 @@ def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
-    """x @ matrix + bias: `linear`, of the turned operand where x is the constant, or else `matmul`."""
+    """x @ matrix + bias: `linear`; with the roles of the operands transposed where x is the constant; else `matmul`."""
     rank, outputs = len(b.type(matrix).shape), b.type(matrix).shape[-1:]
     joins = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
     if rank == 2 and b.is_constant(matrix) and not b.is_constant(x):

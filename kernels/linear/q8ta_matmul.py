@@ -1,7 +1,7 @@
-"""q8ta_matmul: the product of two int8 activations, q k^T and weights times values of attention.
+"""q8ta_matmul: the product of two int8 activations, such as q k^T and weights times values of attention.
 
-It reads its second operand turned, (..., columns, depth), so that both sides lie along the sum; `Product` in
-q8ta_wgpu/ir/int8.py says how it comes to be so.
+Its second operand is transposed, (..., columns, depth), so that both sides are contiguous along the sum; see `Product`
+in q8ta_wgpu/ir/int8.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from q8ta_wgpu.kernels.product import gemm, weighted
 from q8ta_wgpu.kernels.product.units import UnitTile
 
 LONGEST = arithmetic.INT32_MAX // 255**2
-"""Products of two differences of int8 whose sum cannot pass int32."""
+"""Most products of two differences of int8 whose sum cannot pass int32."""
 
 
 def product_shape(a: Shape, turned: Shape) -> Shape:
@@ -67,7 +67,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def lower(call: QuantizedCall) -> Int8Form | str:
-    """The contract's sum with a multiplier for all columns and no offset."""
+    """The contract's sum with one multiplier for all columns and no offset."""
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
@@ -82,7 +82,7 @@ def lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def multiply_adds(call: Call) -> int:
-    """Those of a product of two activations."""
+    """Multiply-accumulates of a product of two activations."""
     return call.output.numel * call.inputs[0].shape[-1]
 
 
@@ -115,7 +115,7 @@ UNIT_WORK = 1 << 24
 microseconds with them, 5.1 and 6.5 without."""
 
 FEW_ROWS = 8
-"""Rows up to which a tile would be empty for the most part."""
+"""Rows up to which a tile would be mostly empty."""
 
 
 def _vectors(call: Call) -> int:

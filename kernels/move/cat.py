@@ -1,4 +1,4 @@
-"""cat: any number of tensors joined along one dimension; stack is imported as unsqueezed views joined."""
+"""cat: any number of tensors joined along one dimension. stack is imported as views and a cat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
 
 MAX_INPUTS = 8
-"""Ends that fit the uniform fields; cats of more are split (passes/split_cat.py)."""
+"""Most operands: their ends must fit the uniform fields. Larger cats are split (passes/split_cat.py)."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -51,7 +51,7 @@ def _params(call: Call) -> Params:
 
 
 def _runs(call: Call, layout: Layout) -> list[int] | None:
-    """Words of each operand in a run of the result: all from its joined dimension inwards; None if words are cut."""
+    """Words of each operand in a run of the result, from the joined dimension inwards; None if words would be cut."""
     dim, shape = call.attrs["dim"], call.output.shape
     axis = axis_of(shape, dim)
     cut = axis == packed_axis(layout) and any(t.shape[dim] % 4 for t in call.inputs[:-1])

@@ -1,5 +1,5 @@
-"""q8ta_clone: the transition of an int8 or int16 value from one layout to another. Layout sync inserts it; no graph has
-one."""
+"""q8ta_clone: the transition of an int8 or int16 value from one layout to another. Layout sync inserts it; graphs have
+none."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
 
 
 def _expand_shape(x: Shape, attrs: Attrs) -> Shape:
-    """-1 keeps a dimension of the input, counted from the right."""
+    """The shape rule of expand: -1 keeps a dimension of the input, counted from the right."""
     shape = list(attrs["shape"])
     lead = len(shape) - len(x)
     if lead < 0 or 0 in shape or -1 in shape[:lead]:
@@ -92,8 +92,8 @@ expand_batch = move(
         ((1, 2, 5, 3, 8), {"size": 3}),
     ),
 )
-"""As often as there are images in a batch of any size, whatever size that is: `Model.rebatch` sets it anew, so that no
-pass may compute it of a constant."""
+"""Repeats an operand for each image of a batch of any size. `Model.rebatch` changes the size, so no pass may compute it
+from a constant."""
 
 
 def _repeat_shape(x: Shape, attrs: Attrs) -> Shape:

@@ -1,5 +1,5 @@
-"""gather: elements at computed places, float32 numbers as argmax gives them; embedding, index_select and indexing with
-one computed index are imported as it."""
+"""gather: elements at indices computed at run time, float32 numbers as argmax gives them. embedding, index_select and
+indexing with one computed index are imported as it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
 
 LARGEST_PLACE = 1 << 24
-"""Up to which float32 holds every integer."""
+"""Up to this index float32 holds every integer."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -38,7 +38,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def along(b: Builder, x: str, dim: int, places: str) -> str:
-    """The rows of `x` at a list of computed places, of any shape, which becomes dimensions where `dim` was."""
+    """The rows of `x` at computed indices of any shape, whose dimensions replace `dim`."""
     shape, found = b.type(x).shape, b.type(places).shape
     tail = len(shape) - dim - 1
     flat = b.emit("view", (places,), {"shape": (*[1] * dim, -1, *[1] * tail)})
@@ -49,7 +49,7 @@ def along(b: Builder, x: str, dim: int, places: str) -> str:
 
 
 def elements(b: Builder, x: str, dim: int, places: str) -> str:
-    """torch.gather: `x` is cut to the places' extents beside `dim`."""
+    """torch.gather: `x` is cut to the extents of the indices in dimensions other than `dim`."""
     for i, (whole, kept) in enumerate(zip(b.type(x).shape, b.type(places).shape, strict=True)):
         if i != dim and kept < whole:
             x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": kept, "step": 1})

@@ -1,5 +1,5 @@
-"""grid_sample: images read at computed places, in float32 as torch has it; what lies outside is 0, the border or
-mirrored."""
+"""grid_sample: images sampled at computed coordinates, in float32 as in torch. Outside is 0, the border or a
+reflection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
 
 MODES = ("bilinear", "nearest")
 PADDINGS = ("zeros", "border", "reflection")
-"""Both in the order of torch's numbers."""
+"""Padding modes in the order of torch's numbers."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

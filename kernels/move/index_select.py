@@ -1,4 +1,5 @@
-"""index_select: the elements at constant places of one dimension; roll, gather and indexing are imported as it."""
+"""index_select: elements at constant indices of one dimension. roll, gather and indexing with constants are imported as
+it."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def _places(b: Builder, value: Any) -> Array:
 
 
 def select(b: Builder, x: str, dim: int, places: Array) -> str:
-    """The elements of `x` at `places` of a dimension; negative ones count from its end."""
+    """The elements of `x` at indices `places` of a dimension; negative ones count from its end."""
     count = b.type(x).shape[dim]
     index = b.constant(np.where(places < 0, places + count, places).astype(np.int32), "index")
     return b.emit("index_select", (x, index), {"dim": dim, "extent": count})
@@ -109,7 +110,7 @@ def _rolled(b: Builder, x: str, dim: int, shift: int) -> str:
 
 
 def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
-    """Any constant gather: places in the flattened tensor."""
+    """A gather with constant indices: indices into the flattened tensor."""
     x, shape = args["self"], b.type(args["self"]).shape
     if b.array(args["index"]) is None and shape:
         return gather.elements(b, x, args["dim"] % len(shape), args["index"])
@@ -122,7 +123,8 @@ def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
-    """numpy's rules: the indexed dimensions become the indices' own, in front unless they were side by side."""
+    """Indexing by numpy's rules: the indexed dimensions become those of the indices, in front unless they were
+    adjacent."""
     x, indices = args["self"], args["indices"]
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if any(b.array(index) is None for _, index in given):
@@ -148,7 +150,7 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> str:
-    """Indices of which some are computed: the indexed dimensions as one, in front unless they are side by side."""
+    """Indexing with computed indices: the indexed dimensions are merged, in front unless they are adjacent."""
     dims, shape = [dim for dim, _ in given], b.type(x).shape
     first, count = dims[0], len(dims)
     if dims != list(range(first, first + count)):
@@ -170,7 +172,7 @@ def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> st
 
 
 def _counted(b: Builder, index: Any, size: int) -> str:
-    """An index whose negative places count from the end, as float32 numbers from the beginning."""
+    """An index whose negative values count from the end, as non-negative float32 numbers."""
     array = b.array(index)
     if array is not None:
         return b.constant(np.where(array < 0, array + size, array).astype(np.float32), "index")
@@ -179,7 +181,7 @@ def _counted(b: Builder, index: Any, size: int) -> str:
 
 
 def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
-    """Values at constant places: what is written and what stays lie side by side, and each place takes one of them."""
+    """Values written at constant indices: old and new elements are joined, and each position takes one of them."""
     if args["accumulate"]:
         raise b.refuse("it adds up what is written to one place")
     x, shape = args["self"], b.type(args["self"]).shape

@@ -1,6 +1,6 @@
 """pad: a constant around a tensor. In int8 the constant is quantized as the tensor is.
 
-Padding by the tensor's own elements is imported as slices of it, turned or repeated, joined to it.
+Padding by the tensor's own elements is imported as a cat with slices of it, flipped or repeated.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _slice(b: Builder, x: str, dim: int, start: int, end: int) -> str:
 
 
 def _edges(b: Builder, x: str, dim: int, before: int, after: int, mode: str) -> tuple[str | None, str | None]:
-    """What lies before and after `x` along a dimension, in terms that hold for other sizes too."""
+    """What is added before and after `x` along a dimension, in terms that also hold for other sizes."""
     match mode:
         case "reflect":
             first = _slice(b, x, dim, 1, before + 1) if before else None
@@ -110,7 +110,7 @@ def _edges(b: Builder, x: str, dim: int, before: int, after: int, mode: str) -> 
 
 
 def _extended(b: Builder, x: str, pairs: Sequence[tuple[int, int]], mode: str) -> str:
-    """Dimension by dimension from the last one, as torch counts them: `x` between copies of its own elements."""
+    """`x` between copies of its own elements, dimension by dimension from the last one, as torch counts them."""
     rank = len(b.type(x).shape)
     for i, (before, after) in enumerate(pairs):
         if before < 0 or after < 0:

@@ -75,7 +75,7 @@ def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _turns(call: Call, target: Target) -> bool:
-    """Whether matrices of int8 are turned: the last two dimensions swapped, the others in place."""
+    """Whether int8 matrices are transposed: the last two dimensions swapped, the others in place."""
     dims, rank = list(call.attrs["dims"]), len(call.output.shape)
     return call.output.dtype == INT8X4 and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
 

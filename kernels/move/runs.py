@@ -17,20 +17,20 @@ from q8ta_wgpu.ir.target import Target
 LAYOUTS = (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)
 
 WORDS = {1: "Word", 4: "vec4<u32>"}
-"""WGSL types of so many words."""
+"""WGSL types by number of words."""
 
 Runs = Callable[[Call, Layout], "Sequence[int] | None"]
-"""Words of all runs and offsets a kernel counts in, None where it would cut words."""
+"""(call, layout) -> lengths of all runs and offsets in words; None where words would be cut."""
 
 
 def axis_of(shape: Shape, dim: int) -> int | None:
-    """The canonical axis a dimension is, None for one that is folded into N with others."""
+    """The canonical axis of a dimension; None for one that is folded into N with others."""
     axis = dim - len(shape) + 4
     return None if axis < 0 or (axis == 0 and len(shape) > 4) else axis
 
 
 def run_words(shape: Shape, layout: Layout, axis: int) -> int:
-    """Words that lie together from canonical `axis` inwards: a run."""
+    """Contiguous words from canonical `axis` inwards: a run."""
     order = packing_of(layout).order
     grid = word_grid(shape, layout)
     return math.prod(grid["NCHW".index(letter)] for letter in order[order.index("NCHW"[axis]) :])
@@ -44,10 +44,10 @@ def kernels(
     wide: Sequence[str],
     constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
 ) -> tuple[Kernel, ...]:
-    """Kernels in every layout of LAYOUTS, by vectors of four words where all of `runs` are whole ones.
+    """Kernels in every layout of LAYOUTS, by vectors of four words where all of `runs` are whole vectors.
 
     Args:
-        name, stem: of the kernels, without the layout, and of their WGSL, which gives load and result in items.
+        name, stem: of the kernels, without the layout, and of their WGSL, which defines load and result in items.
         runs: see `Runs`.
         params: uniform fields from the call and `runs` in items.
         wide: the operands and the result.

@@ -1,4 +1,4 @@
-"""pixel_shuffle, pixel_unshuffle and channel_shuffle: each a view, a permutation and a view, in one move."""
+"""pixel_shuffle, pixel_unshuffle and channel_shuffle: a view, a permutation and a view, in one move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.op import Import, extent, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]
-"""The shape of the first view, and the permutation of it."""
+"""(shape, attributes) -> the shape of the first view, and its permutation."""
 
 
 def _digits(split: Split) -> Digits:
@@ -34,7 +34,7 @@ def _reference(split: Split) -> Callable[[Array, Shape, Attrs], Array]:
 
 
 def _import(op: str, factor: str) -> Import:
-    """A factor of 1 moves nothing."""
+    """The importer. With a factor of 1 it adds no node."""
     return lambda b, args: args["self"] if args[factor] == 1 else b.emit(op, (args["self"],), {factor: args[factor]})
 
 

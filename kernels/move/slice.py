@@ -18,7 +18,7 @@ from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
 
 def _range(x: Shape, attrs: Attrs) -> range:
-    """The indices taken, by Python's rules: negative bounds count from the end, large ones are cut."""
+    """The selected indices, by Python's rules: negative bounds count from the end, large ones are cut."""
     return range(x[attrs["dim"]])[attrs["start"] : attrs["end"] : attrs["step"]]
 
 
@@ -45,7 +45,7 @@ def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
 
 
 def _runs(call: Call, layout: Layout) -> list[int] | None:
-    """Words of a run of the result, of a run of the input, and before the first one taken; None if words are cut."""
+    """Words of a run of the result, of a run of the input, and before the first one; None if words would be cut."""
     dim, x = call.attrs["dim"], call.inputs[0].shape
     taken, axis = _range(x, call.attrs), axis_of(x, dim)
     if axis is None or taken.step != 1:
@@ -67,7 +67,8 @@ def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
 
 
 def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1, extent: int = 0) -> str:
-    """A slice, or `x` itself where everything is taken. Negative bounds stay: they fit other input sizes too."""
+    """A slice, or `x` itself where all of it is selected. Negative bounds stay negative: they fit other input sizes
+    too."""
     shape = b.type(x).shape
     dim %= max(len(shape), 1)
     if start == 0 and end >= shape[dim] and step == 1:
@@ -77,7 +78,8 @@ def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1, ex
 
 
 def _fixed(b: Builder, x: str, dim: int, end: int) -> int:
-    """`extent` of a slice to a given end: one that is the input's own may be meant as a number, or as all there is."""
+    """`extent` of a slice to a given end. An end equal to the input's extent may be meant as a number, or as all of
+    it."""
     count = b.type(x).shape[dim]
     return count if end == count else 0
 

@@ -1,7 +1,7 @@
 """What view, permute, expand, slice, flip, repeat and the shuffles share: each is a strided move, run by one kernel.
 
-A move is a list of digits: the linear index of a result element in mixed radix, and for each digit the step it makes in
-the input's linear index.
+A move is a list of digits: the linear index of a result element in a mixed radix, and for each digit its stride in the
+input's linear index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_DIGITS = 8
 
 
 def strides(shape: Shape) -> list[int]:
-    """Step in the linear index for each dimension of a row-major tensor."""
+    """The stride in the linear index of each dimension of a row-major tensor."""
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
@@ -44,7 +44,7 @@ def permuted(shape: Shape, dims: Sequence[int]) -> list[Digit]:
 
 
 def merged(digits: Sequence[Digit]) -> list[Digit]:
-    """The same walk with the fewest digits: those of size 1 dropped, neighbours that step as one joined."""
+    """The same move with the fewest digits: those of size 1 dropped, neighbours with matching strides merged."""
     found: list[Digit] = []
     for size, stride in digits:
         if size == 1:
@@ -57,7 +57,7 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
 
 
 def cut(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, int]] | None:
-    """The digits cut at places `bounds` of the linear index, as (place, end, stride), fastest first; None if one is cut
+    """The digits cut at the bounds of the linear index, as (place, end, stride), fastest first; None if one is cut
     unevenly."""
     found, place = [], 1
     for size, stride in reversed(walk):
@@ -72,7 +72,7 @@ def cut(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, in
 
 
 def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: int) -> bool:
-    """Whether the words of a result packed along canonical `axis` are whole words of the input, packed along it too.
+    """Whether the words of a result packed along canonical `axis` are whole words of an input packed along it too.
 
     Args:
         walk, offset: digits and start of the move.
@@ -106,15 +106,15 @@ def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: 
 
 
 def aligned(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4) -> bool:
-    """Whether a move is a broadcast of canonical extents: each element of the result comes from its own place, or from
-    place 0 along dimensions of extent 1, which takes no divisions to find."""
+    """Whether a move is a broadcast of canonical extents: an element reads the same coordinates of the input, or 0
+    along dimensions of extent 1. That needs no divisions."""
     steps = [0 if old == 1 else step for old, step in zip(x, strides(x), strict=True)]
     broadcast = merged(list(zip(y, steps, strict=True)))
     return offset == 0 and all(old in (1, new) for old, new in zip(x, y, strict=True)) and list(walk) == broadcast
 
 
 def _source(digits: Digits, *files: str) -> Callable[[Call], tuple[str, ...]]:
-    """The WGSL of a move: kernels/move/move.wgsl, then `files`."""
+    """The WGSL files of a move: kernels/move/move.wgsl, then `files`."""
 
     def source(call: Call) -> tuple[str, ...]:
         x, y = call.inputs[0].shape, call.output.shape
@@ -158,7 +158,7 @@ def splats_words(walk: Sequence[Digit], y: Shape4, axis: int) -> bool:
 
 
 def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
-    """Moves that repeat one element in all lanes of a word, read once."""
+    """Kernels of moves that repeat one element, read once, in all lanes of a word."""
 
     def splats(call: Call, target: Target, axis: int) -> bool:
         walk, _ = digits(call.inputs[0].shape, call.output.shape, call.attrs)
@@ -180,7 +180,7 @@ def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
 
 
 def _item_kernel(name: str, digits: Digits) -> Kernel:
-    """Moves of whole vectors, else of whole words, where both buffers hold the elements in order."""
+    """The kernel for moves of whole vectors, else of whole words, where both buffers hold the elements in order."""
 
     def walk_of(call: Call, item: int) -> tuple[list[Digit], int] | None:
         """Digits and start counted in items, None if the move takes items apart."""
@@ -226,11 +226,11 @@ def _item_kernel(name: str, digits: Digits) -> Kernel:
 
 
 IN_ORDER = FLOAT | {Layout.PACKED_INT8_4W}
-"""Layouts that hold the elements in order, 4W where rows are whole words."""
+"""Layouts that hold the elements in order; 4W where rows are whole words."""
 
 
 def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, int]]:
-    """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high; the last one fills up."""
+    """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high. The last one is repeated."""
     last = numbers[-1] if numbers else 1
     a, b, c, d, e, f, g, h = (n & 0xFFFFFFFF for n in (*numbers, *[last] * (8 - len(numbers))))
     return {f"{name}_low": (a, b, c, d), f"{name}_high": (e, f, g, h)}
@@ -271,11 +271,11 @@ def move(
 
     Args:
         name: of the operator.
-        shape, digits: the shape rule and the walk the kernel takes.
+        shape, digits: the shape rule and the kernel's move.
         reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
         schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
-        kernels: faster ones for some calls and layouts, preferred first.
-        keeps_words: whether some calls leave words whole, other than those that move nothing.
+        kernels: faster kernels for some calls and layouts, preferred first.
+        keeps_words: whether some calls keep words whole, other than those that move nothing.
     """
 
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -1,4 +1,4 @@
-"""unfold: windows along a dimension, each a row of a new last one; where they overlap elements are repeated."""
+"""unfold: windows along a dimension, each a row of a new last one. Overlapping elements are repeated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""upsample_bilinear: rows and columns mixed in pairs, by torch's rule with and without align_corners.
+"""upsample_bilinear: neighbouring rows and columns mixed by torch's rule, with and without align_corners.
 
-In int8 the weights are fixed point with 18 fraction bits and the sums integers: a result is within 2^-9 steps of the
-input of exact arithmetic before it is rounded.
+In int8 the weights are fixed-point numbers with 18 fraction bits and the sums integers. Before it is rounded, a result
+is within 2^-9 steps of the input of exact arithmetic.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.upsample_nearest import SIZES, importer, resized
 
 FRACTION = 18
-"""Fraction bits of a place in the input."""
+"""Fraction bits of an input coordinate."""
 
 FINER = 13
-"""Fraction bits that a step has beyond those, so that the last result place is exact to FRACTION bits too."""
+"""Additional fraction bits of the step, so that also the last coordinate is exact to FRACTION bits."""
 
 LARGEST = 1 << 13
-"""Places before which an input ends, so that they fit int32 with FRACTION bits; result places fit with FINER ones."""
+"""Bound of the input's extent, so that coordinates fit int32 with FRACTION bits; those of the result fit with FINER."""
 
 SCHEMA = {**SIZES, "align_corners": Attr("bool")}
 
@@ -45,7 +45,7 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
 
 
 def _line(call: Call, axis: int) -> tuple[float, float]:
-    """Step and start in elements of the input along H (0) or W (1): place i of the result lies at start + i * step."""
+    """Step and start along H (0) or W (1), in input elements: result element i reads at start + i * step."""
     extent, size = call.inputs[0].shape[axis - 2], call.output.shape[axis - 2]
     if call.attrs["align_corners"]:
         return ((extent - 1) / (size - 1) if size > 1 else 0.0), 0.0
@@ -54,7 +54,7 @@ def _line(call: Call, axis: int) -> tuple[float, float]:
 
 
 def _fixed(call: Call, axis: int) -> tuple[int, int, int]:
-    """Step in 2^-FRACTION and what is left of it in 2^-(FRACTION + FINER), start in 2^-FRACTION."""
+    """Step in 2^-FRACTION and its remainder in 2^-(FRACTION + FINER), start in 2^-FRACTION."""
     step, start = _line(call, axis)
     coarse = int(step * 2.0**FRACTION)
     return coarse, int(np.rint((step * 2.0**FRACTION - coarse) * 2.0**FINER)), int(np.rint(start * 2.0**FRACTION))
@@ -76,7 +76,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _taps(call: Call, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The two places in the input that each place of the result mixes, and the weight of the second in 2^-FRACTION."""
+    """The two input indices that each result index mixes, and the weight of the second in 2^-FRACTION."""
     extent, place = call.inputs[0].shape[axis - 2], np.arange(call.output.shape[axis - 2], dtype=np.int64)
     coarse, fine, start = _fixed(call, axis)
     at = np.maximum(place * coarse + (place * fine >> FINER) + start, 0)

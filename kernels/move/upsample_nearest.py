@@ -24,7 +24,7 @@ SIZES = {
     "scale": Attr("floats", low=1 / LARGEST_SCALE, high=LARGEST_SCALE, length=2),
     "size": Attr("ints", low=0, high=MAX_EXTENT, length=2),
 }
-"""How large rows and columns become: a size each, or 0 and a factor."""
+"""Attributes for the size of rows and columns: a size each, or 0 and a factor."""
 
 
 def resized(name: str, x: Shape, attrs: Attrs) -> Shape:
@@ -42,7 +42,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _step(attrs: Attrs, axis: int, extent: int, size: int) -> np.float32:
-    """Input elements for one result element, as torch's CPU kernels compute it: in float32, with its two exceptions."""
+    """Input elements for one result element, as torch's CPU kernels compute it: in float32, with their two
+    exceptions."""
     if not attrs["exact"] and size in (extent, 2 * extent):
         return np.float32(extent / size)
     if attrs["size"][axis]:
@@ -76,7 +77,7 @@ def _params(call: Call) -> Params:
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    """Whole factors alone look the same from every tile."""
+    """`Op.reads`: only whole factors look the same from every tile."""
     factor = call.attrs["scale"][axis - 2]
     sources = _sources(call, axis - 2)
     whole = factor == int(factor) and np.array_equal(sources, np.arange(len(sources)) // int(factor))
@@ -84,13 +85,13 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | No
 
 
 def importer(op: str, spatial: int, **attrs: bool) -> Import:
-    """The import of a resizing operator with these attributes, and those of SIZES that a call gives; align_corners is
+    """The importer of a resizing operator with these attributes, and those of SIZES that a call gives. align_corners is
     taken from the call.
 
-    The .vec overloads hold lists, the others a number for each dimension.
+    The .vec overloads have lists, the others a number for each dimension.
 
-    A size that is a whole multiple of the input is imported as a factor: most networks compute it from the size of
-    another value, and then it follows when the model is reshaped.
+    A size that is a whole multiple of the input is imported as a factor. Most networks compute it from the size of
+    another value, and then it follows `model.reshape`.
     """
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""view: the same elements in the same order under another shape. reshape, flatten, squeeze ... are imported as it."""
+"""view: the same elements in the same order with another shape. reshape, flatten, squeeze ... are imported as it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import
 from q8ta_wgpu.kernels.move.strided import Digit, move
 
 LEFT, REST, RIGHT = 0, -1, -2
-"""Entries of a view's `shape`: the input's dimension of the same index, what is left, the one as far from the end."""
+"""Entries of a view's `shape`: the input's dimension of the same index, the remaining extent, the dimension as far from
+the end."""
 
 
 def _shape(x: Shape, attrs: Attrs) -> Shape:
@@ -34,11 +35,12 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
 
 
 def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
-    """A `shape` attribute that takes `x` to `y` and says as little as it can, so that other input sizes work too.
+    """A `shape` attribute that takes `x` to `y` and fixes as few extents as possible, so that other input sizes work
+    too.
 
-    Leading dimensions that stay are 0, trailing ones -2. What changed between them is -1 where it is one dimension;
-    where it is several, their extents are taken for the network's own (heads, groups), but for the one that the network
-    says is what is left, `rest`, or a batch in front.
+    Leading dimensions that stay are 0, trailing ones -2. What changed between them is -1 if it is one dimension. If it
+    is several, their extents count as the network's own (heads, groups), except `rest`, the one that the network asks
+    for as -1, or a batch in front.
     """
     first = next((i for i, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
     last = 0
@@ -55,7 +57,7 @@ def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
 
 
 def _view(b: Builder, x: str, shape: Sequence[int]) -> str:
-    """A view of `x` as `shape`, where -1 is what is left."""
+    """A view of `x` as `shape`, where -1 is the remaining extent."""
     old = b.type(x).shape
     new = _shape(old, {"shape": shape})
     rest = list(shape).index(REST) if REST in shape else None
@@ -102,7 +104,7 @@ def _import_unsqueeze(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _same(b: Builder, args: Mapping[str, Any]) -> str:
-    """Operators that change nothing at inference become their input."""
+    """The importer of operators that change nothing at inference: their input."""
     if args.get("train"):
         raise b.refuse(
             "it is a dropout in training mode: call module.eval(), and give F.dropout training=self.training"

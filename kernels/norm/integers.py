@@ -1,9 +1,9 @@
-"""The integers of a norm: from differences of a row to normal numbers, without a float and free of order.
+"""The integers of a norm: from differences of a row to normalized numbers, without floats and in any order.
 
-With x' = x - zero over a row of C elements: d = C x' - sum x', V = C sum x'^2 - (sum x')^2, both exact (a root mean
-square takes d = C x' and V = C sum x'^2), and x is normal as d / sqrt(V + C^2 eps). Rounding the mean first, as I-BERT
+With x' = x - zero over a row of C elements: d = C x' - sum x', V = C sum x'^2 - (sum x')^2, both exact. (A root mean
+square takes d = C x' and V = C sum x'^2.) The normalized x is d / sqrt(V + C^2 eps). Rounding the mean first, as I-BERT
 and FQ-ViT do, gives other bytes for a third of all elements and more. kernels/lib/inverse_root.wgsl and
-kernels/norm/q8ta_norm.wgsl compute the same. How wide x is nothing here knows but `largest`.
+kernels/norm/q8ta_norm.wgsl compute the same. Only `largest` depends on the width of x.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from q8ta_wgpu.ir.arithmetic import Int64
 
 NORMAL = 20
-"""Fraction bits of a normal number."""
+"""Fraction bits of a normalized number."""
 
 LONGEST = 1 << 20
-"""Elements of a row: its largest normal number is the root of them, which stays within 2^30 in 2^-NORMAL."""
+"""Most elements of a row: its largest normalized number is their root, which stays within 2^30 in 2^-NORMAL."""
 
 MOST_FRACTION = 16
 VARIANCE_LIMIT = 1 << 62
@@ -29,15 +29,15 @@ UInt64 = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Variance:
-    """How V + C^2 eps is held: V * 2^fraction + epsilon, below 2^63; fraction is even."""
+    """How V + C^2 eps is stored: V * 2^fraction + epsilon, below 2^63; fraction is even."""
 
     fraction: int
     epsilon: int
 
 
 def variance(length: int, largest: int, eps: float) -> Variance | None:
-    """For rows of `length` differences of at most `largest`, eps in squared steps of x. None where two words do not
-    hold it."""
+    """The form for rows of `length` differences of at most `largest`, eps in squared steps of x. None where two words
+    are too few."""
     fraction, most = MOST_FRACTION, max((length * largest) ** 2, float(length) ** 2 * eps)
     while fraction > 0 and most * 2.0**fraction >= VARIANCE_LIMIT:
         fraction -= 2
@@ -46,7 +46,7 @@ def variance(length: int, largest: int, eps: float) -> Variance | None:
 
 
 def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
-    """(factor, shift) with 1 / sqrt(v) = factor / 2^shift to 28 bits; factor has at most 31. 0 counts as 1."""
+    """(factor, shift) with 1 / sqrt(v) = factor / 2^shift to 28 bits; factor has at most 31 bits. 0 counts as 1."""
     v = np.maximum(v, np.uint64(1))
     bits = np.frexp(v.astype(np.longdouble))[1].astype(np.int64) - 1  # exact: a longdouble or 53 bits, see below
     bits -= (v >> bits.astype(np.uint64)) == 0  # a float rounded up to the next power of two
@@ -60,7 +60,7 @@ def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
 
 
 def normalized(x: Int64, spread: Variance, centered: bool) -> Int64:
-    """Normal numbers in 2^-NORMAL, cut toward 0, of differences (rows, length)."""
+    """Normalized numbers in 2^-NORMAL, cut toward 0, of differences (rows, length)."""
     length = x.shape[1]
     sums = x.sum(1, keepdims=True) if centered else np.zeros((len(x), 1), np.int64)
     v = length * (x * x).sum(1, keepdims=True) - sums * sums

@@ -1,4 +1,5 @@
-"""layer_norm, rms_norm and group_norm, whose int8 forms are in norm_int8.py, and inference batch_norm, a chain.
+"""layer_norm, rms_norm and group_norm, whose int8 forms are in norm_int8.py, and batch_norm at inference, a chain in
+int8.
 
 instance_norm is group_norm with as many groups as channels.
 """
@@ -27,7 +28,7 @@ AFFINE = (Operand("gamma", constant=True), Operand("beta", constant=True))
 
 
 def _scale_and_shift(b: Builder, args: Mapping[str, Any], shape: Shape) -> tuple[str, str]:
-    """gamma and beta, ones and zeros where the module has none."""
+    """gamma and beta; ones and zeros where the module has none."""
     gamma = args["weight"] or b.constant(np.ones(shape, np.float32), "gamma")
     return gamma, args["bias"] or b.constant(np.zeros(shape, np.float32), "beta")
 
@@ -172,7 +173,7 @@ def _batch_norm_params(call: Call) -> Params:
 
 
 def _lower_batch_norm(call: QuantizedCall) -> Int8Form | str:
-    """A chain of the norm alone and what it takes in: the channel's factor is part of the multiplier."""
+    """A chain of the norm and what joins it. The channel's factor is part of the multiplier."""
     x = call.q[0]
     if x is None or call.out is None:
         return "it needs a quantized input and a quantized result"

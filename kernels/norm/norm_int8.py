@@ -1,4 +1,5 @@
-"""layer_norm, group_norm and rms_norm of int8 or int16: normal numbers by integers, then a convolution's rounding."""
+"""layer_norm, group_norm and rms_norm of int8 or int16: normalized numbers by integers, then a convolution's
+rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from q8ta_wgpu.kernels.lib import rows
 from q8ta_wgpu.kernels.norm import integers
 
 LARGEST = {dtype: high - low for dtype, (low, high) in RANGES.items()}
-"""How far a value of a dtype may lie from its zero point."""
+"""Largest distance of a value from its zero point, by dtype."""
 
 
 def per_channel_valid(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -50,7 +51,7 @@ def _variance(shape: Shape, parameters: int, attrs: Attrs, dtype: str) -> intege
 
 
 def lower(call: QuantizedCall, op: str) -> Int8Form | str:
-    """The int8 form: `eps` in squared steps of x; for each parameter gamma and beta in steps of the result."""
+    """The int8 form: `eps` in squared steps of x; gamma and beta of each parameter in steps of the result."""
     x, y, gamma, beta = call.q[0], call.out, call.constants.get(1), call.constants.get(2)
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
