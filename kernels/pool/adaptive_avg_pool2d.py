@@ -54,7 +54,8 @@ def _adaptive_int8(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _adaptive_params(call: Call) -> Params:
-    """Window heights and widths are floor(input/output) and the next two: multipliers_i holds those of height i."""
+    """Uniform fields. Window heights and widths are floor(input/output) and the next two integers; multipliers_i has
+    those of height i."""
     fields = dict(average.params(call))
     smallest = [d // o for d, o in zip(call.inputs[0].shape[-2:], call.attrs["output_size"], strict=True)]
     for i in range(3):

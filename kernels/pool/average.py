@@ -17,20 +17,20 @@ from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
-"""The WGSL of averages over windows of 4C, for `channels.kernel`."""
+"""WGSL files of averages over windows of 4C, for `channels.kernel`."""
 
 WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
-"""Threads of a workgroup that averages whole images, and how many such workgroups keep a large GPU busy."""
+"""Threads of a workgroup that averages whole images, and the number of such workgroups that keeps a large GPU busy."""
 
 UNROLLED = 4
-"""Pixels a thread adds in a turn."""
+"""Pixels that a thread adds in a turn."""
 
 LIMIT = 1024.0
-"""Steps beyond which every zero point saturates: the range of the float-to-integer conversion."""
+"""Steps beyond which every zero point saturates: the range of the conversion to integers."""
 
 RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
-"""Attributes where the divisor follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
+"""Attributes for a divisor that follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
 
 
 def valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -53,7 +53,7 @@ def ratio_of(call: QuantizedCall, count: int) -> float | str:
 
 
 def too_many(count: int) -> str:
-    """Why a sum of `count` differences of int8 could pass int32, or an empty string."""
+    """Why a sum of `count` differences of int8 could pass int32; empty if it cannot."""
     return f"a sum of {count} elements could pass int32" if count * 255 > arithmetic.INT32_MAX else ""
 
 
@@ -71,7 +71,7 @@ def multiplier(ratio: float, divisor: Any) -> Any:
 
 
 def requantize(call: Call, sums: Array, factor: Array) -> Array:
-    """Sums of (q - z_x) times a float32 multiplier, as an int8 of the output."""
+    """Sums of (q - z_x) times a float32 multiplier, as int8 of the output."""
     assert call.output.q is not None
     product = np.rint(sums.astype(np.int32).astype(np.float32) * factor)
     steps = np.clip(product, np.float32(-LIMIT), np.float32(LIMIT)).astype(np.int64)
@@ -91,8 +91,8 @@ def params(call: Call) -> Params:
 
 
 def _run_bits(call: Call) -> int:
-    """log2 of the Words side by side that a workgroup averages: runs of 128 bytes, shorter where images are few or so
-    large that their threads would take too many turns."""
+    """log2 of the adjacent Words that a workgroup averages: runs of 128 bytes, shorter for few images or for images so
+    large that a thread would take too many turns."""
     count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else 5
     least = bits - 2
     while bits > 0 and (1 << bits) > count:
@@ -105,13 +105,13 @@ def _run_bits(call: Call) -> int:
 
 
 def _turns(call: Call, bits: int) -> int:
-    """Turns of a thread: UNROLLED pixels in each."""
+    """Turns of a thread, of UNROLLED pixels each."""
     _, _, h, w = dims(call.inputs[0])
     return -(-h * w // (UNROLLED * (WORKGROUP >> bits)))
 
 
 def _shares_work(call: Call, target: Target) -> bool:
-    """Threads of a CPU gain nothing from sharing an image, and barriers cost them much."""
+    """Whether threads share an image: not on a CPU, where they gain nothing and barriers are slow."""
     return target.shares_memory
 
 
@@ -122,7 +122,8 @@ def image_kernel(
     supports: Callable[[Call, Target], bool],
     output: LayoutSet,
 ) -> Kernel:
-    """Averages of whole images in 4C, many threads an image; 4C of 1x1 and 4W of (N, C) are the same bytes."""
+    """A kernel for averages of whole images in 4C, with many threads for each image. 4C of 1x1 and 4W of (N, C) are the
+    same bytes."""
 
     def fields(call: Call) -> Params:
         n, _, h, w = dims(call.inputs[0])

@@ -1,4 +1,4 @@
-"""avg_pool2d and its int8 form; avg_pool1d goes through it."""
+"""avg_pool2d and its int8 form. avg_pool1d is imported as it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_MULTIPLIERS = 1 << 16
 
 
 def _fixed_divisor(attrs: Attrs) -> int:
-    """The divisor if it is the same for every window, else 0: it counts what a window covers."""
+    """The divisor if it is the same for every window, else 0: it depends on what a window covers."""
     covers_all = not attrs["ceil_mode"] and (attrs["count_include_pad"] or not any(attrs["padding"]))
     height, width = attrs["kernel"]
     return int(attrs["divisor_override"] or (height * width if covers_all else 0))
@@ -67,19 +67,19 @@ def _avg_pool_params(call: Call) -> Params:
 
 
 def _multipliers(attrs: Attrs) -> int:
-    """How many multipliers the int8 form has: one for each divisor that a window may have, on images of many sizes."""
+    """Number of multipliers of the int8 form: one for each divisor that a window may have."""
     height, width = attrs["kernel"]
     return 1 if _fixed_divisor(attrs) else min(height * width, MOST_MULTIPLIERS)
 
 
 def _counted(shape: Shape, attrs: Attrs) -> int:
-    """The elements that the largest window has, those of the padding among them."""
+    """Elements of the largest window, padding included."""
     before, after, sizes = attrs["padding"][:2], attrs["padding"][2:], shape[-2:]
     return math.prod(map(min, attrs["kernel"], map(sum, zip(sizes, before, after, strict=True))))
 
 
 def _refused(shape: Shape, attrs: Attrs) -> str:
-    """Why averages of these windows have no int8 form, or an empty string."""
+    """Why averages of these windows have no int8 form; empty if they have one."""
     counted = _counted(shape, attrs)
     if not _fixed_divisor(attrs) and counted > MOST_MULTIPLIERS:
         return f"its windows have up to {counted} elements, and so more than {MOST_MULTIPLIERS} divisors"
@@ -117,7 +117,7 @@ def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _counts_whole(args: Mapping[str, Any]) -> bool:
-    """Whether a window has a divisor of its own, which is no product of one for each dimension."""
+    """Whether a window's divisor is no product of one number for each dimension."""
     return bool(args.get("divisor_override"))
 
 

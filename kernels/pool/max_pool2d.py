@@ -1,4 +1,4 @@
-"""max_pool2d and adaptive_max_pool2d on int8 and float32 alike; max_pool1d goes through the first."""
+"""max_pool2d and adaptive_max_pool2d on int8 and float32. max_pool1d is imported as max_pool2d."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def reach(attrs: Attrs, axis: int) -> int:
 
 
 def _windows(shape: Shape, attrs: Attrs, axis: int) -> int:
-    """Number of windows along an axis. With ceil_mode the last may reach past the padding, by less than a stride, and
-    none starts beyond the image and the padding before it."""
+    """Number of windows along an axis. With ceil_mode the last one may reach past the padding, by less than a stride,
+    and none starts beyond the image and the padding before it."""
     size, stride, span = shape[-2 + axis], attrs["stride"][axis], reach(attrs, axis)
     before, after = attrs["padding"][axis], attrs["padding"][axis + 2]
     free = size + before + after - span
@@ -68,20 +68,20 @@ def infer_pool(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]
 
 
 def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    """What windows first..last cover: `Op.reads` of pooling with a window."""
+    """`Op.reads` of pooling with a window: what windows first..last cover."""
     i = axis - 2
     stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
     return first * stride - before, last * stride - before + reach(call.attrs, i) - 1
 
 
 def extents(call: Call) -> share.Extents:
-    """Turns of the loops over a window: taps outside the image are skipped."""
+    """Turns of the loops over a window; taps outside the image are skipped."""
     height, width = (min(k, d) for k, d in zip(call.attrs["kernel"], call.inputs[0].shape[-2:], strict=True))
     return height, width
 
 
 def turns(call: Call) -> int:
-    """`Kernel.turns` of a thread that goes through one window."""
+    """`Kernel.turns` of a thread that computes one window."""
     return share.nested(extents(call))
 
 
@@ -101,13 +101,13 @@ def window_params(call: Call) -> dict[str, Any]:
 
 
 def window_sums(x: Array, rows: Sequence[tuple[int, int]], columns: Sequence[tuple[int, int]]) -> Array:
-    """Sums over every window, elements outside the image adding 0; in float64 or int64."""
+    """Sums over every window, in float64 or int64. Elements outside the image add 0."""
     x = np.stack([x[..., max(a, 0) : b, :].sum(-2) for a, b in rows], -2)
     return np.stack([x[..., max(a, 0) : b].sum(-1) for a, b in columns], -1)
 
 
 def adaptive_shape(op: str, shape: Shape, size: Shape) -> Shape:
-    """The shape rule of pooling to a size. Raises GraphError where positions would pass 32 bits."""
+    """The shape rule of pooling to a size. Raises GraphError where indices would pass 32 bits."""
     require_image(op, shape)
     if any((s + 1) * (d + 1) > 2**31 for s, d in zip(size, shape[-2:], strict=True)):
         raise GraphError(f"{op} from {shape[-2:]} to {size} is too large for 32-bit positions")
@@ -115,18 +115,18 @@ def adaptive_shape(op: str, shape: Shape, size: Shape) -> Shape:
 
 
 def adaptive_spans(size: int, out: int) -> list[tuple[int, int]]:
-    """(begin, end) of every window of pooling `size` elements to `out`."""
+    """(begin, end) of every window when `size` elements are pooled to `out`."""
     return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 
 def adaptive_window(shape: Shape, attrs: Attrs) -> tuple[int, int]:
-    """Height and width of the largest window of pooling to a size."""
+    """Height and width of the largest window when pooling to a size."""
     (height, width), (oh, ow) = shape[-2:], attrs["output_size"]
     return height // oh + 2, width // ow + 2
 
 
 def adaptive_extents(call: Call) -> share.Extents:
-    """Turns of the loops over a window of pooling to a size."""
+    """Turns of the loops over a window when pooling to a size."""
     return adaptive_window(call.inputs[0].shape, call.attrs)
 
 
@@ -150,7 +150,7 @@ _HEIGHT_ONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "outp
 
 
 def one_dimensional(rule: Import) -> Import:
-    """The same rule for (..., length) inputs, seen as images of height 1."""
+    """An importer for (..., length) inputs, as images of height 1."""
 
     def wide(b: Builder, args: Mapping[str, Any]) -> str:
         shape = b.type(args["self"]).shape
@@ -167,8 +167,8 @@ def one_dimensional(rule: Import) -> Import:
 
 
 def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] = lambda args: False) -> Import:
-    """The same rule for 3-D pooling: along height and width with the depth seen as channels, then along the depth.
-    `joint` says of which calls the windows are no windows of windows."""
+    """An importer for 3-D pooling: along height and width with the depth as channels, then along the depth. `joint`
+    says for which calls that is not possible."""
 
     def deep(b: Builder, args: Mapping[str, Any]) -> str:
         lists = {key: list(args[key]) for key in _HEIGHT_ONE if isinstance(args.get(key), (list, tuple)) and args[key]}
@@ -194,7 +194,7 @@ def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] =
 
 
 def volumes_to_size(rule: Callable[[Builder, Mapping[str, Any]], list[str]]) -> Import:
-    """The same rule for volumes, where its windows are windows of windows: the images of all depths, then along the
+    """An importer for volumes whose pooling separates by dimension: the images of all depths first, then along the
     depth."""
 
     def deep(b: Builder, args: Mapping[str, Any]) -> list[str]:
@@ -212,6 +212,6 @@ def volumes_to_size(rule: Callable[[Builder, Mapping[str, Any]], list[str]]) -> 
 def pool_case(
     shape: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, values: str = "random", **more: Any
 ) -> Case:
-    """A test case; single numbers stand for both axes, and for all four sides."""
+    """A test case. A single number counts for both axes, or for all four sides."""
     attrs = {"kernel": both(kernel), "stride": both(stride), "padding": both(padding, 4), "ceil_mode": False, **more}
     return Case((shape,), attrs, values)

@@ -25,7 +25,7 @@ from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"
 PLACES = 4
-"""Turns that finding the place of a vector of x takes at most: place_of_bytes, gemm_window_image."""
+"""Most loop turns to find the offset of a vector of x: place_of_bytes, gemm_window_image."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Tile:
 
     Attributes:
         threads_m, threads_n: threads along rows and along channels.
-        rows: rows of the result a thread makes.
-        quads: channel quads a thread makes.
-        step: vectors of 16 int8 along k brought to workgroup memory at a time, at most 8.
+        rows: rows of the result that a thread makes.
+        quads: groups of four channels that a thread makes.
+        step: vectors of 16 int8 along k that are loaded to workgroup memory at a time, at most 8.
         split: groups of threads that share k; their sums meet in workgroup memory.
-        body: the WGSL; 'gemm_registers' uses no workgroup memory and takes threads_n, step and split as 1.
+        body: the WGSL. 'gemm_registers' uses no workgroup memory and has threads_n, step and split 1.
     """
 
     threads_m: int
@@ -51,12 +51,12 @@ class Tile:
 
     @property
     def m(self) -> int:
-        """Rows of the result a workgroup makes."""
+        """Rows of the result that a workgroup makes."""
         return self.threads_m * self.rows
 
     @property
     def n(self) -> int:
-        """Channels a workgroup makes."""
+        """Channels that a workgroup makes."""
         return self.threads_n * self.quads * 4
 
     @property
@@ -74,20 +74,21 @@ class Tile:
 
     @property
     def constants(self) -> dict[str, int]:
-        """The constants kernels/product/gemm.wgsl is linked with."""
+        """The constants of kernels/product/gemm.wgsl."""
         names = ("threads_m", "threads_n", "rows", "quads", "step", "split")
         return {name.upper(): getattr(self, name) for name in names}
 
     def fits(self, target: Target) -> bool:
-        """A tile in registers is for devices that gain nothing from workgroup memory."""
+        """Whether the target suits the tile: tiles in registers are for devices that gain nothing from workgroup
+        memory."""
         return self.body != REGISTERS or not target.shares_memory
 
     def unrolled(self, target: Target) -> bool:
-        """Whether its loops are written out: those in registers, where compilers do not."""
+        """Whether its loops are unrolled: those in registers, where compilers do not do it."""
         return self.body == REGISTERS and target.unroll
 
     def at_depth(self, vectors: int) -> Tile:
-        """The tile with a step no longer than `vectors` vectors of k need."""
+        """The tile with a step no longer than `vectors` vectors of k."""
         shortest = next((step for step in (1, 2) if vectors <= step * self.split and step < self.step), self.step)
         enough = shortest * self.m % (self.threads // self.split) == 0
         return replace(self, step=shortest) if enough else self
@@ -102,7 +103,7 @@ class Tile:
         return 16 * tile.steps(vectors) * tile.step * tile.split
 
     def turns(self, vectors: int) -> int:
-        """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and what is not written out in it."""
+        """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and the inner loops that are not unrolled."""
         tile = self.at_depth(vectors)
         if tile.body == REGISTERS:
             return vectors
@@ -115,7 +116,7 @@ class Tile:
         return -(-rows // self.m) * -(-channels // self.n)
 
     def padded(self, rows: int, channels: int) -> int:
-        """Elements of a result with what its last tiles hold beyond it."""
+        """Elements of a result, including those of its last tiles beyond it."""
         return self.groups(rows, channels) * self.m * self.n
 
     def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
@@ -145,21 +146,21 @@ TILES: Mapping[str, AnyTile] = {
     "registers_8x16": Tile(threads_m=8, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
     "registers_8x12": Tile(threads_m=8, threads_n=1, rows=8, quads=3, step=1, body=REGISTERS),
 }
-"""The tiles there are, by the size of a workgroup's result; those for CPUs by that of a thread's. Eight threads are one
-vector of lavapipe's, and neither more rows nor more quads a thread are faster there."""
+"""All tiles by the size of a workgroup's result; those for CPUs by the size of a thread's result. Eight threads are one
+vector on lavapipe, and neither more rows nor more channels a thread are faster there."""
 
 NARROW_TILES: Mapping[str, AnyTile] = {
     **TILES,
     "registers_8x32": Tile(threads_m=8, threads_n=1, rows=8, quads=8, step=1, body=REGISTERS),
 }
-"""The tiles for readers that put vectors of x together from words or bytes, which takes as long as multiplying."""
+"""Tiles for readers that assemble vectors of x from words or bytes, which takes as long as multiplying."""
 
 Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
 
 
 def params(tile: AnyTile, sizes: tuple[int, int, int]) -> Params:
-    """The uniform fields kernels/product/gemm.wgsl reads."""
+    """The uniform fields of kernels/product/gemm.wgsl."""
     rows, channels, words = sizes
     vectors = -(-words // 4)
     return {
@@ -170,27 +171,27 @@ def params(tile: AnyTile, sizes: tuple[int, int, int]) -> Params:
 
 
 MANY_GROUPS, SOME_GROUPS = 300, 200
-"""Workgroups that keep a large GPU's processors busy with tiles that do not, and that do, share k."""
+"""Workgroups that keep a large GPU busy, with tiles that do not share k and with tiles that do."""
 
 PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
-"""Time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
+"""Relative time of an element of the result, padding included, in large tiles on a GPU (measured on an H200)."""
 
 PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
 """The same on a CPU (measured on lavapipe, as multiples of 8x16's)."""
 
 PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
-"""The same for readers that put vectors of x together."""
+"""The same for readers that assemble vectors of x."""
 
 
 # Every tile of a call asks which is its own.
 @functools.lru_cache(maxsize=1024)
 def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, joined: bool = False) -> str:
-    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader; `joined` is what
-    `joins_early` says of the call.
+    """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader. `joined` is what
+    `joins_early` returns for the call.
 
-    With matrix units, the tile that should take least time is chosen, among those of dot products, too. Without them
-    large tiles reuse most and are told apart by what they pad. Results too small to fill a GPU with them take smaller
-    ones, in the end ones whose threads share k. A CPU's few cores are always full.
+    With matrix units it is the tile with the least expected time, tiles of dot products included. Without them large
+    tiles reuse most, and padding decides among them. Results too small to fill a GPU get smaller tiles, at last tiles
+    whose threads share k. A CPU's few cores are always full.
     """
     rows, channels, _ = sizes
 
@@ -209,22 +210,22 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, jo
 
 
 def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
-    """Whether a tile is the one for a call; none is where so few rows are better served by a matrix-vector product."""
+    """Whether a tile is the one for a call. None is where a matrix-vector product serves so few rows better."""
     found = sizes(call)
     return found[0] > FEW_ROWS and label == choose(found, target, narrow, joins_early(call))
 
 
 FEW_ROWS = 8
-"""Rows up to which threads do better to share k than to share rows."""
+"""Rows up to which threads share k rather than rows."""
 
 
 def few_rows(sizes: tuple[int, int, int]) -> dict[str, int]:
-    """The constants kernels/product/gemv.wgsl is linked with: rows of a workgroup."""
+    """The constants of kernels/product/gemv.wgsl: rows of a workgroup."""
     return {"ROWS": next(rows for rows in (1, 4, FEW_ROWS) if sizes[0] <= rows)}
 
 
 def few_rows_params(sizes: tuple[int, int, int]) -> Params:
-    """The uniform fields kernels/product/gemv.wgsl reads."""
+    """The uniform fields of kernels/product/gemv.wgsl."""
     rows, channels, words = sizes
     return {"rows": np.uint32(rows), "quads": np.uint32(-(-channels // 4)), "vectors": np.uint32(-(-words // 4))}
 
@@ -235,7 +236,7 @@ def few_rows_turns(sizes: tuple[int, int, int]) -> int:
 
 
 def few_rows_threads(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The grid: a workgroup of 64 for each channel quad."""
+    """The grid: a workgroup of 64 for each four channels."""
     return -(-sizes[1] // 4) * 64, 1, 1
 
 
@@ -257,16 +258,17 @@ def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[
 
 
 def joins_early(call: Call) -> bool:
-    """Whether an int8 residual joins, which kernels/product/gemm_units.wgsl reads before its loop over k. It takes a
-    register for four channels and hides the memory's delay (a network of 3x3 convolutions to 720p at batch 32 on an
-    H200: 3.50 -> 3.21 ms); int16 takes two, and fewer workgroups run beside each other (ViT-B/16: 6.08 -> 6.41)."""
+    """Whether an int8 residual joins, which kernels/product/gemm_units.wgsl reads before its loop over k. That takes a
+    register for four channels and hides the memory's latency (a network of 3x3 convolutions to 720p at batch 32 on an
+    H200: 3.50 -> 3.21 ms). int16 takes two registers, and fewer workgroups run beside each other (ViT-B/16: 6.08 ->
+    6.41)."""
     after: Epilogue = call.attrs["epilogue"]
     joins = isinstance(after.stages[0], Residual | ScaledResidual)
     return joins and call.inputs[-len(after.operands)].dtype == INT8X4
 
 
 def kernel_fields(tile: AnyTile, sizes: Sizes) -> dict[str, Any]:
-    """The parts of a Kernel that follow from its tile."""
+    """The fields of a Kernel that follow from its tile."""
 
     def constants(call: Call) -> dict[str, int]:
         shortest = tile.at_depth(-(-sizes(call)[2] // 4))

@@ -1,7 +1,7 @@
-"""The tiled float32 matrix product behind matmul, linear and conv2d: tile shapes, kernels and the choice among them.
+"""The tiled float32 matrix product behind matmul, linear and conv2d: tile shapes, kernels and choice.
 
-y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch. sgemm.wgsl says how a workgroup
-shares the work; it is the register tiling that gemm.wgsl has for int8.
+y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch. sgemm.wgsl says how a workgroup shares
+the work. It is the register tiling of gemm.wgsl in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Tile:
 
     Attributes:
         threads_m, threads_n: threads along rows and along columns.
-        rows, quads: quads of rows and of columns a thread makes; all threads must share the loads of a step evenly.
+        rows, quads: groups of four rows and of four columns that a thread makes. All threads must share the loads of a
+            step evenly.
     """
 
     threads_m: int
@@ -49,7 +50,7 @@ class Tile:
 
     @property
     def constants(self) -> dict[str, int]:
-        """The constants kernels/product/sgemm.wgsl is linked with."""
+        """The constants of kernels/product/sgemm.wgsl."""
         return {
             "THREADS_M": self.threads_m,
             "THREADS_N": self.threads_n,
@@ -67,20 +68,20 @@ TILES: Mapping[str, Tile] = {
     "64x64": Tile(threads_m=16, threads_n=8, rows=1, quads=2),
     "32x32": Tile(threads_m=8, threads_n=8, rows=1, quads=1),
 }
-"""The tiles there are, by the size of a workgroup's result."""
+"""All tiles by the size of a workgroup's result."""
 
 
 DEPTH = 16
-"""Places of k in a step."""
+"""Indices of k in a step."""
 
 TURNS = DEPTH + 2
-"""Turns of a step: its own, and those of the loops in it that Mesa does not write out (measured: 18 at 64x64)."""
+"""Loop turns of a step: its own, and those of its loops that Mesa does not unroll (measured: 18 at 64x64)."""
 
 MANY_GROUPS = 300
 """Workgroups from which on the large tile keeps a large GPU busy (measured on an H200)."""
 
 FEW_ROWS = 8
-"""Rows below which a tile would be empty for the most part."""
+"""Rows below which a tile would be mostly empty."""
 
 
 def choose(sizes: Sizes, target: Target) -> str:
@@ -98,11 +99,11 @@ class Product:
 
     Attributes:
         op: the operator's name.
-        stem: the WGSL file that names the product's sides.
+        stem: the WGSL file that defines the product's sides.
         wide: operands bound as vectors where all rows are whole vectors.
         sizes: from a call to the product's sizes.
-        matrix: whether the right side of a call lies in memory as a matrix.
-        gather: what reads four columns of the right side where it is no matrix: a choice for `right_quad`.
+        matrix: whether the right side of a call is stored as a matrix.
+        gather: where it is not, the definition of `right_quad` that reads four of its columns.
         params: more uniform fields.
     """
 

@@ -1,4 +1,4 @@
-"""How fast tiles are on a GPU with matrix units, so that a rule can choose between units and packed dot products."""
+"""Speeds of tiles on a GPU with matrix units. A rule uses them to choose between units and packed dot products."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Protocol
 
 
 class Tile(Protocol):
-    """What a choice asks of `gemm.Tile` and `units.UnitTile`."""
+    """The methods of `gemm.Tile` and `units.UnitTile` that the rule uses."""
 
     @property
     def m(self) -> int:
-        """Rows of the result a workgroup makes."""
+        """Rows of the result that a workgroup makes."""
 
     @property
     def n(self) -> int:
-        """Channels a workgroup makes."""
+        """Channels that a workgroup makes."""
 
     def bytes_along(self, vectors: int) -> int:
         """Bytes of k that a workgroup multiplies along `vectors` vectors of it, padding included."""
@@ -31,10 +31,11 @@ class Speed:
 
     Attributes:
         at_once: workgroups that run at a time.
-        together: TOPS of so many in their loops over k; of dot products, in short ones (a large product reaches 100).
-        alone: TOPS of one of them while few others run.
-        rest: microseconds that they take for the rest.
-        residual: microseconds more where an int8 residual joins; larger tiles of units take more registers for it.
+        together: TOPS of that many in their loops over k; for dot products, in short loops (a large product reaches
+            100).
+        alone: TOPS of one workgroup while few others run.
+        rest: microseconds for everything else.
+        residual: additional microseconds with an int8 residual; larger tiles of units take more registers for it.
     """
 
     at_once: int
@@ -44,7 +45,7 @@ class Speed:
     residual: float
 
     def microseconds(self, groups: int, work: float, joined: bool) -> float:
-        """Of a call.
+        """Expected microseconds of a call.
 
         Args:
             groups: its workgroups.
@@ -73,17 +74,17 @@ SPEEDS: Mapping[str, Speed] = {
     "32x16": Speed(396, 39, 0.35, 3, 0.3),
     "16x16": Speed(660, 32, 0.26, 2.6, 0.3),
 }
-"""By a tile's name, on an NVIDIA H200: fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two networks of 3x3
-convolutions at batch 1 and 32 and to square products, so that what `fastest` chooses takes, added up by network, a
-sixteenth more than the fastest tiles at most. Residuals, and few words along k (images of one channel, 16 to 32
-channels), were fitted once more after rounding by additions, to single layers; dot products to those alone. Layers were
-timed with their operands in the cache, where few large workgroups look better than they are in a network: what was not
-faster there (tiles of 96x128) is left out."""
+"""Speeds by tile on an NVIDIA H200. They were fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two networks
+of 3x3 convolutions at batch 1 and 32, and to square products. Added up by network, the choices of `fastest` take at
+most a sixteenth more than the fastest tiles. Residuals, and few words along k (images of one channel, 16 to 32
+channels), were fitted again to single layers after rounding by additions; dot products only to those. Layers were timed
+with their operands in the cache, where few large workgroups look better than in a network. Tiles that were not faster
+there (96x128) are left out."""
 
 
 def fastest(sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool) -> str:
-    """The name of the tile for (rows, channels, words along k), of those whose speed is known; where `joined`, an int8
-    residual joins."""
+    """The name of the fastest tile with a known speed for (rows, channels, words along k). `joined`: an int8 residual
+    joins."""
     rows, channels, words = sizes
 
     def microseconds(name: str) -> float:

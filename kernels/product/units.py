@@ -15,13 +15,13 @@ UNITS = "gemm_units"
 
 @dataclass(frozen=True)
 class UnitTile:
-    """How a workgroup shares a matrix product whose sums matrix units make. The questions are those of `gemm.Tile`.
+    """How a workgroup shares a matrix product on matrix units. It has the methods of `gemm.Tile`.
 
     Attributes:
-        unit: the matrix product one unit computes at a time.
+        unit: the matrix product that one unit computes at a time.
         subgroups_m, subgroups_n: subgroups along rows and along channels.
-        fragments_m, fragments_n: matrices of sums each of them makes.
-        step: vectors of 16 int8 along k brought to workgroup memory at a time.
+        fragments_m, fragments_n: matrices of sums that each of them makes.
+        step: vectors of 16 int8 along k that are loaded to workgroup memory at a time.
     """
 
     unit: MatrixUnit
@@ -35,12 +35,12 @@ class UnitTile:
 
     @property
     def m(self) -> int:
-        """Rows of the result a workgroup makes."""
+        """Rows of the result that a workgroup makes."""
         return self.unit.m * self.fragments_m * self.subgroups_m
 
     @property
     def n(self) -> int:
-        """Channels a workgroup makes."""
+        """Channels that a workgroup makes."""
         return self.unit.n * self.fragments_n * self.subgroups_n
 
     @property
@@ -56,7 +56,7 @@ class UnitTile:
 
     @property
     def constants(self) -> dict[str, int]:
-        """The constants kernels/product/gemm_units.wgsl is linked with."""
+        """The constants of kernels/product/gemm_units.wgsl."""
         names = ("subgroups_m", "subgroups_n", "fragments_m", "fragments_n", "step")
         found = {name.upper(): getattr(self, name) for name in names}
         unit = {f"UNIT_{name}": getattr(self.unit, name.lower()) for name in "MNK"}
@@ -67,17 +67,17 @@ class UnitTile:
         return self.unit in target.matrix_units
 
     def unrolled(self, target: Target) -> bool:
-        """Whether its loops are written out: always, or the sums leave the units' registers."""
+        """Whether its loops are unrolled: always, or the sums leave the units' registers."""
         return True
 
     def at_depth(self, vectors: int) -> UnitTile:
-        """The tile with a step no longer than `vectors` vectors of k need, in whole products of the unit."""
+        """The tile with a step no longer than `vectors` vectors of k, in whole products of the unit."""
         half = replace(self, step=self.step // 2)
         whole = half.step >= max(vectors, 1) and half.step % (self.unit.k // 16) == 0
         return half.at_depth(vectors) if whole and half._is_shared() else self
 
     def _is_shared(self) -> bool:
-        """Whether threads can share what a step brings: equally many vectors of x, and of w, or one of w for some."""
+        """Whether threads can share the loads of a step: equally many vectors of x, and of w, or one of w for some."""
         x, w = self.step * self.m, self.step * self.n
         return x % self.threads == 0 and (w % self.threads == 0 or self.threads % w == 0)
 
@@ -91,7 +91,7 @@ class UnitTile:
         return 16 * tile.steps(vectors) * tile.step
 
     def turns(self, vectors: int) -> int:
-        """`Kernel.turns` along `vectors` vectors of k: a step takes one, all else is written out."""
+        """`Kernel.turns` along `vectors` vectors of k: one for each step, all else is unrolled."""
         return self.at_depth(vectors).steps(vectors)
 
     def groups(self, rows: int, channels: int) -> int:
@@ -99,7 +99,7 @@ class UnitTile:
         return -(-rows // self.m) * -(-channels // self.n)
 
     def padded(self, rows: int, channels: int) -> int:
-        """Elements of a result with what its last tiles hold beyond it."""
+        """Elements of a result, including those of its last tiles beyond it."""
         return self.groups(rows, channels) * self.m * self.n
 
     def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
@@ -113,7 +113,7 @@ class UnitTile:
 
 
 NVIDIA = MatrixUnit(16, 16, 32, lanes=32)
-"""What NVIDIA's driver offers besides 16 x 8 x 32, which is not faster."""
+"""The unit of NVIDIA's driver. It also has 16 x 8 x 32, which is not faster."""
 
 UNIT_TILES: Mapping[str, UnitTile] = {
     "units_160x128": UnitTile(NVIDIA, 2, 2, 5, 4),
@@ -126,10 +126,10 @@ UNIT_TILES: Mapping[str, UnitTile] = {
     "units_64x32_deep": UnitTile(NVIDIA, 2, 2, 2, 1, step=8),
     "units_32x32_deep": UnitTile(NVIDIA, 2, 2, 1, 1, step=16),
 }
-"""The tiles there are, by the size of a workgroup's result; `deep` ones take more of k at a time."""
+"""All tiles by the size of a workgroup's result. `deep` ones load more of k at a time."""
 
 
 def every_row(strides: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """The choice for rows that are contiguous along k: without strides, no divisions find them, which a unit's product
-    takes as long for as for a fifth of its work (K = 256 on an H200)."""
+    """The WGSL for rows that are contiguous along k. Without strides, finding them needs no divisions, which take a
+    unit's product as long as a fifth of its work (K = 256 on an H200)."""
     return ("row_of=every_row",) if set(strides) <= {1} else ()

@@ -39,13 +39,14 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def input_zero(call: Call) -> int:
-    """The zero point of a weighted sum's input: of the int8 operand, or the one a float32 operand is quantized with."""
+    """The zero point of a weighted sum's input: that of the int8 operand, or of the quantization of a float32
+    operand."""
     zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
     return zero
 
 
 def zero_words(call: Call) -> dict[str, tuple[int, int, int, int]]:
-    """The uniform field of what is read outside of an int8 input: words of its zero point."""
+    """The uniform field for reads outside an int8 input: words of its zero point."""
     return {"x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4}
 
 
@@ -86,7 +87,7 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _largest_accumulator(rows: Array, zero: int, sums: NDArray[np.int64]) -> int:
-    """The largest |sum of x*w| + |zero * sum of w| any int8 x can give, over the rows (outputs, taps) of a weight."""
+    """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over the rows (outputs, taps) of a weight."""
     return int((np.abs(rows.astype(np.int64)).sum(1) * 128 + np.abs(zero * sums)).max())
 
 
@@ -139,7 +140,8 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
-"""Multiply-accumulates a kernel does in the time a large GPU moves a byte: measured orders of magnitude on an H200."""
+"""Multiply-accumulates of a kernel in the time in which a large GPU moves a byte: orders of magnitude, measured on an
+H200."""
 
 
 def macs(call: Call) -> int:
@@ -148,7 +150,7 @@ def macs(call: Call) -> int:
 
 
 def cost(kind: str) -> Callable[[Call], float]:
-    """`Kernel.cost` of a kernel of a kind of MACS_A_BYTE."""
+    """`Kernel.cost` of a kernel of a kind in MACS_A_BYTE."""
     return lambda call: macs(call) / MACS_A_BYTE[kind]
 
 

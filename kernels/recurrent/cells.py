@@ -1,4 +1,4 @@
-"""What the cells of recurrent layers compute in a step, in float64 and in integers, as torch defines lstm and gru."""
+"""One step of the cells of recurrent layers, in float64 and in integers, as torch defines lstm and gru."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ FRACTION = 16
 """Fraction bits of sums and states."""
 
 GATE = 15
-"""Fraction bits of what a sigmoid or tanh gives."""
+"""Fraction bits of the results of sigmoid and tanh."""
 
 STATE_LIMIT = 2**23 - 1
 """Bound of states, and of what a gate multiplies: 128."""
 
 KNOTS = 512
-"""Segments of tanh from 0 to REACH, from which on it is 1 in all its fraction bits."""
+"""Segments of tanh from 0 to REACH. Beyond REACH it is 1 in all its fraction bits."""
 
 REACH = 8
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One step of a layer: from parts of the projected input and of the product with the hidden state, an entry for
-    each gate, the hidden state and what else the cell keeps, to both anew.
+    """One step of a layer. It takes, with one entry for each gate, slices of the projected input and of the product
+    with the hidden state, and the hidden state and the cell's own state. It returns both states anew.
 
     Attributes:
-        gates: how many there are.
-        keeps: whether it keeps a state beside the hidden one.
+        gates: number of gates.
+        keeps: whether it has a state besides the hidden one.
     """
 
     gates: int
@@ -51,7 +51,7 @@ def tanh_knots() -> NDArray[np.int32]:
 
 
 def tanh(x: Int64, knots: Int64) -> Int64:
-    """tanh between its knots, of 2^-FRACTION in 2^-GATE."""
+    """tanh between its knots: from 2^-FRACTION to 2^-GATE."""
     bits = (REACH << FRACTION).bit_length() - 1 - (KNOTS.bit_length() - 1)
     size = np.minimum(np.abs(x), (REACH << FRACTION) - 1)
     at, part = size >> bits, size & ((1 << bits) - 1)
@@ -66,7 +66,7 @@ def sigmoid(x: Int64, knots: Int64) -> Int64:
 
 
 def gated(gate: Int64, x: Int64) -> Int64:
-    """gate * x in two parts of x, which int32 holds up to STATE_LIMIT, rounded half up."""
+    """gate * x, with x in two slices that int32 holds up to STATE_LIMIT, rounded half up."""
     found: Int64 = (gate * (x >> 8) + ((gate * (x & 255) + 128) >> 8) + (1 << (GATE - 9))) >> (GATE - 8)
     return found
 
@@ -109,13 +109,13 @@ CELLS: Mapping[str, Cell] = {"lstm": Cell(4, True, _lstm, _lstm_int8), "gru": Ce
 def run(
     pre: Array, hidden: Array, state: Array, reverse: bool, step: Callable[[Array, Array, Array], tuple[Array, Array]]
 ) -> tuple[Array, Array]:
-    """All steps of a layer in one direction: the hidden states of every step, and the last state kept.
+    """All steps of a layer in one direction: the hidden states of every step, and the cell's last state.
 
     Args:
         pre: the projected input, (steps, batch, gates * units).
         hidden, state: what the first step reads, (batch, units).
         reverse: whether the last step comes first.
-        step: one step, from its part of `pre`, hidden and state to both anew.
+        step: one step, from its slice of `pre`, hidden and state to both anew.
     """
     found = np.empty((len(pre), *hidden.shape), hidden.dtype)
     for time in reversed(range(len(pre))) if reverse else range(len(pre)):

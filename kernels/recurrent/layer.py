@@ -1,4 +1,4 @@
-"""What float and int8 layers share: attributes, the shape rule, and how a workgroup goes through the steps of a row."""
+"""What float and int8 layers share: attributes, the shape rule, and how a workgroup runs the steps of a row."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SCHEMA: Mapping[str, Attr] = {
     "batch_first": Attr("bool"),
     "result": Attr("enum", choices=("sequence", "state")),
 }
-"""`reverse`: the last step comes first. `batch_first`: dimension 0 holds the batch and 1 the steps, else the other way
-round. `result`: the hidden states of all steps, or what the cell keeps after its last one, (batch, units): of lstm the
-cell state, of gru the hidden one."""
+"""`reverse`: the last step comes first. `batch_first`: dimension 0 is the batch and 1 the steps, else the other way
+round. `result`: the hidden states of all steps, or the cell's state after its last step, (batch, units): the cell state
+of lstm, the hidden state of gru."""
 
 MOST_UNITS = 2000
-"""Hidden states that a workgroup's memory holds."""
+"""Most hidden states: a workgroup's memory holds them."""
 
 PACE = 8
-"""Hidden states, or words of them, that a turn of the product's loop takes: so many are written out."""
+"""Hidden states, or words of them, in an unrolled turn of the product's loop."""
 
 SMALL, LARGE = 64, 256
 """Threads of a workgroup, each for one unit at a time."""
@@ -51,7 +51,7 @@ def infer(cell: str, pre: Shape, weight: Shape, bias: Shape, first: Sequence[Sha
 
 
 def steps_first(x: Array, attrs: Attrs) -> Array:
-    """A sequence with its steps in dimension 0, or such a one as the attributes have it."""
+    """A sequence with its steps in dimension 0; or from that to the order of the attributes."""
     return np.swapaxes(x, 0, 1) if attrs["batch_first"] else x
 
 
@@ -68,7 +68,7 @@ def _units(call: Call) -> int:
 
 
 def macs(call: Call) -> int:
-    """Products with hidden states."""
+    """Multiply-accumulates with hidden states."""
     return _batch(call) * _steps(call) * call.inputs[1].numel
 
 
@@ -78,19 +78,19 @@ def work(call: Call) -> int:
 
 
 def padded(units: int, lanes: int) -> int:
-    """Items of `lanes` hidden states, with zeros up to whole turns."""
+    """Number of items of `lanes` hidden states, zeros to whole turns included."""
     return -(-units // (lanes * PACE)) * PACE
 
 
 def pack_weight(call: Call, weight: Array, lanes: int) -> Array:
-    """(items, gates, units, lanes): the threads of a workgroup read side by side."""
+    """(items, gates, units, lanes): the threads of a workgroup read adjacent numbers."""
     units = weight.shape[1]
     long = np.pad(weight, ((0, 0), (0, padded(units, lanes) * lanes - units)))
     return np.ascontiguousarray(long.reshape(-1, units, padded(units, lanes), lanes).transpose(2, 0, 1, 3))
 
 
 def params(call: Call, lanes: int) -> Params:
-    """Uniform fields of every kernel, of items of `lanes` hidden states."""
+    """Uniform fields of every kernel, for items of `lanes` hidden states."""
     return {
         "items": np.uint32(padded(_units(call), lanes)),
         "batch": np.uint32(_batch(call)),
@@ -101,7 +101,7 @@ def params(call: Call, lanes: int) -> Params:
 
 
 def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: Any) -> tuple[Kernel, ...]:
-    """The kernels of a layer, a workgroup for each row of the batch: of few threads for few units, and of more."""
+    """The kernels of a layer, a workgroup for each row of the batch: one of few threads for few units, one of more."""
 
     def supports(call: Call, target: Target, threads: int) -> bool:
         return (_units(call) <= SMALL) == (threads == SMALL)

@@ -1,8 +1,8 @@
 """q8ta_lstm and q8ta_gru: layers with int8 weights, whose states are fixed-point numbers of more bits than int8.
 
-The projected input comes in int16. Sums and states have 16 fraction bits, gates 15, and the product takes hidden states
-of 13 as two int8, so that what goes from step to step is not rounded to int8: only the stored result is. Bytes and
-states follow from integers alone and are the same on every device.
+The projected input is int16. Sums and states have 16 fraction bits, gates 15, and the product takes hidden states of 13
+fraction bits as two int8. So nothing is rounded to int8 from step to step, only the stored result is. Bytes and states
+follow from integers and are the same on every device.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from q8ta_wgpu.kernels.recurrent import cells, layer
 from q8ta_wgpu.kernels.recurrent.cells import CELLS, FRACTION, KNOTS, Int64
 
 PROJECTED = QParams(2.0**-10, 0, INT16X4)
-"""The projected input: up to 32, far beyond where sigmoid and tanh end."""
+"""Quantization of the projected input: up to 32, far beyond where sigmoid and tanh saturate."""
 
 CARRIED = 13
-"""Fraction bits of the hidden states that the product takes."""
+"""Fraction bits of the hidden states in the product."""
 
 HIDDEN_LIMIT = ((1 << 15) - 129) << (FRACTION - CARRIED)
 """Bound of a first hidden state, almost 4; all others lie between it and tanh."""
 
 SUM_LIMIT = 2.0**27
-"""Bound of each part of a sum: four of them stay in int32."""
+"""Bound of each term of a sum: four of them stay in int32."""
 
 
 def lower(call: QuantizedCall, cell: str) -> Int8Form | str:
-    """The int8 form: multipliers from sums of steps to 2^-FRACTION, and the bias in such."""
+    """The int8 form: multipliers from steps of sums to 2^-FRACTION, and the bias in 2^-FRACTION."""
     weight, bias = call.constants.get(1), call.constants.get(2)
     if call.q[0] != PROJECTED or not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
         return "it needs a projected input in int16 and a quantized weight"
@@ -120,7 +120,7 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
 
 
 def _multiplier(call: Call) -> np.float32:
-    """From 2^-FRACTION to steps of the result."""
+    """The factor from 2^-FRACTION to steps of the result."""
     return np.float32(2.0**-FRACTION / call.output.q.scale) if call.output.q else np.float32(1)
 
 

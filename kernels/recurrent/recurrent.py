@@ -1,8 +1,8 @@
-"""lstm and gru behind their projected input: all steps of a layer in one direction, in one dispatch.
+"""lstm and gru after their projected input: all steps of a layer in one direction, in one dispatch.
 
-The products of the input with its weights are one `linear` over all steps. What is left for each step is the product
-with the hidden state, and the cell. aten's lstm and gru, of several layers and of both directions, are imported as
-linears, these and cats.
+The products of the input with its weights are one `linear` over all steps. Each step then has the product with the
+hidden state, and the cell. aten's lstm and gru, of several layers and of both directions, are imported as linears,
+these operators and cats.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Layers:
         return [x, *(self.b.aten("aten.stack.default", {"tensors": parts, "dim": 0}) for parts in last)]
 
     def _direction(self, x: str, index: int, reverse: bool) -> tuple[str, str, str]:
-        """Of a layer in one direction: all hidden states, the last of them, and what the cell keeps."""
+        """One layer in one direction: all hidden states, the last of them, and the cell's last state."""
         b, attrs = self.b, {"reverse": reverse, "batch_first": self.args["batch_first"]}
         weight, recurrent, *biases = self.args["params"][self.each * index :][: self.each]
         none = np.zeros(b.type(weight).shape[0], np.float32)
@@ -91,7 +91,7 @@ class _Layers:
         return sequence, last, state
 
     def _first(self, index: int) -> list[str]:
-        """The states that a layer's direction begins with, a constant one of equal rows as one row."""
+        """The first states of a layer's direction. A constant with equal rows becomes one row."""
         given = self.args["hx"] if CELLS[self.cell].keeps else [self.args["hx"]]
         found = []
         for name in given:

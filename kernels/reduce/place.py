@@ -1,4 +1,5 @@
-"""argmax and argmin over one dimension: places as float32 numbers, exact, since a graph holds no integers but int8."""
+"""argmax and argmin over one dimension. Indices are float32 numbers, which are exact: a graph has no integers but
+int8."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def _params(call: Call) -> Params:
 
 
 def _import(op: str) -> Import:
-    """Without a dimension the place among all elements."""
+    """The importer; without a dimension it is the index among all elements."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, dim = args["self"], args["dim"]

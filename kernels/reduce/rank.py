@@ -1,6 +1,6 @@
 """rank and ranked: the order of elements along a dimension, in two steps that any number of threads share.
 
-topk and sort are imported as them and a gather. Places are float32 numbers, as argmax gives them.
+topk and sort are imported as these and a gather. Indices are float32 numbers, as in argmax.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
 
 
 def _order(x: Array, dim: int, largest: bool) -> Array:
-    """Places in order, equal elements as they lie; NaN is the largest, which numpy puts last."""
+    """Indices in order; equal elements keep theirs. NaN is the largest, which numpy puts last."""
     if not largest:
         return np.argsort(x, dim, kind="stable")
     return np.asarray(x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim))
@@ -77,7 +77,7 @@ def _work(call: Call) -> int:
 
 
 def _import(count: Callable[[Mapping[str, Any], int], int], largest: str) -> Any:
-    """The first `count` elements in order, and their places; `largest` names the argument that says which end."""
+    """The first `count` elements in order, and their indices. `largest` names the argument that says which end."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
         x, shape = args["self"], b.type(args["self"]).shape

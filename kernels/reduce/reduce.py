@@ -91,7 +91,7 @@ def _extreme_params(call: Call) -> Params:
 
 
 def _import(op: str) -> Import:
-    """aten's dim (missing or empty: all of them) and keepdim."""
+    """The importer for aten's dim (missing or empty: all of them) and keepdim."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         if str(args.get("dtype") or "torch.float32") != "torch.float32":
@@ -118,7 +118,7 @@ def _import(op: str) -> Import:
 
 
 def _import_truth(op: str) -> Import:
-    """Whether any or all elements are other than 0, as the largest or the smallest of bools."""
+    """any or all: whether any or all elements are other than 0, as the largest or the smallest of bools."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         bools = b.truth(b.emit("ne_scalar", (args["self"],), {"number": 0.0}))
@@ -149,7 +149,7 @@ CASES = (
 
 
 def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
-    """The float operator and its int8 form."""
+    """A float operator and its int8 form."""
     params = _params(name)
 
     def lower(call: QuantizedCall) -> Int8Form | str:

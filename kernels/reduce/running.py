@@ -1,6 +1,6 @@
-"""cumsum, cumprod, cummax and cummin: what elements along a dimension come to so far, in float32, by teams of threads.
+"""cumsum, cumprod, cummax and cummin: running results along a dimension, in float32, by groups of threads.
 
-A product of elements is the last of their running products.
+prod is the last of the running products.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_besi
 from q8ta_wgpu.kernels.lib import rows
 
 TURNS = 12
-"""Turns of a thread for each of its items, at most: a step for each doubling of 256 threads, and some."""
+"""Most turns of a thread for each of its items: one for each doubling up to 256 threads, and some."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -62,7 +62,7 @@ def _import_product(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_extreme(op: str) -> Import:
-    """Values, and the last place up to each element where the extreme is met, or NaN."""
+    """Values, and for each element the last index up to it where the extreme, or NaN, occurs."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
         x, shape = args["self"], b.type(args["self"]).shape

@@ -1,1 +1,1 @@
-"""Transposed convolution: a product for each phase of the stride, and the general kernel."""
+"""Transposed convolution: one product for each phase of the stride, and the general kernel."""

@@ -1,7 +1,7 @@
 """conv_transpose2d and its int8 form: any kernel size, stride, padding, output padding, dilation, groups.
 
-The weight is held as a convolution's, (outputs, inputs / groups, kernel height, kernel width), so that an output
-channel is a row of it everywhere. conv_transpose1d and conv_transpose3d go through here too.
+The weight is stored as a convolution's, (outputs, inputs / groups, kernel height, kernel width), so that an output
+channel is a row of it. conv_transpose1d and conv_transpose3d are imported as it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
 
 
 def _sums(call: Call, x: Array, weight: Array) -> Array:
-    """Every input element times the weight, added where it falls; float64, exact for integers below 2^53."""
+    """Every input element times the weight, added where it lands. float64, exact for integers below 2^53."""
     attrs, (n, depth, h, w) = call.attrs, x.shape
     (sy, sx), (dy, dx), (top, left), groups = attrs["stride"], attrs["dilation"], attrs["padding"], attrs["groups"]
     outputs, _, kh, kw = weight.shape
@@ -98,7 +98,7 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _corrections(weight: Array, zero: int, attrs: Attrs) -> tuple[NDArray[np.int64], int]:
-    """z_x * sum of w for each phase and output channel, and the largest accumulator any int8 x can give."""
+    """z_x * sum of w for each phase and output channel, and the largest accumulator of any int8 x."""
     (sy, sx), (dy, dx), (outputs, _, height, width) = attrs["stride"], attrs["dilation"], weight.shape
     phase = (np.arange(height) * dy % sy)[:, None] * sx + np.arange(width) * dx % sx
     rows, sizes = np.zeros((2, sy * sx, outputs), np.int64)
@@ -119,7 +119,7 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
 
 OPERANDS = (*weighted.OPERANDS[:4], replace(weighted.OPERANDS[4], valid=_valid_correction))
 """As a convolution's, but `correction` is (phases, output channels): see conv_transpose2d_tiled.phases. A tap outside
-the image still meets an input of z_x, a tap that falls between two input pixels meets none."""
+the image meets an input of z_x; a tap between two input pixels meets none."""
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
@@ -178,7 +178,8 @@ def _pack(call: Call, weight: Array) -> Array:
 
 
 def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
-    """torch's weight is (inputs, outputs / groups, ...): the group moves from the inputs to the outputs."""
+    """The importer. torch's weight is (inputs, outputs / groups, ...): the group moves from the inputs to the
+    outputs."""
     groups, (inputs, outputs, *kernel) = args["groups"], b.type(args["weight"]).shape
     if inputs % groups:
         raise b.refuse(f"its weight's {inputs} inputs do not split into {groups} groups")

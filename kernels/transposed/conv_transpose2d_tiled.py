@@ -1,8 +1,8 @@
-"""The fast kernels of q8ta_conv_transpose2d: one implicit matrix product for each phase. No operators here.
+"""Fast kernels of q8ta_conv_transpose2d: one implicit matrix product for each phase. No operators here.
 
-Rows and columns of the result whose place, padding counted, leaves the same remainders by the stride are a phase. Only
-every few taps reach a phase, so that it is an ordinary convolution of stride 1 with them (sub-pixel convolution, Shi et
-al. 2016, arXiv:1609.07009), and no multiplication meets the gaps between input pixels. All read and write 4C.
+A phase is the rows and columns of the result whose index, plus padding, leaves the same remainders by the stride. Only
+every few taps reach a phase, so it is an ordinary convolution of stride 1 with those taps (sub-pixel convolution, Shi
+et al. 2016, arXiv:1609.07009), and nothing is multiplied with the gaps between input pixels. All read and write 4C.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, weighted
 
 MOST_PHASES = 64
-"""Phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and their weights are padded the more."""
+"""Most phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and more of the weights is padding."""
 
 
 def _taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
@@ -32,7 +32,8 @@ def _taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
 
 
 def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[int]]]:
-    """(phase, its taps along y, along x) of a weight (outputs, depth, height, width); phase = y rest * sx + x rest."""
+    """(phase, its taps along y, along x) of a weight (outputs, depth, height, width); phase = y remainder * sx + x
+    remainder."""
     axes = [
         [_taps(rest, weight[2 + i], attrs["stride"][i], attrs["dilation"][i]) for rest in range(attrs["stride"][i])]
         for i in range(2)
@@ -52,18 +53,18 @@ def cost(kind: str) -> Callable[[Call], float]:
 
 
 def _grid(call: Call) -> tuple[int, int]:
-    """Rows and columns of a phase, those past the result's end included."""
+    """Rows and columns of a phase, including those past the result's end."""
     _, _, h, w = epilogue.extents(call)
     return -(-h // call.attrs["stride"][0]), -(-w // call.attrs["stride"][1])
 
 
 def _vectors(call: Call) -> int:
-    """Vectors along k of the phase that has most taps."""
+    """Vectors along k of the phase with the most taps."""
     return most_taps(call) * -(-call.inputs[1].shape[1] // 16)
 
 
 def most_taps(call: Call) -> int:
-    """Taps of the phase that has most."""
+    """Taps of the phase with the most taps."""
     return math.prod(-(-k // step) for k, step in zip(call.inputs[1].shape[2:], _steps(call), strict=True))
 
 
@@ -73,12 +74,12 @@ def work(call: Call) -> int:
 
 
 def _steps(call: Call) -> list[int]:
-    """How far the taps of a phase lie apart along y and x."""
+    """Distances of a phase's taps along y and x."""
     return [s // math.gcd(s, d) for s, d in zip(call.attrs["stride"], call.attrs["dilation"], strict=True)]
 
 
 def sizes(call: Call, tile: gemm.AnyTile | None = None) -> tuple[int, int, int]:
-    """(rows, channels, words along k) of all phases' products one below the other, each padded to whole tiles."""
+    """(rows, channels, words along k) of the products of all phases, stacked, each padded to whole tiles."""
     m = tile.m if tile else 1
     phase_rows = -(-epilogue.extents(call)[0] * math.prod(_grid(call)) // m) * m
     return math.prod(call.attrs["stride"]) * phase_rows, epilogue.extents(call)[1], 4 * _vectors(call)
@@ -152,7 +153,7 @@ def _preferred(call: Call, target: Target, label: str) -> bool:
 
 
 PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
-"""`Kernel.prepack` of the per-channel operands, of which the correction comes for each phase."""
+"""`Kernel.prepack` of the per-channel operands; there is a correction for each phase."""
 
 
 KERNELS = tuple(
@@ -170,4 +171,4 @@ KERNELS = tuple(
     )
     for label, tile in gemm.TILES.items()
 )
-"""Tiled matrix products: every tile."""
+"""Tiled matrix products, one for every tile."""
