@@ -163,6 +163,12 @@ def is_float(node: Node) -> bool:
     return isinstance(first, torch.Tensor) and first.dtype == torch.float32
 
 
+def is_complex(node: Node) -> bool:
+    """Whether a node's value is a complex tensor."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
 def is_constant(node: Node) -> bool:
     """Whether a node is a parameter or buffer."""
     return node.op == "get_attr"

@@ -97,6 +97,14 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         torch.bucketize(x, BOUNDS, right=True),
         torch.searchsorted(x.sort(3)[0], x[..., :2].contiguous(), side="right"),
     ),
+    "places in memory": lambda x: (
+        x.as_strided((2, 4, 5), (120, 1, 6), 2),
+        x.as_strided((40, 6), (6, 1)),
+        x.as_strided((2, 110), (120, 1), 7),
+        x.permute(0, 2, 3, 1).as_strided((3, 4, 6), (24, 6, 1), 48),
+        x[0, 0].as_strided((3, 2, 6), (6, 6, 1)),
+        F.adaptive_avg_pool3d(x, 1),
+    ),
     "places of pools": lambda x: (
         F.max_pool2d(x, 2, return_indices=True),
         F.max_pool2d(x.round(), (3, 2), (1, 2), (1, 0), return_indices=True),

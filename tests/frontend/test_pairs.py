@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,29 @@ def arithmetic(x: Tensor) -> Tensor:
     return (x - z).roll(1, 2).sum(1).abs()
 
 
-CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
+def operator_of_frequencies(x: Tensor) -> Tensor:
+    """A product with a matrix of its own for each of the lowest frequencies, as a Fourier neural operator's."""
+    weight = torch.view_as_complex(data(3, 4, 3, 3, 2))
+    frequencies = torch.fft.rfft2(x)
+    made = torch.zeros(2, 4, 6, 4, dtype=torch.cfloat)
+    made[:, :, :3, :3] = torch.einsum("bixy,ioxy->boxy", frequencies[:, :, :3, :3], weight)
+    result: Tensor = torch.fft.irfft2(made, s=(6, 7))
+    return result
+
+
+def products(x: Tensor) -> tuple[Tensor, ...]:
+    z, matrix = torch.fft.rfft(x), torch.view_as_complex(data(4, 5, 2))
+    found = z @ matrix, z @ z.mT, torch.bmm(z[0], z[1].mT)
+    return tuple(map(torch.view_as_real, found))
+
+
+def divided(x: Tensor) -> Tensor:
+    z = torch.fft.rfft(x) + (9 + 3j)
+    result: Tensor = (1 / z + 2j / z + x[..., :4] / z + z / 3j + (3j - z)).abs()
+    return result
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
     "a spectrogram": (lambda x: spectrum(x).abs() ** 2, data(2, 40)),
     "its parts": (lambda x: torch.view_as_real(spectrum(x)), data(40)),
     "there and back": (
@@ -60,6 +83,9 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "a filter": (mixed, X),
     "positions": (turned, X),
     "arithmetic": (arithmetic, X),
+    "an operator of frequencies": (operator_of_frequencies, X),
+    "products of matrices": (products, X),
+    "divided": (divided, X),
     "polar": (lambda x: torch.polar(x.abs(), x).real, X),
 }
 
@@ -94,7 +120,13 @@ def test_a_spectrogram_in_int8(vulkan: Device) -> None:
     assert float(abs(found - exact).max()) < 0.04 * float(exact.max())
 
 
-def test_a_complex_result_is_refused_by_name() -> None:
-    module = Plain(lambda _, x: torch.fft.rfft(x)).eval()
-    with pytest.raises(q8.UnsupportedError, match="_fft_r2c"):
-        q8.quantize(module, (X,), calibration=[X], progress=False)
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (torch.fft.rfft, r"_fft_r2c.*a result must be torch.view_as_real of them"),
+        (lambda x: (2j - torch.fft.rfft(x) ** 2).abs(), r"pow.Tensor_Scalar at .*: it is not supported for complex"),
+    ],
+)
+def test_complex_numbers_are_refused_by_name(function: Callable[[Tensor], Tensor], text: str) -> None:
+    with pytest.raises(q8.UnsupportedError, match=text):
+        q8.quantize(Plain(lambda _, x: function(x)).eval(), (X,), calibration=[X], progress=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -103,6 +103,27 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
     return x.flatten(-2).index_select(-1, first + torch.arange(count) * (columns + 1))
 
 
+def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Elements by their places in memory, in which a tensor without gaps is one row of them."""
+    start: Any = 0 if storage_offset is None else storage_offset - x.storage_offset()
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    ordered = x.permute(order)
+    if not _is_row(ordered.shape, ordered.stride()):
+        return NotImplemented
+    if _is_row(size, stride):
+        whole = start == 0 and math.prod(size) == x.numel()
+        return ordered.reshape(size) if whole else ordered.reshape(-1).narrow(0, start, math.prod(size)).view(size)
+    places = torch.arange(start, start + 1)
+    for n, step in zip(size, stride, strict=True):
+        places = (places.unsqueeze(-1) + torch.arange(n) * step).flatten()
+    return ordered.reshape(-1).index_select(0, places).view(size)
+
+
+def _is_row(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements follow each other in memory, the last dimension first."""
+    return all(n == 1 or step == math.prod(size[i + 1 :]) for i, (n, step) in enumerate(zip(size, stride, strict=True)))
+
+
 def _one_hot(places: Tensor, num_classes: int = -1) -> Any:
     if num_classes < 1:
         return NotImplemented
@@ -165,6 +186,7 @@ _OURS = {
     **ARITHMETIC,
     **RESIZING,
     torch.ops.aten.diagonal.default: _diagonal,
+    torch.ops.aten.as_strided.default: _as_strided,
     torch.ops.aten.one_hot.default: _one_hot,
     torch.ops.aten.index_add.default: _index_add,
     torch.ops.aten.index_put.default: _index_put,

@@ -17,6 +17,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from q8ta_wgpu.frontend.nodes import is_complex
+
 _aten = torch.ops.aten
 
 
@@ -38,20 +40,20 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
     parts: dict[Node, Pair] = {}
     nodes = list(graph.nodes)
     first = next(node for node in nodes if node.op != "placeholder")
-    for node in filter(_is_complex, graph.find_nodes(op="placeholder")):
+    for node in filter(is_complex, graph.find_nodes(op="placeholder")):
         with graph.inserting_before(first):
             real = graph.call_function(_aten.view_as_real.default, (node,))
         real.meta = {**node.meta, "val": torch.view_as_real(node.meta["val"])}
         parts[node] = Pair(*_put(graph, real, lambda x: (x[..., 0], x[..., 1]), [real], table, first))
     kept = set(nodes)
     for node in nodes:
-        complexes = [source for source in node.all_input_nodes if _is_complex(source)]
+        complexes = [source for source in node.all_input_nodes if is_complex(source)]
         known = node.target in RULES and all(source in parts for source in complexes)
-        if node.op != "call_function" or not known or not (complexes or _is_complex(node)):
+        if node.op != "call_function" or not known or not (complexes or is_complex(node)):
             continue
         arguments = torch.fx.map_arg((node.args, node.kwargs), lambda source: parts.get(source, source))
         made = _put(graph, node, *_call(node, arguments), table, node)
-        if _is_complex(node):
+        if is_complex(node):
             parts[node] = Pair(*made)
         else:
             node.replace_all_uses_with(made[0])
@@ -81,11 +83,6 @@ def _split(value: Any) -> Any:
     return Pair(value.real, value.imag) if isinstance(value, complex) else value
 
 
-def _is_complex(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_complex()
-
-
 def _put(
     graph: Graph,
     like: Node,
@@ -96,7 +93,7 @@ def _put(
 ) -> list[Node]:
     """The operators of a function of tensors in front of a place; what gives its results."""
     values = [source.meta["val"] for source in sources]
-    with values[0].fake_mode, graph.inserting_before(place):
+    with like.meta["val"].fake_mode, graph.inserting_before(place):
         traced = make_fx(call, decomposition_table=dict(table))(*values).graph
         nodes: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), sources, strict=True))
         for made in traced.nodes:
@@ -134,6 +131,16 @@ def _product(_: Any, x: Any, y: Any) -> Pair:
         pair, factor = (x, y) if isinstance(x, Pair) else (y, x)
         return Pair(pair.real * factor, pair.imag * factor)
     return Pair(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
+
+
+def _matrix_product(target: Any, x: Pair, y: Pair) -> Pair:
+    """One product for both parts: (real | imag) of the rows with (real | imag) over (-imag | real) of the columns."""
+    columns = torch.cat([torch.cat(y, -1), torch.cat([-y.imag, y.real], -1)], -2)
+    return Pair(*target(torch.cat(x, -1), columns).split(y.real.shape[-1], -1))
+
+
+def _filled(target: Any, size: Sequence[int], value: Any, **_: Any) -> Pair:
+    return Pair(torch.full(size, value.real), torch.full(size, value.imag))
 
 
 def _quotient(_: Any, x: Any, y: Any) -> Pair:
@@ -195,8 +202,15 @@ def _to_real(_: Any, x: Pair, dims: Sequence[int], normalization: int, size: int
 
 
 _MOVES = (
-    *(_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.transpose.int),
-    *(_aten.permute.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.slice.Tensor),
+    *(
+        _aten.reshape.default,
+        _aten.transpose.int,
+        _aten.permute.default,
+        _aten.unsqueeze.default,
+        _aten.squeeze.dim,
+        _aten.squeeze.dims,
+        _aten.slice.Tensor,
+    ),
     *(_aten.select.int, _aten.expand.default, _aten.clone.default, _aten.alias.default, _aten.cat.default),
     *(_aten.stack.default, _aten.neg.default, _aten.sum.dim_IntList, _aten.mean.dim, _aten.roll.default),
     *(_aten.flip.default, _aten.index.Tensor, _aten.index_select.default, _aten.t.default, _aten.unfold.default),
@@ -204,10 +218,16 @@ _MOVES = (
 
 RULES: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_MOVES, _each),
+    # Parts lie in memory otherwise than pairs do.
+    **dict.fromkeys((_aten.view.default, _aten._unsafe_view.default), lambda _, *args: _each(torch.reshape, *args)),
+    **dict.fromkeys((_aten.mm.default, _aten.bmm.default, _aten.matmul.default), _matrix_product),
+    **dict.fromkeys((_aten.full.default,), _filled),
     _aten.add.Tensor: _sum,
     _aten.sub.Tensor: _sum,
+    _aten.rsub.Scalar: lambda _, x, y, alpha=1: _sum(_aten.sub.Tensor, y, x, alpha=alpha),
     _aten.mul.Tensor: _product,
     _aten.div.Tensor: _quotient,
+    _aten.reciprocal.default: lambda _, x: _quotient(_, 1.0, x),
     _aten._fft_r2c.default: _from_real,
     _aten._fft_c2c.default: _from_complex,
     _aten._fft_c2r.default: _to_real,

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend.export.constants import computed, parameters
+from q8ta_wgpu.frontend.export.pairs import RULES
 from q8ta_wgpu.frontend.export.plain import plain
 from q8ta_wgpu.frontend.export.recurrent import feeds_states
 from q8ta_wgpu.frontend.importer import qdq
@@ -22,7 +23,17 @@ from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.integers import INTEGERS, Ranges
 from q8ta_wgpu.frontend.importer.problems import Problems
-from q8ta_wgpu.frontend.nodes import CONVERSIONS, INPUTS, QDQ, integer, is_kept, kind, named_arguments, source_of
+from q8ta_wgpu.frontend.nodes import (
+    CONVERSIONS,
+    INPUTS,
+    QDQ,
+    integer,
+    is_complex,
+    is_kept,
+    kind,
+    named_arguments,
+    source_of,
+)
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -209,6 +220,11 @@ class _Importer(GraphBuilder):
             return parts[index] if isinstance(parts, list) else parts
         if isinstance(node.meta.get("val"), torch.SymInt):
             return integer(node.meta["val"])
+        if any(map(is_complex, (node, *node.all_input_nodes))):
+            way = "it is not supported for complex numbers: compute with torch.view_as_real's parts"
+            known = "what reads it is not supported for complex numbers (a result must be torch.view_as_real of them)"
+            self.problems.add(known if node.target in RULES else way, node)
+            return self._placeholder_for(node)
         self.source, self.hint, self.kept = source_of(node), node.name, is_kept(node)
         try:
             self.ranges.check(node)
