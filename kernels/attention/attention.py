@@ -1,9 +1,9 @@
 """q8ta_attention: softmax(q k^T + bias) v of int8, whose scores and weights are never rounded to int8 tensors.
 
-It is one operator because it keeps what a chain of three would lose: scores have steps of 1/40 whatever their range is,
-weights have eight bits of the largest in their own row, and the context is divided by their sum, not each of them. It
-reads queries, keys and values wherever moves of whole words found them: heads side by side in the result of one linear,
-as often as not. docs/arithmetic.md has the definition in full, kernels/attention/blocks.py how a GPU goes about it.
+It is one operator because it keeps what a chain of three would lose. Scores have steps of 1/40 whatever their range is.
+Weights have eight bits relative to the largest in their row. The context is divided by their sum once, not each weight.
+Queries, keys and values may be strided words of larger tensors, often heads side by side in the result of one linear.
+docs/arithmetic.md has the full definition, kernels/attention/blocks.py the way a GPU computes it.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from q8ta_wgpu.kernels.lib.mask import MASK, check_mask, shortened, spread
 from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST
 
 STEPS = 40
-"""Steps of a score to one: a weight is e^(1/40) times the next. As many as bytes hold of distances with a weight."""
+"""Steps of a score for 1.0: neighbouring weights differ by the factor e^(1/40). With these steps, all distances with a
+weight fit a byte."""
 
 LEVELS = 255
-"""The largest weight of every row, so that weights have eight bits and the smallest that is not 0 is e^-6.2."""
+"""The largest weight of every row, so that weights have eight bits and the smallest above 0 is e^-6.2."""
 
 DISTANCES = 256
-"""Distances from the largest score of a row that have a weight of their own; those beyond have the last one, 0."""
+"""Distances from the largest score of a row that have a weight of their own. Larger ones have the last weight, 0."""
 
 FARTHEST = 1 << 22
-"""The largest score in steps: 104,857 in truth, and whole as float32."""
+"""Bound of a score in steps: 104,857 as a number, and an integer in float32."""
 
 NO_PART = -(1 << 15)
-"""In a bias: the element takes no part."""
+"""The bias that leaves an element out."""
 
 DEEPEST = 1024
-"""Elements a query has at most: a thread of the kernel for CPUs keeps them all, and Mesa's compiler takes a minute for
-5,000, four times that for twice as many."""
+"""Most elements of a query. A thread of the kernel for CPUs keeps them all, and Mesa's compiler takes a minute for
+5,000 and four times that for twice as many."""
 
 RECIPROCAL = 39
 """Fraction bits of the inverse of a row's sum."""
 
 LARGEST = 1e29
-"""The largest multiplier: times the inverse of a row's sum it is a finite float32."""
+"""The largest multiplier: times the inverse of a row's sum it is still a finite float32."""
 
 
 # --- what `compile` makes ---
@@ -60,7 +61,7 @@ def powers() -> Array:
 
 
 def rounding(q: QParams, k: QParams, v: QParams, factor: float, out: QParams) -> dict[str, float] | None:
-    """Attributes of an attention whose scores are multiplied by a factor; None where float32 does not hold them."""
+    """Attributes of an attention whose scores are multiplied by a factor; None where float32 cannot hold them."""
     found = {
         "score_multiplier": float(np.float32(q.scale * k.scale * factor * STEPS)),
         "multiplier": float(np.float32(v.scale / out.scale * 2.0 ** (arithmetic.FRACTION - RECIPROCAL))),
@@ -69,9 +70,9 @@ def rounding(q: QParams, k: QParams, v: QParams, factor: float, out: QParams) ->
 
 
 def bias_of(numbers: Array) -> Array | None:
-    """Numbers (batch, heads, queries, keys) that are added to scores, in steps, int32; those so low that they leave
-    nothing of a weight are NO_PART, and a row of nothing but -inf has no part. None where numbers are so large that
-    float32 would lose the scores beside them."""
+    """The bias in steps, int32, of numbers (batch, heads, queries, keys) that are added to scores. Numbers so low that
+    no weight is left become NO_PART; a row of only -inf becomes NO_PART as a whole. None where numbers are so large
+    that float32 would lose the scores beside them."""
     largest = numbers.max(-1, keepdims=True)
     without = np.isneginf(largest) | (largest == MASKED)
     shift = np.where(np.abs(largest) < -NO_PART / (2 * STEPS), 0.0, largest)  # the same for a row changes nothing
@@ -83,13 +84,14 @@ def bias_of(numbers: Array) -> Array | None:
 
 
 def takes(found: Sizes) -> bool:
-    """Whether there is an attention of these extents on every target: rows of whole words, sums that int32 holds."""
+    """Whether every target can run an attention of these extents: rows of whole words, sums that int32 holds."""
     words = found.depth % 4 == 0 and found.width % 4 == 0
     return words and found.depth <= DEEPEST and found.keys <= LONGEST and turns_of_rows(found) <= LOOP_TURNS
 
 
 def without_repeats(bias: Array) -> Array:
-    """A bias of as few elements as say the same: what is the same for all keys changes nothing."""
+    """A bias with repeated dimensions reduced to extent 1. What is the same for all keys changes nothing and is
+    dropped."""
     same = (bias == bias[..., :1]).all() and (bias != NO_PART).all()
     return np.zeros((1, 1, 1, 1), np.int32) if same else shortened(bias)
 
@@ -147,13 +149,14 @@ def _valid_bias(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _operand(array: Array, walk: Sequence[int], shape: Shape) -> Array:
-    """The elements that an operand's walk reads, int64."""
+    """The elements of an operand in its strided order, int64."""
     flat = np.ascontiguousarray(array).reshape(-1)[walk[0] :]
     return np.lib.stride_tricks.as_strided(flat, shape, (*walk[1:], 1), writeable=False).astype(np.int64)
 
 
 def weights(sums: Array, multiplier: float, bias: Array, table: Array, mask: Array) -> Array:
-    """Weights of 0 to LEVELS, int64, of integer sums (batch, heads, queries, keys); `mask`: what takes part."""
+    """Weights of 0 to LEVELS, int64, of integer sums (batch, heads, queries, keys). `mask` says which elements take
+    part."""
     scaled = np.rint(sums.astype(np.float32) * np.float32(multiplier))
     steps = np.clip(scaled, -FARTHEST, FARTHEST).astype(np.int64)
     bias = spread(bias, sums.shape)

@@ -1,4 +1,4 @@
-"""The kernels of q8ta_attention: blocks of queries in workgroup memory, and queries each by itself."""
+"""The kernels of q8ta_attention: blocks of queries in workgroup memory, or one thread for each query."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from q8ta_wgpu.kernels.product.units import NVIDIA
 
 @dataclass(frozen=True)
 class Block:
-    """How a workgroup goes through a head.
+    """How a workgroup computes a head.
 
     Attributes:
         rows: queries of a workgroup.
-        keys: keys, and values, brought to workgroup memory at a time.
+        keys: keys, and values, loaded to workgroup memory at a time.
         threads: threads of a workgroup. With dot products, rows * keys / 16.
-        unit: the matrix unit that multiplies; without one, dot products do.
+        unit: the matrix unit that multiplies; None for dot products.
     """
 
     rows: int
@@ -35,16 +35,16 @@ class Block:
     unit: MatrixUnit | None = None
 
     def depth(self, found: Sizes) -> int:
-        """Words of a row of queries and keys, zeros included."""
+        """Words of a row of queries and keys, padding included."""
         words = self.unit.k // 4 if self.unit else 4
         return -(-found.depth // (4 * words)) * words
 
     def width(self, found: Sizes) -> int:
-        """Columns of the context, those past its last included."""
+        """Columns of the context, padding included."""
         return -(-found.width // 16) * 16
 
     def steps(self, found: Sizes) -> int:
-        """How many times keys are brought."""
+        """Number of times that keys are loaded."""
         return -(-found.keys // self.keys)
 
     def memory(self, call: Call) -> int:
@@ -68,7 +68,7 @@ class Block:
         return found.batch * found.heads * -(-found.queries // self.rows)
 
     def constants(self, call: Call) -> dict[str, int]:
-        """The constants its WGSL is linked with."""
+        """The constants of its WGSL."""
         found = sizes(call)
         unit = self.unit
         units = {"UNIT_M": unit.m, "UNIT_N": unit.n, "UNIT_K": unit.k, "LANES": unit.lanes} if unit else {}
@@ -91,23 +91,23 @@ BLOCKS = {
     "dots_32x64": Block(32, 64, 128),
     "dots_16x64": Block(16, 64, 64),
 }
-"""The ways there are, by the queries of a workgroup and the keys it takes at a time."""
+"""All blocks, by the queries of a workgroup and the keys loaded at a time."""
 
 MANY_GROUPS = 300
-"""Workgroups of 32 queries from which on they keep a large GPU busy."""
+"""Workgroups of 32 queries that keep a large GPU busy."""
 
 FEW_KEYS = 128
-"""Keys up to which 32 queries a workgroup are faster than 16 there."""
+"""Up to this many keys, 32 queries a workgroup are faster than 16 there."""
 
 MOST_COLUMNS = 16
-"""Words of the context that a thread makes that has a query to itself."""
+"""Most words of the context that a thread makes if it has a query to itself."""
 
 WRITTEN_OUT = 32
-"""Turns of a loop of fixed turns up to which software does not count them (q8ta_wgpu/ir/target.py)."""
+"""Most turns of a fixed loop that software adapters do not count (q8ta_wgpu/ir/target.py)."""
 
 
 def choose(call: Call, target: Target) -> str:
-    """The name of the block for a call; empty where none has the memory, and on software, to which that is no help.
+    """The name of the block for a call; empty where none has the memory, and on software, which it does not help.
 
     On an H200, 12 heads of 197 x 64 at batch 32 take 107 microseconds on matrix units, with packed dot products 196 by
     blocks of 32 queries and 233 of 16; at batch 1 9.2 on units by 16 queries and 10.2 by 32, 15.5 and 17.2 without. 256
@@ -122,7 +122,7 @@ def choose(call: Call, target: Target) -> str:
 
 
 def macs(call: Call) -> int:
-    """Multiply-adds of both products."""
+    """Multiply-accumulates of both products."""
     found = sizes(call)
     return math.prod(found.scores) * (found.depth + found.width)
 
@@ -166,7 +166,7 @@ def _params(call: Call) -> Params:
 
 
 def _pack_bias(call: Call, bias: Array) -> Array:
-    """Two numbers a word, lines of whole quads."""
+    """Two numbers a word, rows of whole groups of four."""
     lines = np.pad(bias.reshape(-1, bias.shape[-1]), ((0, 0), (0, -bias.shape[-1] % 4)))
     return np.ascontiguousarray(lines.astype(np.int16)).reshape(-1).view("<i4")
 
@@ -214,7 +214,7 @@ def _parts(call: Call) -> int:
 
 
 def turns_of_rows(found: Sizes) -> int:
-    """The most turns that the loops of a thread take which has a query to itself."""
+    """The most loop turns of a thread that has a query to itself."""
     inner = sum(
         n + 1 for n in (found.depth // 4, found.depth // 4, min(found.width // 4, MOST_COLUMNS)) if n > WRITTEN_OUT
     )

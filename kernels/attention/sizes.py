@@ -1,4 +1,4 @@
-"""Extents of an attention, and where the elements of its operands and of its result lie."""
+"""Extents of an attention, and where the elements of its operands and result are stored."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from q8ta_wgpu.ir.graph import Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
 
 WALKS = ("query", "key", "value")
-"""Attributes that say where an operand's elements lie: of the first one, and how far it is from one batch, head and row
-to the next. Elements of a row lie side by side. Where they are empty, operands are whole matrices, row after row."""
+"""Attributes with an operand's offset and strides: of the first element, and from one batch, head and row to the next.
+Elements of a row are adjacent. Where they are empty, operands are contiguous matrices."""
 
 Walk = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of a call: batch, heads of it, queries and keys of a head, elements of a key and of a value."""
+    """Extents of a call: batches, heads, queries and keys of a head, elements of a key and of a value."""
 
     batch: int
     heads: int
@@ -40,7 +40,7 @@ class Sizes:
 
 
 def sizes_of(types: Sequence[TensorType], attrs: Attrs) -> Sizes:
-    """The extents that attributes say. Where they are empty: those of queries (..., queries, depth), keys (..., keys,
+    """The extents in the attributes. Where they are empty: those of queries (..., queries, depth), keys (..., keys,
     depth) and values (..., keys, width)."""
     if attrs["sizes"]:
         return Sizes(*attrs["sizes"])
@@ -59,13 +59,14 @@ def _whole(shape: Shape) -> Walk:
 
 
 def walks(found: Sizes, attrs: Attrs) -> tuple[Walk, Walk, Walk]:
-    """Of queries, keys and values: the first element, and the steps from one batch, head and row to the next."""
+    """Offset and strides of queries, keys and values: the first element, and the step from one batch, head and row to
+    the next."""
     q, k, v = (tuple(attrs[name]) or _whole(shape) for name, shape in zip(WALKS, found.operands, strict=True))
     return q, k, v
 
 
 def result_walk(found: Sizes, attrs: Attrs) -> Walk:
-    """The same of the result: heads side by side in a row where attributes say sizes, else matrices."""
+    """Offset and strides of the result: heads side by side in a row where attributes give sizes, else matrices."""
     if not attrs["sizes"]:
         return _whole((found.batch, found.heads, found.queries, found.width))
     row = found.heads * found.width

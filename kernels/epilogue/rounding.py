@@ -1,4 +1,4 @@
-"""From what follows a sum in a graph to the numbers and stages of its rounding."""
+"""From what joins a sum before rounding in a graph to the numbers and stages of its rounding."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 
 @dataclass(frozen=True)
 class Rounding:
-    """Multiplier (float32) and offset (int32) of each channel, the epilogue, and what its stages read, as an
-    `Int8Form` names operands."""
+    """Multiplier (float32) and offset (int32) of each channel, the epilogue, and the operands of its stages, named as
+    in `Int8Form`."""
 
     multiplier: NDArray[np.float32]
     offset: NDArray[np.int32]
@@ -36,13 +36,13 @@ class Rounding:
 
 
 def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reached: float) -> Rounding | str:
-    """How the sum of a call is rounded to `out`, with what joins it before; or why it cannot be.
+    """How the sum of a call is rounded to `out`, with what joins it before; or why that is not possible.
 
     Args:
         call: says what joins: a residual, an activation or slopes, the range.
         out: quantization of the result.
         scale: real value of a step of the sum, float64, for each channel.
-        term: what is added to it, float64, for each channel.
+        term: added to the sum, float64, for each channel.
         reached: the largest magnitude of the two together.
     """
     if (call.activation or call.slopes is not None) and INT16X4 in (
@@ -86,8 +86,8 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
 
 
 def _residual(residual: QParams, out: QParams, unit: float, reached: float) -> Stage | None:
-    """The stage in which an addend joins a sum of at most `reached`, in fractions of a step, `unit` of them for 1.0.
-    None where saturating first could change the result."""
+    """The stage that adds a residual to a sum of at most `reached`. 1.0 is `unit` fractions of a step. None where
+    saturating first could change the result."""
     factor, whole = residual.scale * unit, round(residual.scale * unit)
     if INT16X4 not in (residual.dtype, out.dtype) and whole <= LARGEST_RESIDUAL:
         return Residual(whole)

@@ -1,4 +1,4 @@
-"""Bools that say which elements of rows take part: an operand that softmax and attention may have, see mask.wgsl."""
+"""Masks of bools: which elements of rows take part. An optional operand of softmax and attention, see mask.wgsl."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Operand
 
 MASK = Operand("mask", dtypes=(INT8X4,), optional=True)
-"""int8 of 0 and others; where it is 0, an element takes no part. An input, computed, or a constant."""
+"""Bools as int8. An element takes part where it is not 0. An input, a computed value, or a constant."""
 
 
 def check_mask(what: str, mask: TensorType, shape: Shape) -> None:
-    """Raises GraphError unless a mask is bools and spreads over a shape: its dimensions are 1 or those of the shape,
-    the first of four may divide it, and those left of the last three are all of one kind."""
+    """Raises GraphError unless a mask is bools and broadcasts to a shape: its dimensions are 1 or those of the shape,
+    the first of four may divide it, and the dimensions before the last three are all 1 or all the shape's."""
     if mask.q != BOOL:
         raise GraphError(f"the mask of {what} must be bools, at scale 1 and zero point 0, found {mask}")
     lead = max(len(shape) - 3, 0)
@@ -32,13 +32,13 @@ def check_mask(what: str, mask: TensorType, shape: Shape) -> None:
 
 
 def spread(mask: Array, shape: Shape) -> Array:
-    """A mask or a bias over a whole shape: repeated along the first dimension, widened along others."""
+    """A mask or a bias broadcast to a shape: tiled along the first dimension, broadcast along the others."""
     return np.broadcast_to(np.concatenate([mask] * (shape[0] // len(mask))), shape)
 
 
 def shortened(mask: Array) -> Array:
-    """A mask or a bias at extent 1 in each of the kernels' dimensions, except the last, along which it repeats, and of
-    four dimensions once along the first where it repeats in parts (windows of images)."""
+    """A mask or a bias with repeated dimensions reduced to extent 1, except the last. Of four dimensions, a tiled first
+    one is kept once (windows of images)."""
     lead = tuple(range(max(mask.ndim - 3, 0)))
     for axes in (lead, *((axis,) for axis in range(len(lead), mask.ndim - 1))):
         first = mask[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(mask.ndim))]

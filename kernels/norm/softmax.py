@@ -63,14 +63,13 @@ def _import(op: str) -> Import:
 # --- int8 ---
 
 MOST_BITS, FEWEST_BITS = 22, 10
-"""Fraction bits of a power: more change no result, with fewer it is no softmax any more."""
+"""Fraction bits of a power: more change no result, fewer are too coarse for a softmax."""
 
 
 def powers(scale: float, out: float, length: int) -> Array | None:
     """For each distance d of an int8 from its row's largest, exp(-d * scale) and exp(-d * scale) / out in 2^-F, shape
-    (2, 256); F such that `length` of the first add up to 2^31 at most and no second passes 2^30. None where that
-    leaves too few bits.
-    """
+    (2, 256). F is such that `length` of the first add up to at most 2^31 and none of the second exceeds 2^30. None
+    where that leaves too few bits."""
     room = 30 - max(math.ceil(math.log2(length)) - 1, math.ceil(math.log2(1 / out)))
     bits = min(MOST_BITS, room)
     if bits < FEWEST_BITS:
@@ -93,7 +92,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _too_long(shape: Shape, dim: int) -> str:
-    """Why elements could not find their row's sum each for itself, which they do where rows lie across words."""
+    """Why a kernel in which each element sums its own row, for rows across words, would take too long; empty if not."""
     longest = LOOP_TURNS // 8
     if dim == len(shape) - 1 or shape[dim] <= longest:
         return ""
@@ -178,10 +177,10 @@ q8ta_softmax = Op(
     ),
     work=lambda call: 3 * call.output.numel,
 )
-"""y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S adds up the powers p[d]
-of the row, and P[d] is p[d] in steps of the result. But for the rounding of the powers a result is the exact one,
-rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Where the mask is 0 an element takes no part, and
-a row of no others is all zeros."""
+"""y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S is the sum of the powers
+p[d] of the row, and P[d] is p[d] in steps of the result. Except for the rounding of the powers, a result is the exact
+one, rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Elements with mask 0 take no part, and a row
+without others is all zeros."""
 
 
 def _op(name: str, log: bool) -> Op:

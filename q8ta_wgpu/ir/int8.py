@@ -29,7 +29,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, QParams, TensorType
 
 @dataclass(frozen=True)
 class Weight:
-    """A quantized constant: real = scale[c] * (values - zero[c]) along `axis`; float64 scales, int64 zeros."""
+    """A quantized constant: real = scale[c] * (values - zero[c]) along `axis`. float64 scales, int64 zeros."""
 
     values: Array
     scale: Array
@@ -39,18 +39,18 @@ class Weight:
 
 @dataclass(frozen=True)
 class QuantizedCall:
-    """A call of a float operator whose operands come out of dequantizes and whose result goes into a quantize.
+    """A call of a float operator between dequantizes and a quantize.
 
     Attributes:
         attrs, inputs: the float call's attributes and the types of its operands.
         q: quantization of each operand, None for constants.
         constants: constant operands by position: a `Weight`, or a float32 array.
         out: quantization of the result, None for a float32 result.
-        lo, hi: range of the result, with fused activations and the quantize node's own range.
-        residual: quantization of an addend joined before rounding, if any.
+        lo, hi: range of the result: the quantize node's own, narrowed by fused activations.
+        residual: quantization of an addend that joins before rounding, if any.
         affine: factor and term of each channel, float64 (channels,), applied before rounding, if any.
         activation: float64 function applied before rounding, if any (not a clamp).
-        slopes: of a prelu applied before rounding, float32 (channels,), if any.
+        slopes: of a PReLU applied before rounding, float32 (channels,), if any.
         masked: whether bools say which elements take part.
     """
 
@@ -74,19 +74,19 @@ class QuantizedCall:
 
 
 MASKED = float(np.float32(-3e38))
-"""What stands for -inf in a mask: its exponential is 0 as well, and no sum with a score leaves the range of float32."""
+"""Stands for -inf in a mask. Its exponential is also 0, and no sum with a score leaves the range of float32."""
 
 MASKS_FROM = -50.0
-"""Numbers as low as this, beside 0, are there to mask what they are added to: e^-50 is no weight."""
+"""Numbers as low as this, beside 0, mask what they are added to: e^-50 is no weight."""
 
 RESIDUAL, MASK = -1, -2
-"""In `Int8Form.operands`: the addend joined before rounding, and bools that say which elements take part."""
+"""In `Int8Form.operands`: the addend that joins before rounding, and bools that say which elements take part."""
 
 
 @dataclass(frozen=True)
 class Int8Form:
-    """The int8 node for a quantized call: operator, operands (a position in the float call, RESIDUAL, MASK, or a new
-    constant) and attributes."""
+    """The int8 node of a quantized call: operator, attributes, and operands (a position in the float call, RESIDUAL,
+    MASK, or a new constant)."""
 
     op: str
     operands: tuple[int | Array, ...]
@@ -98,13 +98,13 @@ ToInt8 = Callable[[QuantizedCall], "Int8Form | str"]
 
 
 Joined = Literal["norm", "addend", "activation"]
-"""What the rounding of an operator can take in beside clamps: a batch norm, another term, an activation."""
+"""What may join an operator before rounding besides clamps: a batch norm, an addend, an activation."""
 
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """Products of an activation with a quantized weight, summed: a convolution or linear. Its rounding takes in what
-    only it feeds: a batch norm, an addend, an activation, clamps."""
+    """Products of an activation with a quantized weight, summed: a convolution or linear. A batch norm, an addend, an
+    activation and clamps that only it feeds join it before rounding."""
 
     lower: ToInt8
     joined: tuple[Joined, ...] = ("addend", "activation")
@@ -134,12 +134,13 @@ class Sloped:
 
 @dataclass(frozen=True)
 class Rowwise:
-    """A number of each element and of its whole row (softmax, layer_norm); parameters are constants in float32.
+    """An operator that computes each element from itself and its whole row (softmax, layer_norm). Parameters are
+    constants in float32.
 
     Attributes:
-        result: the quantization that holds any result there is, where the operator says it; a finer scale may hold
-            those of some data.
-        masked: whether elements can be told to take no part, by a large negative number added to them.
+        result: a quantization that holds every possible result, where the operator has one; a finer scale may suit
+            certain data.
+        masked: whether a large negative number added to an element leaves it out.
     """
 
     lower: ToInt8
@@ -150,18 +151,18 @@ class Rowwise:
 @dataclass(frozen=True)
 class Product:
     """Products of two activations, summed along the last dimension of both: `lower` gives a form that reads the second
-    operand turned. Its rounding takes in a positive factor that only it feeds."""
+    operand transposed. A positive factor that only it feeds joins its rounding."""
 
     lower: ToInt8
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """The steps of a recurrent layer behind its projected input, which comes in int16; states come in and go out in
-    float32, and what goes from step to step is not rounded to int8.
+    """The steps of a recurrent layer after its projected input, which is int16. States come in and go out in float32,
+    and nothing is rounded to int8 between steps.
 
     Attributes:
-        projected: how the projected input is stored.
+        projected: quantization of the projected input.
     """
 
     lower: ToInt8
@@ -170,10 +171,10 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Integer arithmetic on operands that are all activations (add, mul, averages); clamps behind it join it.
+    """Integer arithmetic on operands that are all activations (add, mul, averages). Clamps after it join it.
 
     Attributes:
-        joined: what else its rounding takes in where only it feeds that, in this order.
+        joined: what else joins before rounding where only this operator feeds it, in this order.
     """
 
     lower: ToInt8
@@ -186,10 +187,8 @@ class Elementwise:
 
     Attributes:
         function: (float64 array, attrs) -> float64 array.
-        clamp: attrs -> (low, high) if the function is a clamp, so that the operator before it can take it in.
-        joins: whether a sum before it can take it in before rounding, as a curve: its slope is bounded, its ends are
-            asymptotes.
-        whole: whether its results are whole numbers.
+        clamp: attrs -> (low, high) if the function is a clamp, which then joins the operator before it.
+        joins: whether it can join a sum before rounding, as a curve: its slope is bounded, its ends are asymptotes.
     """
 
     function: Callable[[Array, Attrs], Array]
@@ -203,7 +202,7 @@ class Moves:
     """Results are copies of input elements (view, cat, pixel_shuffle).
 
     Attributes:
-        fill: attrs -> the real value written where no element is copied (pad), if there is such a value.
+        fill: attrs -> the real value written where no element is copied (pad), if there is one.
     """
 
     fill: Callable[[Attrs], float] | None = None
