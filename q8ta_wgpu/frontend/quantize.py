@@ -7,6 +7,7 @@ import itertools
 import operator
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.rounding import round_weights, watch_inputs
+from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.export.constants import fold, fold_batches
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.lifted import lifted
@@ -77,7 +79,12 @@ def quantize(
     example, items = checks.example(example_inputs, whole), checks.calibration_items(calibration)
     count = operator.length_hint(items, 0)
     total = count and count + _STEPS
-    with torch.no_grad(), warnings.catch_warnings(), bar("quantizing", shown=progress) as update:
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        bar("quantizing", shown=progress) as update,
+        ExitStack() as stack,
+    ):
         warnings.simplefilter("ignore")
         update(0, total, "exporting the module")
         checks.check_runs(module, example)
@@ -85,6 +92,7 @@ def quantize(
         program = float_program(module, traced, dynamic_batch, whole)
         update(1, total, "folding constants and batch norms")
         graph = float_graph(program)
+        stack.enter_context(few_threads(graph))
         if whole and dynamic_batch:
             check_module(graph)
         if whole:

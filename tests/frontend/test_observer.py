@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchao.quantization.pt2e import HistogramObserver
 
-from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
+from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 
 
 def heavy_tails(generator: torch.Generator) -> Tensor:
@@ -53,6 +53,42 @@ def test_range(name: str) -> None:
         for observer in (RangeObserver, HistogramObserver)
     )
     assert ours <= 1.21 * theirs, "beyond what clipping must be worth"
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_counted_as_torchao_counts_them(name: str) -> None:
+    """In ranges that stay and that grow, also from one value on."""
+    generator = torch.Generator().manual_seed(1)
+    x = VALUES[name](generator).reshape(2, -1)
+    ours, theirs = (
+        observer(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine)
+        for observer in (RangeObserver, HistogramObserver)
+    )
+    for batch in (x[:1, :1], x[:1, :1], 0.5 * x, x.mT, 0.7 * x, 3 * x, x[:, :0]):
+        ours(batch)
+        theirs(batch)
+        for state in ("min_val", "max_val", "histogram"):
+            assert torch.equal(getattr(ours, state), getattr(theirs, state))
+
+
+def test_a_weight_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    original = torch.aminmax
+    observer = PerChannelWeightObserver(dtype=torch.int8, quant_min=-127, quant_max=127, ch_axis=0)
+
+    def noted(*args: Any, **options: Any) -> Any:
+        looked.append(args)
+        return original(*args, **options)
+
+    monkeypatch.setattr(torch, "aminmax", noted)
+    weight = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
+    for _ in range(3):
+        assert observer(weight) is weight
+    assert len(looked) == 1 and observer.max_val.tolist() == [1.0, 3.0]
+    weight.mul_(2)
+    observer(weight)
+    observer(torch.full((2, 2), 9.0))
+    assert len(looked) == 3 and observer.max_val.tolist() == [9.0, 9.0]
 
 
 def test_zeros_alone() -> None:

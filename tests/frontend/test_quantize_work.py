@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from tests.quantizing import data
 
 
@@ -56,3 +59,57 @@ def test_work_grows_with_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert small["compiled"] == large["compiled"]
     assert small["compiled by us"] == 1  # before calibration
     assert large["looked up"] <= 4 * small["looked up"]  # by squares 9
+
+
+def threads_while_calibrating(size: int) -> list[int]:
+    """Threads that torch takes in the calls of a convolution of so many pixels."""
+    found: list[int] = []
+
+    def items() -> Iterator[Tensor]:
+        for _ in range(2):
+            found.append(torch.get_num_threads())
+            yield data(1, 8, size, size)
+
+    module = nn.Conv2d(8, 8, 3).eval()
+    q8.quantize(module, (data(1, 8, size, size),), items(), progress=False)
+    return found
+
+
+def test_a_small_network_is_calibrated_by_one_thread() -> None:
+    """Among threads its operators would wait for each other; a large one's gain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert threads_while_calibrating(8) == [1, 1]
+        assert threads_while_calibrating(400) == [2, 2]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_number_of_threads_comes_back_where_two_calibrate_at_once() -> None:
+    graph = torch.export.export(nn.Linear(3, 3), (data(2, 3),)).module()
+    inside, outside = threading.Barrier(2), threading.Barrier(2)
+    found: list[tuple[int, int]] = []
+
+    def work(last: bool) -> None:
+        torch.set_num_threads(2)
+        with few_threads(graph):
+            inside.wait()
+            within = torch.get_num_threads()
+            if last:
+                outside.wait()
+        if not last:
+            outside.wait()
+        found.append((within, torch.get_num_threads()))
+
+    before = torch.get_num_threads()
+    try:
+        workers = [threading.Thread(target=work, args=(last,)) for last in (False, True)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        torch.set_num_threads(before)
+    assert found == [(1, 2), (1, 2)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, ShareObserver, WholeObserver
+from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver, ShareObserver, WholeObserver
 from q8ta_wgpu.frontend.calibrate.pt2e import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
@@ -14,7 +14,6 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
     QuantizationSpec,
 )
 from q8ta_wgpu.ir.graph import QParams
@@ -98,7 +97,7 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
             observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=_EPS, ch_axis=channels
         )
     else:
-        observer = PerChannelMinMaxObserver.with_args(eps=_EPS)
+        observer = PerChannelWeightObserver.with_args(eps=_EPS)
     return QuantizationSpec(
         dtype=torch.int8,
         quant_min=-127,

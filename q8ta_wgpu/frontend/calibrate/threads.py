@@ -1,0 +1,51 @@
+"""How many threads torch takes to calibrate a small network."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.nodes import integer, is_transposed, is_weighted, named_arguments
+
+_SMALL = 1 << 26
+"""Multiply-adds of a call up to which a network is small: some milliseconds of a core. Sharing each operator among
+threads would save part of that where cores are idle, and costs milliseconds an operator where they are busy."""
+
+_lock = threading.Lock()
+_users = 0
+_before = 0
+
+
+@contextmanager
+def few_threads(graph: GraphModule) -> Iterator[None]:
+    """Lets torch compute with one thread in this one, if the network is small. torch keeps the number by thread."""
+    global _users, _before
+    if _work(graph) > _SMALL:
+        yield
+        return
+    with _lock:
+        _before = _before if _users else torch.get_num_threads()
+        _users += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            torch.set_num_threads(_before)
+
+
+def _work(graph: GraphModule) -> int:
+    """Multiply-adds of a call of a float graph, in its convolutions and linears."""
+    total = 0
+    for node in graph.graph.nodes:
+        given = named_arguments(node) if is_weighted(node) else {}
+        if isinstance(weight := given.get("weight"), Node):
+            many = given["input"] if is_transposed(node) else node
+            total += math.prod(map(integer, many.meta["val"].shape)) * math.prod(weight.meta["val"].shape[1:])
+    return total
