@@ -180,9 +180,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     whole = np.maximum(weight.sum(-1, keepdims=True), LEVELS)  # only a row without a part has less, and sums of 0
     by = np.float32(attrs["multiplier"]) * ((1 << RECIPROCAL) // whole).astype(np.float32)
     scaled = arithmetic.scaled_accumulator((weight.astype(np.float64) @ v).astype(np.int64), by)
-    assert call.output.q is not None
-    steps = arithmetic.rte(scaled, arithmetic.FRACTION) + call.output.q.zero
-    context = np.ascontiguousarray(np.clip(steps, attrs["lo"], attrs["hi"]).astype(np.int8))
+    context = np.ascontiguousarray(arithmetic.stored(call, arithmetic.rte(scaled, arithmetic.FRACTION)))
     out = np.empty(call.output.shape, np.int8)
     _, *steps_out = result_walk(found, attrs)
     np.lib.stride_tricks.as_strided(out.reshape(-1), context.shape, (*steps_out, 1))[...] = context

@@ -141,9 +141,7 @@ def _whole(call: Call) -> bool:
 
 def _params(call: Call) -> Params:
     attrs, found = call.attrs, sizes(call)
-    out = call.output.q
-    assert out is not None
-    ends = ((attrs["lo"] - out.zero) << arithmetic.FRACTION, (attrs["hi"] - out.zero) << arithmetic.FRACTION)
+    ends = ((attrs["lo"] - call.q.zero) << arithmetic.FRACTION, (attrs["hi"] - call.q.zero) << arithmetic.FRACTION)
     offset, *bits = near.pack(np.zeros(4, np.int64), *ends)[0, :, 0]
     placed = {**dict(zip(WALKS, walks(found, attrs), strict=True)), "result": result_walk(found, attrs)}
     words = {name: tuple(n // 4 for n in walk) for name, walk in placed.items()}
@@ -161,7 +159,7 @@ def _params(call: Call) -> Params:
         "multiplier": np.float32(attrs["multiplier"]),
         "offset": offset,
         **{name: b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=True)},
-        "zero": np.int32(out.zero),
+        "zero": np.int32(call.q.zero),
     }
 
 

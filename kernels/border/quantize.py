@@ -17,13 +17,11 @@ from q8ta_wgpu.kernels.lib import channel_tile
 
 
 def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
-    assert call.output.q is not None
-    return arithmetic.quantize(arrays[0], call.output.q, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.quantize(arrays[0], call.q, call.attrs["lo"], call.attrs["hi"])
 
 
 def _quantize_params(call: Call) -> Params:
-    assert call.output.q is not None
-    return arithmetic.quantize_fields(call.output.q, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.quantize_fields(call.q, call.attrs["lo"], call.attrs["hi"])
 
 
 def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

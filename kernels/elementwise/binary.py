@@ -118,9 +118,7 @@ def _lower_mul(call: QuantizedCall) -> Int8Form | str:
 def _add_int8(call: Call, arrays: Sequence[Array]) -> Array:
     a, b = (x.astype(np.int64) - zero for x, zero in zip(arrays, call.zeros, strict=True))
     v = a * call.attrs["a_multiplier"] + b * call.attrs["b_multiplier"]
-    assert call.output.q is not None
-    steps = arithmetic.rte(v, call.attrs["shift"])
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.stored(call, arithmetic.rte(v, call.attrs["shift"]))
 
 
 def _add_int16(call: Call, arrays: Sequence[Array]) -> Array:
@@ -129,54 +127,34 @@ def _add_int16(call: Call, arrays: Sequence[Array]) -> Array:
         arithmetic.scaled_term(x.astype(np.int64) - zero, factor)
         for x, zero, factor in zip(arrays, call.zeros, factors, strict=True)
     )
-    q = call.output.q
-    assert q is not None
-    steps = arithmetic.rte(a + b, arithmetic.fraction(q.dtype))
-    return arithmetic.saturate(steps, q.zero, call.attrs["lo"], call.attrs["hi"], q.dtype)
+    return arithmetic.stored(call, arithmetic.rte(a + b, arithmetic.fraction(call.q.dtype)))
 
 
 def _mul_int8(call: Call, arrays: Sequence[Array]) -> Array:
     a, b = (x.astype(np.int32) - np.int32(zero) for x, zero in zip(arrays, call.zeros, strict=True))
-    product = np.rint((a * b).astype(np.float32) * np.float32(call.attrs["multiplier"]))
-    steps = np.clip(product, np.float32(-1024), np.float32(1024)).astype(np.int64)
-    assert call.output.q is not None
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.stored(call, arithmetic.scaled_steps(a * b, call.attrs["multiplier"]))
 
 
 def _int8_params(call: Call) -> Params:
-    assert call.output.q is not None
-    attrs = call.attrs
-    fields: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(attrs["lo"]),
-        "hi": np.int32(attrs["hi"]),
-    }
-    a_zero, b_zero = call.zeros
+    attrs, (a_zero, b_zero) = call.attrs, call.zeros
     if "shift" in attrs:
-        fields["a_multiplier"] = np.int32(attrs["a_multiplier"])
-        fields["b_multiplier"] = np.int32(attrs["b_multiplier"])
         offset = a_zero * attrs["a_multiplier"] + b_zero * attrs["b_multiplier"]
-        fields["offset"] = np.uint32(-offset & 0xFFFFFFFF).view(np.int32)
-        fields["shift"] = np.uint32(attrs["shift"])
-    else:
-        fields["a_zero"] = np.int32(a_zero)
-        fields["b_zero"] = np.int32(b_zero)
-        fields["multiplier"] = np.float32(attrs["multiplier"])
-    return fields
+        return {
+            **arithmetic.stored_fields(call),
+            **{name: np.int32(attrs[name]) for name in ("a_multiplier", "b_multiplier")},
+            "offset": np.uint32(-offset & 0xFFFFFFFF).view(np.int32),
+            "shift": np.uint32(attrs["shift"]),
+        }
+    zeros = {"a_zero": np.int32(a_zero), "b_zero": np.int32(b_zero)}
+    return {**arithmetic.stored_fields(call), **zeros, "multiplier": np.float32(attrs["multiplier"])}
 
 
 def _int16_params(call: Call) -> Params:
-    q, attrs, zeros = call.output.q, call.attrs, call.zeros
-    assert q is not None
     return {
-        "zero": np.int32(q.zero),
-        "lo": np.int32(attrs["lo"]),
-        "hi": np.int32(attrs["hi"]),
-        "a_zero": np.int32(zeros[0]),
-        "b_zero": np.int32(zeros[1]),
-        "a_multiplier": np.float32(attrs["a_multiplier"]),
-        "b_multiplier": np.float32(attrs["b_multiplier"]),
-        "shift": np.uint32(arithmetic.fraction(q.dtype)),
+        **arithmetic.stored_fields(call),
+        **{f"{name}_zero": np.int32(zero) for name, zero in zip("ab", call.zeros, strict=True)},
+        **{name: np.float32(call.attrs[name]) for name in ("a_multiplier", "b_multiplier")},
+        "shift": np.uint32(arithmetic.fraction(call.q.dtype)),
     }
 
 

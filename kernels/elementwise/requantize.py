@@ -14,21 +14,13 @@ from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, quantized_a
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    q = call.output.q
-    assert q is not None
     steps = arithmetic.scaled_term(arrays[0].astype(np.int64) - call.zeros[0], call.attrs["multiplier"])
-    return arithmetic.saturate(steps, q.zero, call.attrs["lo"], call.attrs["hi"], q.dtype)
+    return arithmetic.stored(call, steps)
 
 
 def _params(call: Call) -> Params:
-    assert call.output.q is not None
-    return {
-        "x_zero": np.int32(call.zeros[0]),
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
-        "multiplier": np.float32(call.attrs["multiplier"]),
-    }
+    numbers: Params = {"x_zero": np.int32(call.zeros[0]), "multiplier": np.float32(call.attrs["multiplier"])}
+    return {**arithmetic.stored_fields(call), **numbers}
 
 
 OPS = (

@@ -92,10 +92,7 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     top, bottom, weight = _taps(call, 0)
     apart, weight = rows[..., bottom, :] - rows[..., top, :], weight[:, None]
     v = rows[..., top, :] * 512 + apart * (weight >> 9) + (apart * (weight & 511) >> 9)
-    product = np.rint(v.astype(np.int32).astype(np.float32) * np.float32(call.attrs["multiplier"]))
-    steps = np.clip(product, np.float32(-1024), np.float32(1024)).astype(np.int64)
-    assert call.output.q is not None
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.stored(call, arithmetic.scaled_steps(v, call.attrs["multiplier"]))
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
@@ -120,10 +117,8 @@ def _params(call: Call) -> Params:
         return fields
     return {
         **fields,
+        **arithmetic.stored_fields(call),
         "x_zero": np.int32(call.zeros[0]),
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
         "multiplier": np.float32(call.attrs["multiplier"]),
     }
 

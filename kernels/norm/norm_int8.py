@@ -90,8 +90,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _requantize(call: Call) -> tuple[Requantize, Around]:
     """The rounding of a weighted sum."""
-    assert call.output.q is not None
-    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.output.q.zero)
+    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.q.zero)
 
 
 def _spread(call: Call) -> integers.Variance:

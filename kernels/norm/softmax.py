@@ -125,9 +125,7 @@ def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
     distance = np.where(part, x, -128).max(axis, keepdims=True) - x
     size, real = (np.where(part, table[np.maximum(distance, 0)], 0) for table in powers)
     total = np.maximum(size.sum(axis, keepdims=True), 1)
-    assert call.output.q is not None
-    steps = (real + total // 2) // total
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.stored(call, (real + total // 2) // total)
 
 
 def _words(call: Call) -> rows.Rows:
@@ -140,15 +138,8 @@ def _along_words(call: Call, target: Target) -> bool:
 
 
 def _int8_params(call: Call) -> Params:
-    assert call.output.q is not None
     found = _rows(call)
-    return {
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
-        "inner": np.uint32(found.inner),
-        "length": np.uint32(found.length),
-    }
+    return {**arithmetic.stored_fields(call), "inner": np.uint32(found.inner), "length": np.uint32(found.length)}
 
 
 q8ta_softmax = Op(

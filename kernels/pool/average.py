@@ -26,9 +26,6 @@ ENOUGH_WORKGROUPS = 512
 UNROLLED = 4
 """Pixels that a thread adds in a turn."""
 
-LIMIT = 1024.0
-"""Steps beyond which every zero point saturates: the range of the conversion to integers."""
-
 RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
 """Attributes for a divisor that follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
 
@@ -72,22 +69,12 @@ def multiplier(ratio: float, divisor: Any) -> Any:
 
 def requantize(call: Call, sums: Array, factor: Array) -> Array:
     """Sums of (q - z_x) times a float32 multiplier, as int8 of the output."""
-    assert call.output.q is not None
-    product = np.rint(sums.astype(np.int32).astype(np.float32) * factor)
-    steps = np.clip(product, np.float32(-LIMIT), np.float32(LIMIT)).astype(np.int64)
-    return arithmetic.saturate(steps, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.stored(call, arithmetic.scaled_steps(sums, factor))
 
 
 def params(call: Call) -> Params:
     """Uniform fields of kernels/pool/average_int8x4.wgsl; none for a float32 result."""
-    if call.output.q is None:
-        return {}
-    return {
-        "x_zero": np.int32(call.zeros[0]),
-        "zero": np.int32(call.output.q.zero),
-        "lo": np.int32(call.attrs["lo"]),
-        "hi": np.int32(call.attrs["hi"]),
-    }
+    return {"x_zero": np.int32(call.zeros[0]), **arithmetic.stored_fields(call)} if call.output.q else {}
 
 
 def _run_bits(call: Call) -> int:

@@ -113,10 +113,8 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     sequence, last = cells.run(pre, first, kept, call.attrs["reverse"], step)
     if call.attrs["result"] == "state":
         return last.astype(np.float32) * np.float32(2.0**-FRACTION)
-    assert call.output.q is not None
     steps = np.rint(layer.steps_first(sequence, call.attrs).astype(np.float32) * _multiplier(call))
-    whole = np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64)
-    return arithmetic.saturate(whole, call.output.q.zero, call.attrs["lo"], call.attrs["hi"])
+    return arithmetic.stored(call, np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64))
 
 
 def _multiplier(call: Call) -> np.float32:

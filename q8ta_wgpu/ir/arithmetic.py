@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, Array, QParams
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, Array, Call, QParams
 
 FRACTION = 14
 """Fraction bits of a convolution's result at the output's scale."""
@@ -97,6 +97,23 @@ def terms_fit(a: float, b: float) -> bool:
 def saturate(v: Int64, zero: int, lo: int, hi: int, dtype: str = INT8X4) -> Array:
     """clamp(v + zero, lo, hi) in a dtype of activations."""
     return np.clip(v + zero, lo, hi).astype(DTYPES[dtype])
+
+
+def stored(call: Call, steps: Int64) -> Array:
+    """Steps of a call's result as it is stored: with its zero point, within the call's attributes lo..hi."""
+    return saturate(steps, call.q.zero, call.attrs["lo"], call.attrs["hi"], call.q.dtype)
+
+
+def stored_fields(call: Call) -> dict[str, np.int32]:
+    """The uniform fields of what `stored` adds and clamps to."""
+    return {"zero": np.int32(call.q.zero), **{end: np.int32(call.attrs[end]) for end in ("lo", "hi")}}
+
+
+def scaled_steps(v: Int64, factor: Array | float) -> Int64:
+    """i32(clamp(rint(f32(v) * factor), -1024, 1024)): whole numbers in steps of an int8 result, beyond which every zero
+    point saturates."""
+    product: NDArray[np.float32] = np.rint(v.astype(np.int32).astype(np.float32) * np.asarray(factor, np.float32))
+    return np.clip(product, np.float32(-1024), np.float32(1024)).astype(np.int64)
 
 
 def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:

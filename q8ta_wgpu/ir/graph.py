@@ -165,6 +165,12 @@ class Call:
         """Zero point of each input (0 where it has none)."""
         return tuple(t.q.zero if t.q else 0 for t in self.inputs)
 
+    @property
+    def q(self) -> QParams:
+        """Scale and zero point of the result of a call that gives a quantized one."""
+        assert self.output.q is not None
+        return self.output.q
+
     def unscaled(self) -> Call:
         """The call with every activation at scale 1 and zero point 0: equal for calls that cost the same."""
         return replace(self, inputs=tuple(t.unscaled() for t in self.inputs), output=self.output.unscaled())
