@@ -98,7 +98,7 @@ def kernel(
 
     return Kernel(
         op,
-        lambda call: (*stems, "rows", "rows_wide" if size(call) > 1 else "rows_narrow"),
+        lambda call: ("by_rows", *stems, "rows", "rows_wide" if size(call) > 1 else "rows_narrow"),
         (FLOAT,),
         FLOAT,
         turns=lambda call: passes * -(-rows(call).length // size(call) // lanes(rows(call), size(call))),
@@ -141,7 +141,7 @@ def int8_kernel(
 
     return Kernel(
         name,
-        (*stems, "rows", "int8_rows"),
+        ("by_rows", *stems, "rows", "int8_rows"),
         (ONLY_4W,),
         ONLY_4W,
         supports=supports,

@@ -3,29 +3,21 @@
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
-@compute @workgroup_size(THREADS)
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>,
-  @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
-  let place = first_row(group, groups) + thread / LANES;
-  let lane = thread % LANES;
-  let row = min(place, params.rows - 1u);
-  let base = row * params.items;
+fn take_row(team: Team) {
+  let base = team.row * params.items;
 
   var sum = 0.0;
-  for (var k = lane; k < params.items; k += LANES) { sum += sum_of(x[base + k]); }
-  let mean = select(0.0, reduced(thread, sum) / params.length, CENTERED == 1u);
+  for (var k = team.lane; k < params.items; k += LANES) { sum += sum_of(x[base + k]); }
+  let mean = select(0.0, reduced(team.thread, sum) / params.length, CENTERED == 1u);
 
   var squares = 0.0;
-  for (var k = lane; k < params.items; k += LANES) {
+  for (var k = team.lane; k < params.items; k += LANES) {
     let distance = x[base + k] - mean;
     squares += sum_of(distance * distance);
   }
-  let factor = inverseSqrt(reduced(thread, squares) / params.length + params.eps);
-  if (place >= params.rows) { return; }
-  for (var k = lane; k < params.items; k += LANES) { y[base + k] = affine((x[base + k] - mean) * factor, row, k); }
+  let factor = inverseSqrt(reduced(team.thread, squares) / params.length + params.eps);
+  if (!team.stores) { return; }
+  for (var k = team.lane; k < params.items; k += LANES) { y[base + k] = affine((x[base + k] - mean) * factor, team.row, k); }
 }
 
 // layer_norm: gamma and beta of each item of a row.

@@ -56,32 +56,24 @@ fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
-@compute @workgroup_size(THREADS)
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>,
-  @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
-  let place = first_row(group, groups) + thread / LANES;
-  let lane = thread % LANES;
-  let row = min(place, params.rows - 1u);
-  let base = row * params.items;
+fn take_row(team: Team) {
+  let base = team.row * params.items;
 
   var part = Moments(0, Wide(0u));
-  for (var k = lane; k < params.items; k += LANES) {
+  for (var k = team.lane; k < params.items; k += LANES) {
     let v = differences(x[base + k], k);
     part = merge(part, Moments(v.x + v.y + v.z + v.w, squares(vec4<u32>(abs(v)))));
   }
-  let whole = reduced(thread, part);
-  if (place >= params.rows) { return; }
+  let whole = reduced(team.thread, part);
+  if (!team.stores) { return; }
 
   let mean = moments(whole.sum);
   var variance = wide_product(params.length, whole.squares.x) + Wide(0u, params.length * whole.squares.y);
   variance = wide_difference(variance, wide_product(u32(abs(mean)), u32(abs(mean))));
   variance = wide_sum(wide_left(variance, params.fraction), Wide(params.epsilon_low, params.epsilon_high));
   let by = factor_of(inverse_root(variance));
-  for (var k = lane; k < params.items; k += LANES) {
-    y[base + k] = packed(rounded(differences(x[base + k], k), mean, by, affine_of(row, k)));
+  for (var k = team.lane; k < params.items; k += LANES) {
+    y[base + k] = packed(rounded(differences(x[base + k], k), mean, by, affine_of(team.row, k)));
   }
 }
 

@@ -12,32 +12,24 @@ fn part_in_row(row: u32, k: u32) -> u32 {
 
 fn elements(word: u32, part: u32) -> vec4<u32> { return unpack4xU8((word ^ 0x80808080u) & part); }
 
-@compute @workgroup_size(THREADS)
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>,
-  @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
-  let place = first_row(group, groups) + thread / LANES;
-  let lane = thread % LANES;
-  let row = min(place, params.rows - 1u);
-  let base = row * params.items;
+fn take_row(team: Team) {
+  let base = team.row * params.items;
 
   var most = vec4<u32>(0u);
-  for (var k = lane; k < params.items; k += LANES) { most = max(most, elements(x[base + k], part_in_row(row, k))); }
-  let largest = reduced(thread, Partial(max(max(most.x, most.y), max(most.z, most.w)), 0u)).x;
+  for (var k = team.lane; k < params.items; k += LANES) { most = max(most, elements(x[base + k], part_in_row(team.row, k))); }
+  let largest = reduced(team.thread, Partial(max(max(most.x, most.y), max(most.z, most.w)), 0u)).x;
 
   var added = 0u;
-  for (var k = lane; k < params.items; k += LANES) {
-    let part = part_in_row(row, k);
+  for (var k = team.lane; k < params.items; k += LANES) {
+    let part = part_in_row(team.row, k);
     let d = largest - elements(x[base + k], part);
     let p = vec4<u32>(power(d.x), power(d.y), power(d.z), power(d.w)) * unpack4xU8(part & 0x01010101u);
     added += p.x + p.y + p.z + p.w;
   }
-  let sum = reduced(thread, Partial(0u, added)).y;
-  if (place >= params.rows) { return; }
-  for (var k = lane; k < params.items; k += LANES) {
-    let part = part_in_row(row, k);
+  let sum = reduced(team.thread, Partial(0u, added)).y;
+  if (!team.stores) { return; }
+  for (var k = team.lane; k < params.items; k += LANES) {
+    let part = part_in_row(team.row, k);
     let d = largest - elements(x[base + k], part);
     let counts = unpack4xU8(part) > vec4<u32>(0u);
     y[base + k] = pack4xI8(vec4<i32>(

@@ -12,33 +12,25 @@ fn joined_to(before: f32, x: f32) -> f32 {
   }
 }
 
-@compute @workgroup_size(THREADS)
-fn main(
-  @builtin(workgroup_id) group: vec3<u32>,
-  @builtin(num_workgroups) groups: vec3<u32>,
-  @builtin(local_invocation_index) thread: u32,
-) {
-  let place = first_row(group, groups) + thread / LANES;
-  let lane = thread % LANES;
-  let row = min(place, params.rows - 1u);
-  let base = row / params.inner * params.items * params.inner + row % params.inner;
+fn take_row(team: Team) {
+  let base = team.row / params.inner * params.items * params.inner + team.row % params.inner;
 
   var before = params.neutral;
   for (var first = 0u; first < params.items; first += LANES) {
-    let k = first + lane;
+    let k = first + team.lane;
     let at = base + min(k, params.items - 1u) * params.inner;
     var found = select(params.neutral, x[at], k < params.items);
     for (var step = 1u; step < LANES; step *= 2u) {
-      partial[thread] = found;
+      partial[team.thread] = found;
       workgroupBarrier();
-      if (lane >= step) { found = joined_to(partial[thread - step], found); }
+      if (team.lane >= step) { found = joined_to(partial[team.thread - step], found); }
       workgroupBarrier();
     }
     found = joined_to(before, found);
-    partial[thread] = found;
+    partial[team.thread] = found;
     workgroupBarrier();
-    before = partial[thread - lane + LANES - 1u];
+    before = partial[team.thread - team.lane + LANES - 1u];
     workgroupBarrier();
-    if (place < params.rows && k < params.items) { y[at] = found; }
+    if (team.stores && k < params.items) { y[at] = found; }
   }
 }
