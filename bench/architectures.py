@@ -330,10 +330,13 @@ RNNT = {
 
 TORCHAUDIO: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     # name, and which part of the network behind a dot: network, options that make it small, arguments of forward
-    "Wav2Letter": ("Wav2Letter", {}, {"x": (1, 1, 16000)}),
-    "Wav2LetterMFCC": ("Wav2Letter", {"input_type": "mfcc", "num_features": 13}, {"x": (1, 13, 100)}),
+    "Wav2Letter.acoustic_model": ("Wav2Letter", {}, {"input": (1, 1, 16000)}),
+    "Wav2LetterMFCC.acoustic_model": (
+        "Wav2Letter",
+        {"input_type": "mfcc", "num_features": 13},
+        {"input": (1, 13, 100)},
+    ),
     "ConvTasNet": ("ConvTasNet", {**SEPARATION, "msk_num_stacks": 2}, {"input": (1, 1, 1600)}),
-    "DeepSpeech": ("DeepSpeech", {"n_feature": 20, "n_hidden": 64}, {"x": (1, 1, 32, 20)}),
     "Conformer": (
         "Conformer",
         {**ATTENTION, "depthwise_conv_kernel_size": 7},

@@ -19,6 +19,7 @@ from tests.importing import Wrapped, flat, imported
 
 BOUNDS = torch.tensor([-1.0, 0.0, 0.5])
 ROWS = torch.arange(2)
+WINDOW = torch.hann_window(256)
 W = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 V = torch.randn(2, 3, 3, 2, 4, generator=torch.Generator().manual_seed(2))
 
@@ -28,6 +29,10 @@ def _written(x: Tensor) -> Tensor:
     y[..., 1::2] = x[..., :-1:2]
     y[y > 1] = 0.25
     return y
+
+
+def _spectrum(x: Tensor) -> Tensor:
+    return torch.stft(x, 256, 64, window=WINDOW, return_complex=True)
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
@@ -88,6 +93,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         F.max_pool3d(x, (2, 3, 2), padding=1),
         F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
         F.avg_pool3d(x, (2, 1, 1), divisor_override=3),
+    ),
+    "windows added up": lambda x: (
+        F.fold(x.flatten().tile(5)[:1024].view(1, 256, 4), (32, 32), (16, 16), stride=16),
+        torch.istft(_spectrum(x.flatten().tile(20)), 256, 64, window=WINDOW),
     ),
     "places": lambda x: (
         F.one_hot(x.argmax(1), 5),

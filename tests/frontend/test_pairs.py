@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.decompose import decomposed
@@ -79,6 +80,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
         lambda x: torch.fft.irfft(torch.fft.rfft(x), 7) + torch.fft.irfft(torch.fft.rfft(x, 6), 6).mean(),
         X,
     ),
+    "padded": (lambda x: F.pad(torch.fft.rfft(x), (1, 2), value=0.5).abs(), X),
     "angles": (lambda x: torch.fft.rfft(x, dim=1).angle(), X),
     "a filter": (mixed, X),
     "positions": (turned, X),

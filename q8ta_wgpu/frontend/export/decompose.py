@@ -55,6 +55,12 @@ def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
     return _slice_scatter(x, src.unsqueeze(dim), dim, index, index + 1)
 
 
+def _identity(size: int, dtype: torch.dtype) -> Tensor:
+    """torch.eye, which from 256 on decomposes to a range of uint16, which torch cannot compute."""
+    places = torch.arange(size)
+    return (places.unsqueeze(1) == places).to(dtype)
+
+
 def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Windows are added up by a transposed convolution whose weights put each element of a window in its place."""
     if x.dim() == 2:
@@ -69,9 +75,18 @@ def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, paddin
         size + 2 * p - d * (k - 1) - 1 - (n - 1) * s
         for size, p, d, k, s, n in zip(output_size, padding, dilation, kernel_size, stride, grid, strict=True)
     ]
-    weight = torch.eye(taps, dtype=x.dtype).reshape(taps, 1, *kernel_size).repeat(channels, 1, 1, 1)
+    weight = _identity(taps, x.dtype).reshape(taps, 1, *kernel_size).repeat(channels, 1, 1, 1)
     images = x.reshape(*x.shape[:-1], *grid)
     return torch.nn.functional.conv_transpose2d(images, weight, None, stride, padding, rest, channels, dilation)
+
+
+def _unfold_backward(x: Tensor, input_sizes: Any, dim: int, size: int, step: int) -> Tensor:
+    """Windows of one dimension, which lie in the last, are added up in the same way: the overlap-add of istft."""
+    windows = x.movedim(dim, -1)
+    whole = windows.reshape(-1, *windows.shape[-2:])
+    summed = torch.nn.functional.conv_transpose1d(whole, _identity(size, x.dtype).unsqueeze(1), stride=step)
+    padded = torch.nn.functional.pad(summed, [0, input_sizes[dim] - summed.shape[-1]])
+    return padded.reshape(*windows.shape[:-2], input_sizes[dim]).movedim(-1, dim)
 
 
 def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
@@ -200,6 +215,7 @@ _OURS = {
     torch.ops.aten.slice_scatter.default: _slice_scatter,
     torch.ops.aten.select_scatter.default: _select_scatter,
     torch.ops.aten.col2im.default: _col2im,
+    torch.ops.aten.unfold_backward.default: _unfold_backward,
     torch.ops.aten.copy.default: _copy,
 }
 """What torch has no decomposition for."""

@@ -118,6 +118,10 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, Pair)
 
 
+def _padded(target: Any, x: Pair, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Pair:
+    return Pair(target(x.real, pad, mode, value), target(x.imag, pad, mode))
+
+
 def _sum(target: Any, x: Any, y: Any, *, alpha: float = 1) -> Pair:
     if isinstance(x, Pair) and isinstance(y, Pair):
         return _each(target, x, y, alpha=alpha)
@@ -228,6 +232,7 @@ RULES: Mapping[Any, Callable[..., Any]] = {
     _aten.mul.Tensor: _product,
     _aten.div.Tensor: _quotient,
     _aten.reciprocal.default: lambda _, x: _quotient(_, 1.0, x),
+    _aten.pad.default: _padded,
     _aten._fft_r2c.default: _from_real,
     _aten._fft_c2c.default: _from_complex,
     _aten._fft_c2r.default: _to_real,
