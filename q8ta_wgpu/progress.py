@@ -1,13 +1,16 @@
-"""Progress of long work: a bar on stderr where that is a terminal and rich is installed; nothing elsewhere."""
+"""Progress of long work on stderr, where that is a terminal: a bar if rich is installed, else a line of text."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from typing import Any, TypeVar
+
+from q8ta_wgpu.errors import printable
 
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
         doing: the work, in a word.
         shown: whether to show it at all.
     """
-    drawn = _bar() if shown and sys.stderr.isatty() else None
+    drawn = _bar() if shown and visible() else None
     if drawn is None or not _showing.acquire(blocking=False):
         yield lambda done, total, what: None
         return
@@ -51,6 +54,11 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
         _showing.release()
 
 
+def visible() -> bool:
+    """Whether a bar that begins now would be seen."""
+    return sys.stderr is not None and sys.stderr.isatty() and not _showing.locked()
+
+
 def through(items: Collection[T], doing: str) -> Iterator[T]:
     """The items one after another, below a bar that names the current one."""
     with bar(doing) as update:
@@ -60,13 +68,13 @@ def through(items: Collection[T], doing: str) -> Iterator[T]:
 
 
 def _bar() -> Any:
-    """A bar of rich, not yet started; None where rich is not installed. Other output appears above it. If stdout is no
+    """A bar of rich, not yet started, or a line in its place. Other output appears above a bar. If stdout is no
     terminal, that output goes to stdout."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ModuleNotFoundError:
-        return None
+        return _Line()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(
         *columns,
@@ -75,3 +83,30 @@ def _bar() -> Any:
         transient=True,
         redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
     )
+
+
+class _Line:
+    """What is used of rich's bar, as a line of text that is written anew."""
+
+    def __init__(self) -> None:
+        self._doing = self._text = ""
+        self._started = False
+
+    def add_task(self, doing: str, **_: object) -> None:
+        self._doing = self._text = doing
+
+    def update(self, task: None, completed: int, total: int | None, what: str) -> None:
+        self._text = f"{self._doing} {completed}/{total or '?'} {printable(what)}"
+        self._draw(self._text)
+
+    def start(self) -> None:
+        self._started = True
+        self._draw(self._text)
+
+    def stop(self) -> None:
+        self._draw("")
+
+    def _draw(self, text: str) -> None:
+        if self._started:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{text[:width]:<{width}}", end="" if text else "\r", file=sys.stderr, flush=True)

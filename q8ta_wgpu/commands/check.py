@@ -72,6 +72,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     """Prints what an adapter offers and its results. Yields what is wrong."""
     from q8ta_wgpu.runtime.adapters import open_device
 
+    print("  measuring its speed, and trying its arithmetic ...", flush=True)
     device = open_device(number)
     target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
     driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
@@ -94,6 +95,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
         yield f"the arithmetic contract: {device.contract}"
     if device.loop_turns < target.loop_turns:
         yield f"loops end after {device.loop_turns} turns, kernels rely on {target.loop_turns}"
+    print("  compiling and running every kernel (minutes without a GPU) ...", flush=True)
     started, bad, bytes_, count = time.perf_counter(), dict[str, int](), 0, 0
     with bar("kernels") as update:
         for sample in samples(target):
@@ -128,6 +130,7 @@ def mismatches(device: Device, target: Target, sample: Sample) -> int:
 
 def _model(device: Device, model: Model) -> Iterator[str]:
     """Prints the time of a model. Yields what is wrong with its bytes, where they are defined."""
+    print("  compiling and running the model ...", flush=True)
     arrays = given.random_inputs(model)
     with Session(model, device) as session:
         found = model.structure.flatten(session(**arrays))
@@ -140,6 +143,7 @@ def _model(device: Device, model: Model) -> Iterator[str]:
     if not model.report().exact:
         print("  its float32 operators have tolerances: bytes are not compared")
         return
+    print("  computing it with the reference ...", flush=True)
     expected = model.structure.flatten(Session(model, "reference")(**arrays))
     differ = sum(_differing(f, e) for f, e in zip(found, expected, strict=True))
     print(f"  model: {differ} of {sum(e.nbytes for e in expected)} bytes differ")

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
-from q8ta_wgpu.progress import bar
+from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
-from q8ta_wgpu.runtime.recording import Staging, Step, dispatch_steps
+from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
 from q8ta_wgpu.runtime.timestamps import timestamps
 
 _KEPT = 4
@@ -162,6 +162,7 @@ class Executor:
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self.check_open()
+            self._compile_in_sight()
             self.upload(inputs)
             staging, commands = self._ahead.pop() if self._ahead else self._recorded()
             try:
@@ -175,12 +176,25 @@ class Executor:
                 raise
         return Run(self, staging, submitted)
 
+    def _compile_in_sight(self) -> None:
+        """Before the first run, runs every dispatch by itself below a bar, where one would be seen. A software adapter
+        compiles a kernel when it first runs: seconds each, of which a whole run tells nothing. Inputs are uploaded
+        after it, as values share buffers."""
+        if self._ran or not self.device.software or not visible():
+            return
+        dispatches = self.program.dispatches
+        with bar("compiling") as update:
+            for i, (dispatch, step) in enumerate(zip(dispatches, self._steps, strict=True)):
+                update(i, len(dispatches), dispatch.kernel)
+                encoder = self.device.wgpu.create_command_encoder()
+                record_pass(encoder, [step])
+                self.device.wgpu.queue.submit([encoder.finish()])
+                self.device.read(self.buffer(dispatch.buffers[-1]), 4)
+
     def record(self, encoder: Any, before: Sequence[Step], after: Sequence[Step]) -> None:
         """Records a run between the caller's steps, in one compute pass of the caller's encoder. The caller holds
         `device.lock` and has called `check_open`."""
-        compute = encoder.begin_compute_pass()
-        dispatch_steps(compute, [*before, *self._steps, *after])
-        compute.end()
+        record_pass(encoder, [*before, *self._steps, *after])
 
     def upload(self, inputs: Sequence[Words]) -> None:
         """Writes input words to the buffers of the input ports. Raises for a lost device, also without inputs:
@@ -232,6 +246,7 @@ class Executor:
         gpu, microseconds = self.device.wgpu, np.zeros((repeats, len(passes)))
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
             self.check_open()
+            self._compile_in_sight()
             self.upload(inputs)
             if not passes:
                 return microseconds
@@ -239,9 +254,7 @@ class Executor:
                 for i in range(-1, repeats):  # the first run waits for the upload, which Dawn's timestamps include
                     encoder = gpu.create_command_encoder()
                     for number, steps in enumerate(passes):
-                        compute = encoder.begin_compute_pass(timestamp_writes=stamps.around(number))
-                        dispatch_steps(compute, steps)
-                        compute.end()
+                        record_pass(encoder, steps, timestamp_writes=stamps.around(number))
                     microseconds[max(i, 0)] = stamps.submit(encoder)
         return microseconds
 

@@ -36,6 +36,13 @@ def dispatch_steps(compute: Any, steps: Sequence[Step]) -> None:
         compute.dispatch_workgroups(*grid)
 
 
+def record_pass(encoder: Any, steps: Sequence[Step], **options: Any) -> None:
+    """Records steps in a compute pass of their own, which has WebGPU's options."""
+    compute = encoder.begin_compute_pass(**options)
+    dispatch_steps(compute, steps)
+    compute.end()
+
+
 class Staging:
     """A buffer that outputs are copied to and read from."""
 

@@ -22,7 +22,7 @@ FRONTEND = {"frontend.nodes", "frontend.export", "frontend.importer"}
 
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "progress": set(),
+    "progress": {"errors"},
     "writing": {"errors"},
     "ir": {"errors"},
     # operators: no room sees another operator's family, except those that share their kernels

@@ -13,6 +13,8 @@ import torch
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import progress
+from q8ta_wgpu.runtime.device import Device
+from tests.small import same_bytes, small_input, small_model
 
 WIPED = "\x1b[2K"
 
@@ -67,8 +69,30 @@ def test_everything_else_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with redirect_stderr(Terminal()) as stream, progress.bar("tuning", shown=False) as update:
         update(0, 3, "")
     assert stream.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not progress.visible()
+
+
+def test_without_rich_a_line_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    assert shown(Terminal()) == ""
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = shown(Terminal()).split("\r")
+    assert [line.rstrip() for line in lines] == ["", "tuning", "tuning 3/10 q8ta_ad", "", ""]
+    assert {len(line) for line in lines[1:-1]} == {19}
+
+
+def test_the_first_run_on_a_software_adapter_says_what_is_compiled(vulkan: Device) -> None:
+    """Its driver compiles a kernel when it first runs. Later runs are silent, and all give the same bytes."""
+    with q8.Session(small_model(), vulkan) as session, redirect_stderr(Terminal()) as stream:
+        same_bytes(session(small_input()))
+        text = stream.getvalue()
+        count = len(session.program.dispatches)
+        assert "compiling" in text and session.program.dispatches[-1].kernel in text and f"/{count}" in text
+        same_bytes(session(small_input()))
+        assert stream.getvalue() == text
+    with q8.Session(small_model(), vulkan) as session, redirect_stderr(Terminal()) as stream:
+        session.time(small_input(), repeats=1)
+        assert "compiling" in stream.getvalue()
 
 
 def test_work_within_work_stays_silent() -> None:
