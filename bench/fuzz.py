@@ -28,8 +28,8 @@ from safetensors.numpy import load as tensors_of
 from bench.faults import Tried, record
 from bench.options import Options
 from q8ta_wgpu import Session, load
+from q8ta_wgpu.commands.arguments import random_inputs
 from q8ta_wgpu.commands.example import graph_of
-from q8ta_wgpu.commands.given import random_inputs
 from q8ta_wgpu.errors import ModelFileError, Q8taError
 from q8ta_wgpu.ir.graph import FLOAT32, UINT8, Array, Graph
 from q8ta_wgpu.ir.target import BASELINE

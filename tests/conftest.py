@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from q8ta_wgpu.runtime import engines, kept
+from q8ta_wgpu.runtime import engines, findings
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device, Pipeline
 from q8ta_wgpu.tune import cache
@@ -70,7 +70,7 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """What probes find is kept in a folder of this run alone."""
     empty = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(kept, "folder", lambda: empty)
+        patched.setattr(findings, "folder", lambda: empty)
         yield
 
 

@@ -105,9 +105,9 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         alike = min(map(len, shapes)) >= 2 and q[:-2] == k[:-2] == v[:-2]
         if not alike or q[-1] != k[-1] or k[-2] != v[-2]:
             raise GraphError(f"attention of queries {q}, keys {k} and values {v}: their extents do not belong together")
-    given = [len(attrs[name]) for name in ("sizes", *WALKS)]
-    if given not in ([0, 0, 0, 0], [6, 4, 4, 4]) or not all(shapes):
-        raise GraphError(f"attention needs six sizes and four numbers a walk, or none, found {given} of {shapes}")
+    lengths = [len(attrs[name]) for name in ("sizes", *WALKS)]
+    if lengths not in ([0, 0, 0, 0], [6, 4, 4, 4]) or not all(shapes):
+        raise GraphError(f"attention needs six sizes and four numbers a walk, or none, found {lengths} of {shapes}")
     found = sizes_of(types, attrs)
     for t, shape, (first, *steps) in zip(types, found.operands, walks(found, attrs), strict=False):
         last = first + sum((n - 1) * step for n, step in zip(shape, steps, strict=False)) + shape[-1]

@@ -1,5 +1,5 @@
 // Attention by packed dot products. A thread makes four rows of four columns of either product, of the context GROUPS times.
-// Values are turned while they are loaded, so that both products add up along words. A word's four columns lie far apart,
+// Values are transposed while they are loaded, so that both products add up along words. A word's four columns lie far apart,
 // so that neighbouring threads read neighbouring rows.
 
 const DEPTH_ROW = DEPTH + 4u;
@@ -48,7 +48,7 @@ fn keep_key(item: u32, found: vec4<u32>) {
 // Where a row that is a column of a product lies.
 fn placed(n: u32, count: u32) -> u32 { return n % 4u * (count / 4u) + n / 4u; }
 
-// --- values, turned while they are loaded: a thread takes a word of four rows ---
+// --- values, transposed while they are loaded: a thread takes a word of four rows ---
 
 // Neighbouring threads take words beside and below each other: what either memory prefers, halfway.
 fn value_word(item: u32) -> u32 { return item % 4u + item / 32u % (WIDTH / 16u) * 4u; }

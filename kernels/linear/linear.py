@@ -159,11 +159,11 @@ def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
     else:
         joins = False
         weighted = len(b.type(x).shape) == 2 and rank > 1 and b.is_constant(x) and not b.is_constant(matrix)
-        y = _turn(b, _emit(b, _turn(b, matrix), x, None)) if weighted else b.emit("matmul", (x, matrix))
+        y = _transpose(b, _emit(b, _transpose(b, matrix), x, None)) if weighted else b.emit("matmul", (x, matrix))
     return y if bias is None or joins else b.emit("add", (y, bias), {"alpha": 1.0})
 
 
-def _turn(b: Builder, x: str) -> str:
+def _transpose(b: Builder, x: str) -> str:
     rank = len(b.type(x).shape)
     return b.emit("permute", (x,), {"dims": (*range(rank - 2), rank - 1, rank - 2)})
 
@@ -208,7 +208,7 @@ def _float_sizes(call: Call) -> sgemm.Sizes:
     return sgemm.Sizes(1, n * c * h, w, call.inputs[1].shape[1])
 
 
-def _turned(call: Call, weight: Array) -> Array:
+def _transposed(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(weight.T)
 
 
@@ -223,7 +223,7 @@ linear = Op(
     reference=_reference,
     macs=weighted.macs,
     kernels=(
-        *sgemm.kernels(sgemm.Product("linear", "linear", ("x", "weight", "y"), _float_sizes), prepack={1: _turned}),
+        *sgemm.kernels(sgemm.Product("linear", "linear", ("x", "weight", "y"), _float_sizes), prepack={1: _transposed}),
         *share.kernels(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[1].shape[1:]),
     ),
     aten={

@@ -11,7 +11,7 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
 
 fn finish(p: vec4<u32>, sum: Partial) -> f32 { return sum + bias[p.w]; }
 
-// The sides of a product with one matrix: the weight turned, (depth, columns).
+// The sides of a product with one matrix: the weight transposed, (depth, columns).
 fn left_item(at: u32) -> Item { return x[at]; }
 fn right_item(at: u32) -> Item { return weight[at]; }
 fn left_of(batch: u32) -> u32 { return 0u; }

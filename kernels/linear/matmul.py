@@ -52,21 +52,21 @@ def _import_bmm(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _mask(b: Builder, args: Mapping[str, Any], queries: int, keys: int) -> str | None:
     """The mask to add to the scores: aten's float or bool mask, or the causal one."""
-    given = args["attn_mask"]
+    attn_mask = args["attn_mask"]
     if args["is_causal"]:
-        if given is not None:
+        if attn_mask is not None:
             raise b.refuse("it has a mask and is_causal: give one of them")
         return b.constant(np.where(np.tri(queries, keys, dtype=bool), 0.0, MASKED).astype(np.float32), "mask")
-    if given is None:
+    if attn_mask is None:
         return None
-    array = b.array(given)
-    if array is None and b.type(given).dtype != FLOAT32:
+    array = b.array(attn_mask)
+    if array is None and b.type(attn_mask).dtype != FLOAT32:
         raise b.refuse(
             "its mask of bools is computed while the network runs: give one of float32, 0 and -1e4, or take "
             'unsupported="torch"'
         )
     if array is None:
-        return str(given)
+        return str(attn_mask)
     floats = np.where(array, 0.0, MASKED) if array.dtype == bool else np.maximum(array, MASKED)
     return b.constant(floats.astype(np.float32), "mask")
 

@@ -29,20 +29,22 @@ LONGEST = arithmetic.INT32_MAX // 255**2
 """Most products of two differences of int8 whose sum cannot pass int32."""
 
 
-def product_shape(a: Shape, turned: Shape) -> Shape:
+def product_shape(a: Shape, transposed: Shape) -> Shape:
     """The shape of a product of (..., rows, depth) and (..., columns, depth), whose batch dimensions broadcast.
 
     Raises GraphError where there is none.
     """
-    if len(a) < 2 or len(turned) < 2 or a[-1] != turned[-1]:
-        raise GraphError(f"a product of rows along the last dimensions of {a} and {turned}: their extents differ")
+    if len(a) < 2 or len(transposed) < 2 or a[-1] != transposed[-1]:
+        raise GraphError(f"a product of rows along the last dimensions of {a} and {transposed}: their extents differ")
     try:
-        batch = np.broadcast_shapes(a[:-2], turned[:-2])
+        batch = np.broadcast_shapes(a[:-2], transposed[:-2])
     except ValueError:
-        raise GraphError(f"a product of {a} and {turned}: their batch dimensions do not broadcast") from None
-    shape = (*batch, a[-2], turned[-2])
-    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, turned)):
-        raise GraphError(f"a product of {a} and {turned} broadcasts left of the last three dimensions; expand first")
+        raise GraphError(f"a product of {a} and {transposed}: their batch dimensions do not broadcast") from None
+    shape = (*batch, a[-2], transposed[-2])
+    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, transposed)):
+        raise GraphError(
+            f"a product of {a} and {transposed} broadcasts left of the last three dimensions; expand first"
+        )
     return shape
 
 

@@ -40,12 +40,12 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _params(call: Call) -> Params:
     shape, dim = call.output.shape, call.attrs["dim"]
-    tail = len(shape) - 3
+    trailing = len(shape) - 3
     ends = list(itertools.accumulate(t.shape[dim] for t in call.inputs))
     return {
         **eight("end", ends),
-        "axis": np.uint32(max(dim - tail + 1, 0)),
-        "inner": np.uint32(math.prod(shape[dim + 1 : tail]) if dim < tail else 1),
+        "axis": np.uint32(max(dim - trailing + 1, 0)),
+        "inner": np.uint32(math.prod(shape[dim + 1 : trailing]) if dim < trailing else 1),
         "extent": np.uint32(shape[dim]),
     }
 

@@ -14,46 +14,48 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
 
-LARGEST_PLACE = 1 << 24
+LARGEST_INDEX = 1 << 24
 """Up to this index float32 holds every integer."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    x, places, dim = types[0].shape, types[1].shape, attrs["dim"]
-    if len(x) != len(places) or not dim < len(x) <= 4:
-        raise GraphError(f"gather along dimension {dim} needs two shapes of that and at most 4, found {x} and {places}")
-    if any(n != m and 1 not in (n, m) for i, (n, m) in enumerate(zip(x, places, strict=True)) if i != dim):
-        raise GraphError(f"gather: {x} and {places} do not broadcast beside dimension {dim}")
-    if x[dim] > LARGEST_PLACE:
-        raise GraphError(f"places among {x[dim]} elements are no float32 numbers, at most {LARGEST_PLACE} are")
-    pairs = enumerate(zip(x, places, strict=True))
+    x, indices, dim = types[0].shape, types[1].shape, attrs["dim"]
+    if len(x) != len(indices) or not dim < len(x) <= 4:
+        raise GraphError(
+            f"gather along dimension {dim} needs two shapes of that and at most 4, found {x} and {indices}"
+        )
+    if any(n != m and 1 not in (n, m) for i, (n, m) in enumerate(zip(x, indices, strict=True)) if i != dim):
+        raise GraphError(f"gather: {x} and {indices} do not broadcast beside dimension {dim}")
+    if x[dim] > LARGEST_INDEX:
+        raise GraphError(f"indices among {x[dim]} elements are no float32 numbers, at most {LARGEST_INDEX} are")
+    pairs = enumerate(zip(x, indices, strict=True))
     return tuple(m if i == dim or n == 1 else n for i, (n, m) in pairs), FLOAT32
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    x, places = arrays
+    x, indices = arrays
     dim = call.attrs["dim"]
-    inside = np.clip(np.nan_to_num(places, nan=0.0), 0, x.shape[dim] - 1).astype(np.int64)
+    inside = np.clip(np.nan_to_num(indices, nan=0.0), 0, x.shape[dim] - 1).astype(np.int64)
     return np.take_along_axis(x, inside, dim)
 
 
-def along(b: Builder, x: str, dim: int, places: str) -> str:
+def along(b: Builder, x: str, dim: int, indices: str) -> str:
     """The rows of `x` at computed indices of any shape, whose dimensions replace `dim`."""
-    shape, found = b.type(x).shape, b.type(places).shape
-    tail = len(shape) - dim - 1
-    flat = b.emit("view", (places,), {"shape": (*[1] * dim, -1, *[1] * tail)})
+    shape, found = b.type(x).shape, b.type(indices).shape
+    trailing = len(shape) - dim - 1
+    flat = b.emit("view", (indices,), {"shape": (*[1] * dim, -1, *[1] * trailing)})
     y = b.emit("gather", (x, flat), {"dim": dim})
     if len(found) == 1:
         return y
-    return b.emit("view", (y,), {"shape": (*[0] * dim, *([-1, *found[1:]] if found else []), *[-2] * tail)})
+    return b.emit("view", (y,), {"shape": (*[0] * dim, *([-1, *found[1:]] if found else []), *[-2] * trailing)})
 
 
-def elements(b: Builder, x: str, dim: int, places: str) -> str:
+def elements(b: Builder, x: str, dim: int, indices: str) -> str:
     """torch.gather: `x` is cut to the extents of the indices in dimensions other than `dim`."""
-    for i, (whole, kept) in enumerate(zip(b.type(x).shape, b.type(places).shape, strict=True)):
+    for i, (whole, kept) in enumerate(zip(b.type(x).shape, b.type(indices).shape, strict=True)):
         if i != dim and kept < whole:
             x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": kept, "step": 1})
-    return b.emit("gather", (x, places), {"dim": dim})
+    return b.emit("gather", (x, indices), {"dim": dim})
 
 
 def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:

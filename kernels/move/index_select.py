@@ -26,7 +26,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         raise GraphError(f"index_select of {x} along dimension {dim} needs that dimension and a list, found {index}")
     if x[dim] != attrs["extent"]:
         raise GraphError(
-            f"index_select: its places were chosen among {attrs['extent']} along dimension {dim}, found {x}"
+            f"index_select: its indices were chosen among {attrs['extent']} along dimension {dim}, found {x}"
         )
     return (*x[:dim], index[0], *x[dim + 1 :]), types[0].dtype
 
@@ -44,10 +44,10 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _params(call: Call) -> Params:
     shape, dim = call.output.shape, call.attrs["dim"]
-    tail = len(shape) - 3
+    trailing = len(shape) - 3
     return {
-        "axis": np.uint32(max(dim - tail + 1, 0)),
-        "inner": np.uint32(math.prod(shape[dim + 1 : tail]) if dim < tail else 1),
+        "axis": np.uint32(max(dim - trailing + 1, 0)),
+        "inner": np.uint32(math.prod(shape[dim + 1 : trailing]) if dim < trailing else 1),
         "places": np.uint32(shape[dim]),
         "extent": np.uint32(call.attrs["extent"]),
     }
@@ -138,15 +138,15 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
         x = b.emit("permute", (x,), {"dims": (*dims, *(d for d in range(rank) if d not in dims))})
         first = 0
     shape = b.type(x).shape
-    extents, tail = shape[first : first + count], len(shape) - first - count
+    extents, trailing = shape[first : first + count], len(shape) - first - count
     # A view keeps dimensions counted from the left as 0, from the right as -2.
     if count > 1:
-        x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * tail)})
+        x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * trailing)})
     positive = [np.where(c < 0, c + extent, c) for c, extent in zip(chosen, extents, strict=True)]
     y = select(b, x, first, np.ravel_multi_index(positive, extents).reshape(-1))
     if chosen[0].ndim == 1:
         return y
-    return b.emit("view", (y,), {"shape": (*[0] * first, *chosen[0].shape, *[-2] * tail)})
+    return b.emit("view", (y,), {"shape": (*[0] * first, *chosen[0].shape, *[-2] * trailing)})
 
 
 def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> str:
@@ -157,8 +157,8 @@ def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> st
         x = b.emit("permute", (x,), {"dims": (*dims, *(d for d in range(len(shape)) if d not in dims))})
         first = 0
     extents = [shape[dim] for dim in dims]
-    if math.prod(extents) > gather.LARGEST_PLACE:
-        raise b.refuse(f"places among {extents} elements are no float32 numbers, at most {gather.LARGEST_PLACE} are")
+    if math.prod(extents) > gather.LARGEST_INDEX:
+        raise b.refuse(f"indices among {extents} elements are no float32 numbers, at most {gather.LARGEST_INDEX} are")
     place = ""
     for (_, index), size in zip(given, extents, strict=True):
         found = _counted(b, index, size)

@@ -74,13 +74,13 @@ def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
     return _permute(b, args["self"], [placed[i] if i in placed else next(rest) for i in range(rank)])
 
 
-def _turns(call: Call, target: Target) -> bool:
+def _transposes(call: Call, target: Target) -> bool:
     """Whether int8 matrices are transposed: the last two dimensions swapped, the others in place."""
     dims, rank = list(call.attrs["dims"]), len(call.output.shape)
     return call.output.dtype == INT8X4 and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
 
 
-def _turn_params(call: Call) -> Params:
+def _transpose_params(call: Call) -> Params:
     _, _, columns, rows = dims(call.output)
     return {
         "matrices": np.uint32(call.output.numel // (rows * columns)),
@@ -91,19 +91,19 @@ def _turn_params(call: Call) -> Params:
     }
 
 
-def _turn_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
+def _transpose_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
     _, _, columns, rows = dims(call.output)
     return call.output.numel // (rows * columns) * -(-rows // 32) * -(-columns // 32) * 64, 1, 1
 
 
 TURNED = Kernel(
-    "permute.turned",
-    ("permute_turned",),
+    "permute.transposed",
+    ("permute_transposed",),
     (ONLY_4W,),
     ONLY_4W,
-    supports=_turns,
-    params=_turn_params,
-    threads=_turn_threads,
+    supports=_transposes,
+    params=_transpose_params,
+    threads=_transpose_threads,
 )
 
 _IMPORTS: Mapping[str, Import] = {

@@ -109,10 +109,10 @@ def importer(op: str, spatial: int, **attrs: bool) -> Import:
             elif factor:
                 raise b.refuse(f"its size {size} and its scale {factor} for {extent} elements contradict each other")
         lead = [1.0] * (2 - spatial)
-        given = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], **attrs}
+        full = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], **attrs}
         if "align_corners" in args:
-            given["align_corners"] = bool(args["align_corners"])
-        return b.emit(op, (x,), given)
+            full["align_corners"] = bool(args["align_corners"])
+        return b.emit(op, (x,), full)
 
     return rule
 

@@ -2,7 +2,7 @@
 alias Item = vec4<f32>;
 const STRIDE = 1u;
 
-// Four rows at four places of k, turned.
+// Four rows at four indices of k, transposed.
 fn left_block(i: u32, tile: Tile, k: u32) -> mat4x4<f32> {
   let m = (tile.row * TILE_M + i / (DEPTH / 4u)) * 4u;
   let at = k + i % (DEPTH / 4u) * 4u;

@@ -100,12 +100,12 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     pre = layer.steps_first(pre, call.attrs).astype(np.int64) << (FRACTION - 10)
     first = _fixed(hidden, pre.shape[1], HIDDEN_LIMIT)
     kept = _fixed(state[0], pre.shape[1], cells.STATE_LIMIT) if state else first
-    turned = weight.astype(np.float64).T  # exact: sums are integers below 2^53
+    transposed = weight.astype(np.float64).T  # exact: sums are integers below 2^53
 
     def step(x: Array, hidden: Array, state: Array) -> tuple[Array, Array]:
         carried = arithmetic.rte(hidden, FRACTION - CARRIED)
         high = (carried + 128) >> 8
-        sums = [(part.astype(np.float64) @ turned).astype(np.int64) for part in (high, carried - (high << 8))]
+        sums = [(part.astype(np.float64) @ transposed).astype(np.int64) for part in (high, carried - (high << 8))]
         scaled = _scaled(sums[0], multiplier * np.float32(256)) + _scaled(sums[1], multiplier) + bias
         by_gate = [np.stack(np.split(part, gates, axis=1)) for part in (x, scaled)]
         return CELLS[cell].integer(by_gate[0], by_gate[1], hidden, state, table)

@@ -52,8 +52,8 @@ class _Layers:
         self.b, self.cell, self.args = b, cell, args
         self.directions = 2 if args["bidirectional"] else 1
         self.each = 4 if args["has_biases"] else 2
-        given, expected = len(args["params"]), self.each * args["num_layers"] * self.directions
-        if given != expected:
+        count, expected = len(args["params"]), self.each * args["num_layers"] * self.directions
+        if count != expected:
             raise b.refuse(
                 "it projects its hidden states (proj_size), which is not supported: leave proj_size at 0 and put a "
                 'linear behind it, or leave it to PyTorch (unsupported="torch")'
@@ -92,9 +92,9 @@ class _Layers:
 
     def _first(self, index: int) -> list[str]:
         """The first states of a layer's direction. A constant with equal rows becomes one row."""
-        given = self.args["hx"] if CELLS[self.cell].keeps else [self.args["hx"]]
+        states = self.args["hx"] if CELLS[self.cell].keeps else [self.args["hx"]]
         found = []
-        for name in given:
+        for name in states:
             array = self.b.array(name)
             if array is None:
                 found.append(self.b.aten("aten.select.int", {"self": name, "dim": 0, "index": index}))

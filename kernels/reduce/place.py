@@ -24,10 +24,10 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, dim = types[0].shape, attrs["dim"]
     if dim >= len(shape) or dim < len(shape) - 4 or (len(shape) > 4 and dim == len(shape) - 4):
         raise GraphError(
-            f"a place along dimension {dim} of {shape}: it must be there, and one of the last three of five"
+            f"an index along dimension {dim} of {shape}: it must be there, and one of the last three of five"
         )
     if shape[dim] > 1 << 24:
-        raise GraphError(f"places among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
+        raise GraphError(f"indices among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
     kept = _kept(shape, attrs)
     return kept if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), FLOAT32
 

@@ -25,7 +25,7 @@ def _check(shape: Shape, dim: int) -> None:
             f"an order along dimension {dim} of {shape}: it must be there, and one of the last three of five"
         )
     if shape[dim] > 1 << 24:
-        raise GraphError(f"places among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
+        raise GraphError(f"indices among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
 
 
 def _infer_rank(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from q8ta_wgpu.commands import given
+from q8ta_wgpu.commands import arguments
 from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array
@@ -61,7 +61,7 @@ def _adapters(wanted: str | None) -> list[tuple[int, str]]:
 
     found = [(number, engine.describe(adapter)) for number, (engine, adapter) in enumerate(listed())]
     if wanted is not None:
-        name = open_device(given.device(wanted)).name
+        name = open_device(arguments.device(wanted)).name
         found = [(number, other) for number, other in found if other == name][:1]
     if not found:
         raise DeviceError(NO_ADAPTER)
@@ -131,7 +131,7 @@ def mismatches(device: Device, target: Target, sample: Sample) -> int:
 def _model(device: Device, model: Model) -> Iterator[str]:
     """Prints the time of a model. Yields what is wrong with its bytes, where they are defined."""
     print("  compiling and running the model ...", flush=True)
-    arrays = given.random_inputs(model)
+    arrays = arguments.random_inputs(model)
     with Session(model, device) as session:
         found = model.structure.flatten(session(**arrays))
         took = []

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.commands.given import described, device, inputs
+from q8ta_wgpu.commands.arguments import described, device, inputs
 from q8ta_wgpu.errors import InputError, printable
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model, load

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.commands.given import device, random_inputs, target_of
+from q8ta_wgpu.commands.arguments import device, random_inputs, target_of
 from q8ta_wgpu.errors import InputError, counted, printable
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.model.model import Model, load

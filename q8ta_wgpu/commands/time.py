@@ -6,7 +6,7 @@ import argparse
 from time import perf_counter
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.commands.given import device, inputs, random_inputs
+from q8ta_wgpu.commands.arguments import device, inputs, random_inputs
 from q8ta_wgpu.errors import printable
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session

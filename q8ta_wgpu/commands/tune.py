@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from q8ta_wgpu.commands import given
+from q8ta_wgpu.commands import arguments
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
@@ -21,7 +21,7 @@ def tune(options: argparse.Namespace) -> None:
     if options.file is None:
         return
     model = load(options.file)
-    device, rounds, arrays = given.device(options.device), 3, given.random_inputs(model).values()
+    device, rounds, arrays = arguments.device(options.device), 3, arguments.random_inputs(model).values()
     with (
         Session(model, device, options.layouts, tune=True) as tuned,
         Session(model, device, options.layouts) as untuned,
@@ -35,13 +35,13 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def _clear(device: str | None) -> None:
-    from q8ta_wgpu.runtime import kept
+    from q8ta_wgpu.runtime import findings
     from q8ta_wgpu.runtime.adapters import open_device
     from q8ta_wgpu.tune.cache import Cache
 
-    opened = open_device(given.device(device))
+    opened = open_device(arguments.device(device))
     try:
-        removed = [Cache.of(opened.info).clear(), kept.forget(opened.info)]
+        removed = [Cache.of(opened.info).clear(), findings.forget(opened.info)]
     except OSError as error:
         raise InputError(f"cannot remove {error.filename}: {error.strerror or error}") from error
     print(f"removed what was kept for {opened.name}" if any(removed) else f"nothing was kept for {opened.name}")

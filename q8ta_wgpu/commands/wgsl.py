@@ -6,8 +6,8 @@ import argparse
 import difflib
 from pathlib import Path
 
+from q8ta_wgpu.commands.arguments import target_of
 from q8ta_wgpu.commands.example import example
-from q8ta_wgpu.commands.given import target_of
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target

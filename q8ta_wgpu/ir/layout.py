@@ -106,8 +106,8 @@ def packing_of(layout: Layout) -> Packing:
 
 def canonical(shape: Shape) -> Shape4:
     """The (N, C, H, W) view of `shape`: ones on the left, extra leading dimensions folded into N."""
-    lead, tail = shape[:-3], shape[-3:]
-    c, h, w = (1,) * (3 - len(tail)) + tuple(tail)
+    lead, last = shape[:-3], shape[-3:]
+    c, h, w = (1,) * (3 - len(last)) + tuple(last)
     return math.prod(lead), c, h, w
 
 

@@ -143,9 +143,9 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
         name, _, text = note.partition(": ")
         cause = text.removesuffix(made[name].origin) if name in made else note
         found.setdefault(cause, []).append(note)
-    told = {note.partition(": ")[0] for note in graph.notes}
+    noted = {note.partition(": ")[0] for note in graph.notes}
     for name in islands:
-        if name not in told:
+        if name not in noted:
             cause = f"{made[name].op} stays in float32: {_cause(graph, made, made[name])}"
             found.setdefault(cause, []).append(f"{name}: {cause}{made[name].origin}")
     return {cause: tuple(notes) for cause, notes in found.items()}

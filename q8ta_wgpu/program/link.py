@@ -221,29 +221,29 @@ def link(
     if combines:
         wide = _synced(operands, call, out)
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
-    given = [f"struct Params {{ {struct} }}"]
+    generated = [f"struct Params {{ {struct} }}"]
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
-        given += _operand(binding, slot, wide)
+        generated += _operand(binding, slot, wide)
         words = binding.layout is not None and binding.name not in wide
         if words and binding.dtype in RANGES and call.output.dtype in RANGES:
-            given.append(_counterpart(binding, binding.layout == out and t.shape == call.output.shape))
+            generated.append(_counterpart(binding, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
-        given += _variadic(op, operands, wide)
+        generated += _variadic(op, operands, wide)
     if combines:
-        given += _combined(operands, "y" in wide)
-    given += _result(call.output.dtype, out, len(operands), wide)
-    given.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
+        generated += _combined(operands, "y" in wide)
+    generated += _result(call.output.dtype, out, len(operands), wide)
+    generated.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     after = call.attrs.get("epilogue")
     if after and call.output.dtype in RANGES:
-        given.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
-    given += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
+        generated.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
+    generated += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
     meant = {"dot": dot, **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]}}
     stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
     kind = "packed" if call.output.dtype in RANGES else call.output.dtype
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
     try:
-        return resolve.module(chosen, tuple(given), kernel.unrolled(target))
+        return resolve.module(chosen, tuple(generated), kernel.unrolled(target))
     except LinkError as error:
         raise LinkError(f"kernel {kernel.name}: {error}") from None
 

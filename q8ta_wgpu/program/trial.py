@@ -66,10 +66,10 @@ def _case(
     graph = Graph(inputs=list(inputs), outputs=["y"], types={**inputs, "y": out})
     names = [graph.add_constant(name, array) for name, array in constants.items()]
     graph.nodes = [Node(op, (*inputs, *names), "y", attrs)]
-    given = {name: rng.integers(-128, 128, t.shape, dtype=np.int8) for name, t in inputs.items()}
-    first = next(iter(given.values()))
+    arrays = {name: rng.integers(-128, 128, t.shape, dtype=np.int8) for name, t in inputs.items()}
+    first = next(iter(arrays.values()))
     first.reshape(-1, first.shape[-1])[:2] = ((-128,), (127,))
-    return _Case(graph, given)
+    return _Case(graph, arrays)
 
 
 def _int8(*shape: int, zero: int) -> TensorType:
@@ -122,8 +122,8 @@ def _spares_threads(kernel: Kernel, call: Call) -> bool:
 
 
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
-    """A trial of every kernel that runs on `target` for the sake of this unit, and a second of tiles that bring few
-    weights to a step. Attention with a given mask has the tiles of the one without."""
+    """A trial of every kernel that runs on `target` only with this unit, and a second one for tiles that load few
+    weights in a step. Attention with a mask has the tiles of attention without one."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
     shallow = _linear(SHALLOW)
     for case in (_linear(DEPTH), shallow, _product(), _attention()):

@@ -21,7 +21,7 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import LOOP_TURNS, MatrixUnit, Target
 from q8ta_wgpu.program import resolve, trial
-from q8ta_wgpu.runtime import kept
+from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
 from q8ta_wgpu.runtime.timestamps import timestamps
 
@@ -74,13 +74,13 @@ def contract(device: Device) -> str:
     expected = _expected(a, b)
     words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
     text = resolve.complete(f"// probe of the arithmetic contract\n{BINDINGS}{_CONTRACT}")
-    key = kept.digest("contract", text, a.tobytes(), b.tobytes(), words, expected.tobytes())
-    if kept.recall(device.info, key) is True:
+    key = findings.digest("contract", text, a.tobytes(), b.tobytes(), words, expected.tobytes())
+    if findings.recall(device.info, key) is True:
         return ""
     found = run(device, text, (a, b, np.zeros(expected.size, np.int32)), words, -(-len(a) // 64), 1)
     wrong = np.argwhere(found.reshape(expected.shape) != expected)
     if not len(wrong):
-        kept.keep(device.info, key, True)
+        findings.keep(device.info, key, True)
         return ""
     rule, i = wrong[0]
     x, given = b[i : i + 1].view(np.float32)[0], found.reshape(expected.shape)[rule, i]
@@ -152,12 +152,12 @@ def loop_turns(device: Device, turns: int = LOOP_TURNS) -> int:
     one = np.zeros(1, np.int32), np.full(1, 63, np.uint32), np.zeros(64, np.int32)
     words = np.array([turns, 0, 0, 0], np.uint32).tobytes()
     text = f"// probe of long loops\n{BINDINGS}{_LOOPS}"
-    key = kept.digest("loop turns", text, words)
-    if kept.recall(device.info, key) is True:
+    key = findings.digest("loop turns", text, words)
+    if findings.recall(device.info, key) is True:
         return turns
     found = int(run(device, text, one, words, 1, 1)[0])
     if found == turns:
-        kept.keep(device.info, key, True)
+        findings.keep(device.info, key, True)
     return found
 
 

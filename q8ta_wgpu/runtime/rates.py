@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.program import resolve
-from q8ta_wgpu.runtime import kept, probe
+from q8ta_wgpu.runtime import findings, probe
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
@@ -62,8 +62,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     for name in ("packed", "emulated"):
         dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
         texts[name] = resolve.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
-    key = kept.digest("dot rates", *texts.values(), words)
-    before = kept.recall(device.info, key)
+    key = findings.digest("dot rates", *texts.values(), words)
+    before = findings.recall(device.info, key)
     if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:
         return DotRates(*before)
     found = {}
@@ -77,7 +77,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
             elapsed = time.perf_counter() - started
             best = max(best, operations * repeats / elapsed / 1e9)
         found[name] = best
-    kept.keep(device.info, key, list(found.values()))
+    findings.keep(device.info, key, list(found.values()))
     return DotRates(**found)
 
 

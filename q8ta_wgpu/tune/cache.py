@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from q8ta_wgpu.runtime.kept import file_name, read, write
-from q8ta_wgpu.runtime.kept import folder as folder
-from q8ta_wgpu.runtime.kept import identity as identity
+from q8ta_wgpu.runtime.findings import file_name, read, write
+from q8ta_wgpu.runtime.findings import folder as folder
+from q8ta_wgpu.runtime.findings import identity as identity
 
 FORMAT = 1
 MAX_ENTRIES = 1 << 14

@@ -21,7 +21,7 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync.options import clone_call
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
-from q8ta_wgpu.runtime import kept
+from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import tuner as tune
 from q8ta_wgpu.tune.cache import Cache
@@ -246,10 +246,10 @@ def test_the_command(
     assert "tuning" not in err
     assert main(["tune", "net.q8ta", "--device", "vulkan", "--layouts", "greedy"]) == 0
     assert "candidates timed" in capsys.readouterr().out
-    kept.keep(vulkan.info, "rates", [1.0, 2.0])
+    findings.keep(vulkan.info, "rates", [1.0, 2.0])
     assert main(["tune", "--device", "vulkan", "--clear"]) == 0
     assert "removed " in capsys.readouterr().out
-    assert kept.recall(vulkan.info, "rates") is None
+    assert findings.recall(vulkan.info, "rates") is None
     assert main(["tune", "--device", "vulkan", "--clear"]) == 0
     assert "nothing was kept for" in capsys.readouterr().out
     assert main(["tune", "net.q8ta", "--device", "vulkan", "--clear"]) == 0

@@ -1,4 +1,4 @@
-// Matrices of int8 packed along rows, turned. A thread turns 4 x 4 elements: a word from each of four rows of x becomes
+// Matrices of int8 packed along rows, transposed. A thread transposes 4 x 4 elements: a word from each of four rows of x becomes
 // one in each of four rows of y; a workgroup takes 8 x 8 such blocks, so that reads and writes have neighbours.
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32,
@@ -21,9 +21,9 @@ fn main(@builtin(local_invocation_index) local: u32,
   if (matrix >= params.matrices || block.x >= params.y_words || block.y >= params.x_words) { return; }
   for (var j = 0u; j < 4u; j++) {
     let shift = j * 8u;
-    let turned = ((words[0] >> shift) & 255u) | (((words[1] >> shift) & 255u) << 8u)
+    let transposed = ((words[0] >> shift) & 255u) | (((words[1] >> shift) & 255u) << 8u)
       | (((words[2] >> shift) & 255u) << 16u) | (((words[3] >> shift) & 255u) << 24u);
     let c = block.y * 4u + j;
-    if (c < params.columns) { y[(matrix * params.columns + c) * params.y_words + block.x] = turned; }
+    if (c < params.columns) { y[(matrix * params.columns + c) * params.y_words + block.x] = transposed; }
   }
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from q8ta_wgpu.program import resolve
-from q8ta_wgpu.runtime import kept, probe, rates
+from q8ta_wgpu.runtime import findings, probe, rates
 from q8ta_wgpu.runtime.device import Device
 
 INFO = {"device": "a card", "backend_type": "Vulkan", "description": "driver 1.2", "engine": "wgpu 0.32"}
@@ -18,7 +18,7 @@ INFO = {"device": "a card", "backend_type": "Vulkan", "description": "driver 1.2
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(kept, "folder", lambda: tmp_path / "caches")
+    monkeypatch.setattr(findings, "folder", lambda: tmp_path / "caches")
     return tmp_path / "caches"
 
 
@@ -57,28 +57,28 @@ def test_another_probe_is_run(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_adapters_drivers_and_engines_are_apart() -> None:
-    kept.keep(INFO, "contract", True)
-    assert kept.recall(INFO, "contract") is True
+    findings.keep(INFO, "contract", True)
+    assert findings.recall(INFO, "contract") is True
     for name in INFO:
-        assert kept.recall({**INFO, name: "other"}, "contract") is None
+        assert findings.recall({**INFO, name: "other"}, "contract") is None
     nameless = {**INFO, "description": ""}
-    kept.keep(nameless, "contract", True)
-    assert kept.recall(nameless, "contract") is None, "a driver that does not say which it is"
+    findings.keep(nameless, "contract", True)
+    assert findings.recall(nameless, "contract") is None, "a driver that does not say which it is"
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "{}", '{"format": 1}', "\x00", "[" * 10**5])
 def test_a_damaged_file_is_empty(content: str, folder: Path) -> None:
-    kept.keep(INFO, "contract", True)
+    findings.keep(INFO, "contract", True)
     (path,) = folder.iterdir()
     whole = json.loads(path.read_text())
     path.write_text(content)
-    assert kept.recall(INFO, "contract") is None
+    assert findings.recall(INFO, "contract") is None
     changes: tuple[dict[str, Any], ...] = ({"found": []}, {"adapter": {}}, {"format": 2})
     for changed in changes:
         path.write_text(json.dumps({**whole, **changed}))
-        assert kept.recall(INFO, "contract") is None
-    kept.keep(INFO, "contract", True)
-    assert kept.recall(INFO, "contract") is True
+        assert findings.recall(INFO, "contract") is None
+    findings.keep(INFO, "contract", True)
+    assert findings.recall(INFO, "contract") is True
 
 
 def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
@@ -94,6 +94,6 @@ def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs permissions of Unix")
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(kept, "folder", lambda: tmp_path / "file" / "caches")
-    kept.keep(INFO, "contract", True)
-    assert kept.recall(INFO, "contract") is None
+    monkeypatch.setattr(findings, "folder", lambda: tmp_path / "file" / "caches")
+    findings.keep(INFO, "contract", True)
+    assert findings.recall(INFO, "contract") is None

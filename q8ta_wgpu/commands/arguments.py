@@ -1,4 +1,4 @@
-"""Arguments of the command line: a device, arrays for inputs."""
+"""Values of command-line arguments: a device, arrays for inputs."""
 
 from __future__ import annotations
 
