@@ -1,4 +1,4 @@
-"""compare: where a quantized network loses quality, layer by layer."""
+"""compare: where a quantized network loses accuracy, layer by layer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CLIPPED = 0.01
 """Share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
 
 LOSS = 3.0
-"""dB that a layer may lose before it is named: halving a scale is worth six."""
+"""dB that a layer may lose before advice names it: halving a scale is worth six."""
 
 
 _LISTED = 4
-"""Names in a sentence."""
+"""Most names in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Layer:
 
     Attributes:
         name: the operator whose result it is, in the exported program.
-        module: path of the module it belongs to, as `Quantizer(skip=[...])` takes it; empty where there is none.
+        module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one.
         source: where in the user's model.
-        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, all channels alike.
-        snr: the same of our integer arithmetic.
-        lost: dB by which `snr` is below the worst of the values the layer was computed from.
-        clipped: share of the float values that lie beyond the int8 range; of what is not stored in int8 0.
-        place: its number in the network's order.
-        output: whether the network gives it out.
+        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
+        snr: the same of this library's integer arithmetic.
+        lost: dB by which `snr` is below the worst of the values that the layer reads.
+        clipped: share of the float values beyond the int8 range; 0 for values that are not stored in int8.
+        place: its index in the network's order.
+        output: whether it is an output of the network.
     """
 
     name: str
@@ -69,14 +69,18 @@ class Layer:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every stored int8 value of a network and its outputs, the largest loss first; `print` shows the table, and below
-    it what to do."""
+    """Every stored int8 value of a network and its outputs, the largest loss first. `print` shows the table, and below
+    it what to do.
+
+    Attributes:
+        layers: the rows, as `Layer`.
+    """
 
     layers: tuple[Layer, ...]
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, a sentence for each cause of a loss; none where little is lost."""
+        """What to do: a sentence for each cause of a loss; empty where little is lost."""
         clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
         lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
         found = []
@@ -103,10 +107,8 @@ class Comparison:
         return "\n".join([head, *rows, *self.advice])
 
     def plot(self, path: str | Path) -> None:
-        """Draws the ratio of every layer in the network's order, simulated and ours, to an image file (matplotlib).
-
-        Raises UnsupportedError where matplotlib is missing, InputError where the file cannot be written.
-        """
+        """Draws both ratios of every layer in the network's order to an image file (matplotlib). Raises
+        UnsupportedError without matplotlib, InputError where the file cannot be written."""
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError as error:
@@ -128,17 +130,25 @@ class Comparison:
 
 
 def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence[torch.Tensor]) -> Comparison:
-    """Compares the float module, PT2E's simulation and our integer arithmetic on one set of inputs.
+    """Compares the float module, PT2E's simulation and the integer arithmetic on one set of inputs.
+
+    Examples:
+        >>> exported = q8.quantize(module, example_inputs, calibration=batches)
+        >>> comparison = q8.compare(module, exported, (x,))
+        >>> worst = comparison.layers[0]    # its snr in dB, and how much it lost
 
     Args:
         module: the float module, in eval mode.
         exported: what `quantize` made of it.
-        inputs: positional arguments, of the shapes and dtypes that the example inputs had; with a dynamic batch, of
-            any batch.
+        inputs: positional arguments with the shapes and dtypes of the example inputs; with a dynamic batch, of any
+            batch size.
+
+    Returns:
+        A Comparison: a row for every stored int8 value and every output.
 
     Raises:
-        InputError: the inputs are others, the module does not run on them, or `exported` is no exported program or
-            was made from another module.
+        InputError: the inputs differ from the example, the module does not run on them, or `exported` is no exported
+            program or was made from another module.
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     checks.check_module(module)

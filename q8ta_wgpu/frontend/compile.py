@@ -23,24 +23,29 @@ def compile(program: Any, *, unsupported: Literal["torch"], device: Any = None) 
 
 
 def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error", device: Any = None) -> Model | Hybrid:
-    """Fuses an exported program into an int8 model.
+    """Compiles a quantized program to an int8 model.
+
+    Examples:
+        >>> model = q8.compile(q8.quantize(module, example_inputs, calibration=batches))
+        >>> print(model.report())
 
     Args:
-        program: torch.export.ExportedProgram of a PT2E-converted module (static int8 or uint8 activations, int8
-            weights), from `q8ta_wgpu.quantize` or any other PT2E quantizer; or the converted module itself.
-        int8_outputs: whether results are given as the int8 (or int16) values the network ends with, a fourth of the
-            bytes to bring back, instead of the float32 they stand for: (value - zero) * scale, by the types of
-            `Model.outputs`. A result that was never rounded stays float32.
-        unsupported: what becomes of operators that cannot be imported: 'error', or 'torch' for a torch module that runs
-            what is supported on the GPU and the rest in PyTorch, with a `report()` of both; a program that is supported
-            as a whole is one piece.
-        device: with unsupported='torch', the device its sessions are opened on, as `Session` takes it.
+        program: an ExportedProgram of a PT2E-converted module (static int8 or uint8 activations, int8 weights), from
+            `quantize` or any other PT2E quantizer; or the converted module itself.
+        int8_outputs: whether results are the int8 (or int16) values that the network ends with, a fourth of the bytes
+            to bring back, instead of the float32 numbers (value - zero) * scale; `Model.outputs` has scale and zero. A
+            result that was never rounded stays float32.
+        unsupported: what to do with operators that cannot be imported: 'error', or 'torch' for a torch module that runs
+            the rest on the GPU and these in PyTorch.
+        device: with unsupported='torch', the device of its sessions, as for `Session`.
+
+    Returns:
+        A Model; with unsupported='torch' a torch module, whose `report()` says what runs where.
 
     Raises:
-        UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named);
-            with unsupported='torch' where nothing would run on the GPU.
-        InputError: `unsupported` is neither, `int8_outputs` is no bool, or an option is given that the other choice
-            has.
+        UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named); with
+            unsupported='torch', nothing would run on the GPU.
+        InputError: `unsupported` is neither, `int8_outputs` is no bool, or an option belongs to the other choice.
         DeviceError: with unsupported='torch', as `Session`.
     """
     check_switch("int8_outputs", int8_outputs)

@@ -48,26 +48,33 @@ def quantize(
     dynamic_batch: bool = False,
     unsupported: str = "error",
 ) -> ExportedProgram:
-    """Statically quantizes a float module with PT2E. Neither the module nor any tensor given is changed.
+    """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it.
+
+    Examples:
+        >>> exported = q8.quantize(module, (x,), calibration=[x, 2 * x])    # some dozens of real inputs, in practice
+        >>> model = q8.compile(exported)
 
     Args:
         module: in eval mode.
-        example_inputs: positional arguments, float32, uint8 or bool tensors; they fix the shapes.
-        calibration: representative inputs; each item is a tensor or a tuple of arguments. It is gone through once;
-            the first 128 inputs are held (of up to half a gigabyte), of the rest one item at a time.
-        quantizer: any torchao PT2E quantizer; ours by default.
-        dynamic_batch: whether the first dimension of every input is a batch of any size; a session then takes the size
+        example_inputs: positional arguments: float32, uint8 or bool tensors. They fix the shapes.
+        calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes. It
+            is iterated once. The first 128 items are held in memory (up to half a gigabyte), later ones one at a time.
+        quantizer: any torchao PT2E quantizer; by default `Quantizer()`.
+        dynamic_batch: whether the first dimension of every input is a batch of any size. A session then takes the size
             that arrives.
         progress: show a progress bar over all of it, from export to quantized weights, on stderr if that is a terminal.
-        unsupported: what becomes of operators that `compile` would refuse: 'error', or 'torch', which leaves them as
-            they are for `compile(..., unsupported="torch")`. Inputs may then be of any dtype.
+        unsupported: what to do with operators that `compile` would refuse: 'error', or 'torch', which leaves them as
+            they are for `compile(..., unsupported="torch")`. Inputs may then have any dtype.
+
+    Returns:
+        An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
 
     Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant.
 
     Raises:
-        InputError: the module is in training mode, not in float32, holds NaN or infinities or cannot run on the
-            example, an argument is not what it must be, the calibration is empty, or an item is unlike the example or
-            holds or leads to NaN or infinities.
+        InputError: the module is in training mode, is not float32, holds NaN or infinities, or cannot run on the
+            example; an argument is invalid; the calibration is empty, or an item is unlike the example or holds or
+            causes NaN or infinities.
         UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, or changes its own
             buffers or its inputs.
     """

@@ -66,23 +66,27 @@ def _is_masked(node: Node) -> bool:
 
 
 class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
-    """Static int8 for everything the operator table has in int8.
+    """A torchao quantizer for static int8 in everything that the operator table has in int8.
 
-    Activations: int8, per tensor, affine. Weights: int8, per output channel, symmetric. A value is rounded only where
-    an int8 tensor is stored: a weighted sum, an add, a mul or a batch norm is one unit with the batch norm, the addend,
-    the activation and the clamps behind it, and a weighted sum whose result nothing reads in int8 is not rounded at
-    all. Operators that only move bytes share one scale and zero point between inputs and output, but for those that
-    take a weighted sum apart: each part has its own scale.
+    Examples:
+        >>> quantizer = q8.Quantizer(skip=["2"])    # the module at path "2" stays in float32
+        >>> exported = q8.quantize(module, example_inputs, calibration=batches, quantizer=quantizer)
+
+    Activations are int8, affine per tensor; weights are int8, symmetric per output channel. A value is rounded only
+    where an int8 tensor is stored. A weighted sum, an add, a mul or a batch norm is one fusion group with the batch
+    norm, addend, activation and clamps after it. A weighted sum that nothing reads in int8 is not rounded. Operators
+    that only move bytes share one scale and zero point between inputs and output, except slices of a weighted sum,
+    which have their own.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
-        fit_weights: whether `quantize` changes weights by what calibration meets. The error of rounding one is spread
-            over others, and taken out of the bias (calibrate/rounding.py). By 128 inputs and more, channels are made of
-            like size (calibrate/equalize.py).
-        skip: paths of modules that stay in float, as `compare` names them, each with all within it. What they read is
-            not rounded for them, what they give only where something in int8 reads it.
+        fit_weights: whether `quantize` fits weights to the calibration inputs. The rounding error of a weight is spread
+            over others and taken out of the bias (calibrate/rounding.py). With 128 inputs or more, channels are
+            equalized (calibrate/equalize.py).
+        skip: paths of modules that stay in float, as `compare` names them, with everything inside. Their inputs are not
+            rounded for them; their outputs only where something in int8 reads them.
 
     Raises:
         InputError: `residual` is neither, `skip` is no list of strings, or `qat` or `fit_weights` is no bool.

@@ -1,4 +1,4 @@
-"""Hybrid: what is supported of a program on the GPU, the rest in PyTorch."""
+"""Hybrid: a program whose supported subgraphs run on the GPU, and the rest in PyTorch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from q8ta_wgpu.session.session import Session
 
 @dataclass(frozen=True)
 class HybridReport:
-    """Which part of a program runs where.
+    """Which operators of a hybrid run where; print it.
 
     Attributes:
-        pieces: what became of each piece on the GPU, as `Model.report` says it.
-        torch: operators that stay in PyTorch: name, place, number of calls, reason.
-        macs: multiply-adds on the GPU and in all, by torch's own count.
+        pieces: the `Model.report` of each subgraph on the GPU.
+        torch: operators that stay in PyTorch: name, place in the module, number of calls, reason.
+        macs: multiply-adds on the GPU and in all, by torch's count.
     """
 
     pieces: tuple[Report, ...]
@@ -48,7 +48,7 @@ class HybridReport:
 
 
 class Piece(torch.nn.Module):
-    """A subgraph on the GPU: tensors in and out, on the device of the first one given; no gradients."""
+    """A subgraph on the GPU: tensors in and out, on the device of its first tensor, without gradients."""
 
     session: Session
 
@@ -77,16 +77,17 @@ class Piece(torch.nn.Module):
 
 
 class Hybrid(torch.nn.Module):
-    """A program of which pieces run on the GPU, each a Model with a Session, and the rest in PyTorch.
+    """A torch module that runs supported subgraphs (pieces) on the GPU, each a Model with a Session, and the rest in
+    PyTorch.
 
-    Called like the module it was made of, with tensors; results are tensors, without gradients, in the module's own
-    structure. What lies between two pieces crosses as it is stored: int8 where the program has quantized it. Weights of
-    the pieces are on the device alone, so `state_dict` holds those of the rest. Not offered: saving it (save the
-    exported program and compile it again; `save` and `export_web` say so), training, `TiledSession`.
+    It is called like the original module: tensors in, tensors out, in the module's own structure, without gradients.
+    Values between two pieces are passed as they are stored: int8 where the program has quantized them. Weights of
+    pieces are on the device only, so `state_dict` holds those of the rest. It cannot be saved (save the exported
+    program and compile it again), exported for the web, trained, or used by TiledSession.
 
     Attributes:
         program: the graph that calls the pieces.
-        pieces: them.
+        pieces: the pieces, in order.
     """
 
     def __init__(self, parted: Parted, example: Any, device: Any) -> None:
@@ -100,7 +101,7 @@ class Hybrid(torch.nn.Module):
             device = piece.session.device or "reference"
 
     def report(self) -> HybridReport:
-        """What runs where and why; print it."""
+        """What runs where, and why; print it."""
         return HybridReport(tuple(piece.model.report() for piece in self.pieces), self._rest, self._macs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
