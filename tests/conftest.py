@@ -14,7 +14,8 @@ import pytest
 
 from q8ta_wgpu.runtime import engines, findings
 from q8ta_wgpu.runtime.adapters import open_device
-from q8ta_wgpu.runtime.device import Device, Pipeline
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.tune import cache
 from tests.small import small_model
 

@@ -13,9 +13,10 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
-from q8ta_wgpu.runtime.device import Device, Pipeline
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
+from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
 from q8ta_wgpu.runtime.timestamps import timestamps
 

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,8 @@ from q8ta_wgpu.ir.target import LOOP_TURNS, MatrixUnit, Target
 from q8ta_wgpu.program import resolve, trial
 from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
+from q8ta_wgpu.runtime.pipelines import OpenDevice
 from q8ta_wgpu.runtime.timestamps import timestamps
-
-if TYPE_CHECKING:
-    from q8ta_wgpu.runtime.device import Device
 
 BINDINGS = """
 @group(0) @binding(0) var<storage, read> a: array<i32>;
@@ -67,7 +65,7 @@ _SCALE = 0.0372
 _BASE = 1.5 * 2**23
 
 
-def contract(device: Device) -> str:
+def contract(device: OpenDevice) -> str:
     """The first rule of the contract that `device` breaks, with a case; empty if it keeps all. Takes a few ms and one
     compilation."""
     a, b = _cases()
@@ -147,7 +145,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 """
 
 
-def loop_turns(device: Device, turns: int = LOOP_TURNS) -> int:
+def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
     """How many of `turns` turns, a multiple of 64, two nested loops of a thread take on `device`."""
     one = np.zeros(1, np.int32), np.full(1, 63, np.uint32), np.zeros(64, np.int32)
     words = np.array([turns, 0, 0, 0], np.uint32).tobytes()
@@ -161,7 +159,7 @@ def loop_turns(device: Device, turns: int = LOOP_TURNS) -> int:
     return found
 
 
-def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
+def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
     """What is wrong with a matrix unit; empty if nothing is. Every kernel for it runs a product with a known result."""
     trials = list(trial.unit_trials(unit, target))
     for each in trials:
@@ -182,7 +180,7 @@ def wrong_unit(device: Device, target: Target, unit: MatrixUnit) -> str:
 
 
 def run(
-    device: Device, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int
+    device: OpenDevice, text: str, buffers: Sequence[Array], uniform: bytes, groups: int, repeats: int
 ) -> NDArray[np.int32]:
     """Dispatches a probe `repeats` times and returns the last buffer."""
     with prepared(device, text, buffers, uniform) as probe:
@@ -196,7 +194,7 @@ def run(
 class Probe:
     """A kernel and its buffers. `written` is the last of them."""
 
-    device: Device
+    device: OpenDevice
     pipeline: Any
     group: Any
     written: Any
@@ -226,7 +224,7 @@ class Probe:
 
 
 @contextlib.contextmanager
-def prepared(device: Device, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
+def prepared(device: OpenDevice, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
     """A probe on buffers with these contents, or of these sizes in bytes; freed at the end."""
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
     with contextlib.ExitStack() as made:

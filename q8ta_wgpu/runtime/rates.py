@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.runtime import findings, probe
-
-if TYPE_CHECKING:
-    from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.pipelines import OpenDevice
 
 _SPIN_UP = 0.5
 """Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
@@ -30,7 +27,7 @@ class DotRates:
     emulated: float
 
 
-def dot_rates(device: Device, seconds: float = 0.05) -> DotRates:
+def dot_rates(device: OpenDevice, seconds: float = 0.05) -> DotRates:
     """Times both forms of the dot product on every core of `device`: the best of what fits in about `seconds` each.
 
     A thread holds eight words of either operand and makes every product of two, so that little but products counts.
@@ -96,10 +93,10 @@ _COPIED = {False: 64 << 20, True: 16 << 20}
 quickly."""
 
 
-def copy_rate(device: Device, seconds: float = 0.05) -> float:
+def copy_rate(device: OpenDevice, seconds: float = 0.05) -> float:
     """Bytes that a kernel reads and writes when it copies a large buffer, in 10^9 a second: the best of what fits in
     about `seconds` after a warm-up. By timestamps where the device has them, else by the host's clock."""
-    size = min(_COPIED[device.software], device.target.binding_size) // 4096 * 4096
+    size = min(_COPIED[device.software], device.binding_size) // 4096 * 4096
     words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
     with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
         return 2e-9 * size / _quickest(device, kernel, size // 4096, seconds)
@@ -159,7 +156,7 @@ def unit_module(unit: MatrixUnit) -> str:
     )
 
 
-def unit_rate(device: Device, unit: MatrixUnit, seconds: float = 0.05) -> float:
+def unit_rate(device: OpenDevice, unit: MatrixUnit, seconds: float = 0.05) -> float:
     """Rate of a matrix unit on every core of `device`, in 10^9 operations (2 a multiply-accumulate) a second: the best
     of what fits in about `seconds` after a warm-up."""
     rounds, groups, data = 256, 4096, np.arange(64, dtype=np.int32)
@@ -170,7 +167,7 @@ def unit_rate(device: Device, unit: MatrixUnit, seconds: float = 0.05) -> float:
         return 1e-9 * operations / _quickest(device, kernel, groups, seconds)
 
 
-def _quickest(device: Device, kernel: probe.Probe, groups: int, seconds: float) -> float:
+def _quickest(device: OpenDevice, kernel: probe.Probe, groups: int, seconds: float) -> float:
     """Seconds of a dispatch: the least of repeats for about `seconds`, after a warm-up."""
     kernel.elapsed(groups)  # makes and clears the buffers
     repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)

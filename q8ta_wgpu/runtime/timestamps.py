@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.runtime.engine import RESOLVE
-
-if TYPE_CHECKING:
-    from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.pipelines import OpenDevice
 
 
 class Timestamps:
     """A pair of timestamps for each of several compute passes. `timestamps` makes it."""
 
-    def __init__(self, device: Device, passes: int, queries: Any, resolved: Any) -> None:
+    def __init__(self, device: OpenDevice, passes: int, queries: Any, resolved: Any) -> None:
         self._device = device
         self._passes = passes
         self._queries = queries
@@ -39,7 +37,7 @@ class Timestamps:
 
 
 @contextlib.contextmanager
-def timestamps(device: Device, passes: int) -> Iterator[Timestamps]:
+def timestamps(device: OpenDevice, passes: int) -> Iterator[Timestamps]:
     """Timestamps for this many compute passes, on a device that has them; freed at the end in any case."""
     with contextlib.ExitStack() as made:
         queries = device.wgpu.create_query_set(type="timestamp", count=2 * passes)

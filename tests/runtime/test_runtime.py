@@ -17,9 +17,10 @@ import wgpu
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import handles
-from q8ta_wgpu.runtime.device import Device, Pipeline
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.timestamps import timestamps
 from tests import harness
 from tests.small import small_input, small_model
@@ -253,7 +254,7 @@ def test_a_session_runs_while_another_one_compiles(count: int, vulkan: Device, m
 
 def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program holds its own; beside those a device keeps the last ones asked for, and no more."""
-    monkeypatch.setattr("q8ta_wgpu.runtime.device.RECENT_PIPELINES", 3)
+    monkeypatch.setattr("q8ta_wgpu.runtime.pipelines.RECENT_PIPELINES", 3)
     other = Device(vulkan.wgpu)
     executor = Executor(harness.program_of(MODEL.graph, other.target), other)
     own = set(other._held)
