@@ -10,7 +10,6 @@ from pathlib import Path
 
 FIGURES = Path(__file__).parents[1] / "docs" / "faults.json"
 PAGE = FIGURES.with_suffix(".md")
-HEAD = ("| tried | on | times | what happened |", "|---|---|---|---|")
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,15 @@ def read(path: Path = FIGURES) -> list[Tried]:
 
 
 def table(rows: Iterable[Tried]) -> str:
-    """The rows as Markdown."""
-    return "\n".join([*HEAD, *(f"| {r.what} | {r.where} | {r.count:,} | {r.happened} |" for r in rows)])
+    """The rows as Markdown: a line for what was tried how often, a column for each adapter or engine."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for row in rows:
+        found.setdefault((row.what, row.count), {})[row.where] = row.happened
+    columns = list(dict.fromkeys(where for cells in found.values() for where in cells))
+    lines = [f"| tried | times | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    for (what, count), cells in found.items():
+        lines.append(f"| {what} | {count:,} | {' | '.join(cells.get(column, '') for column in columns)} |")
+    return "\n".join(lines)
 
 
 def record(found: Sequence[Tried]) -> None:
@@ -45,6 +51,5 @@ def record(found: Sequence[Tried]) -> None:
     print(table(found), flush=True)
     rows: Mapping[tuple[str, str], Tried] = {(r.what, r.where): r for r in [*read(), *found]}
     FIGURES.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1) + "\n")
-    head = "\n".join(HEAD)
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(re.sub(rf"{re.escape(head)}(\n\|.*)*", lambda _: table(rows.values()), page), encoding="utf-8")
+    PAGE.write_text(re.sub(r"\| tried \|.*(\n\|.*)*", lambda _: table(rows.values()), page), encoding="utf-8")
