@@ -137,20 +137,7 @@ def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
     return rules.get(len(b.type(args["weight"]).shape), _import_conv2d)(b, args)
 
 
-def _import_conv1d(b: Builder, args: Mapping[str, Any]) -> str:
-    x = b.type(args["input"]).shape
-    if len(x) != 3:
-        raise b.refuse(f"conv1d takes a 3-D input, found shape {x}")
-    wide = {
-        **args,
-        "input": b.emit("view", (args["input"],), {"shape": (0, 0, 1, -2)}),
-        "weight": b.emit("view", (args["weight"],), {"shape": (0, 0, 1, -2)}),
-        "stride": (1, args["stride"][0]),
-        "dilation": (1, args["dilation"][0]),
-        "padding": args["padding"] if isinstance(args["padding"], str) else (0, args["padding"][0]),
-    }
-    y = _import_conv2d(b, wide)
-    return b.emit("view", (y,), {"shape": (0, 0, -2)})
+_import_conv1d = volumes.one_dimensional("conv1d", _import_conv2d)
 
 
 def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:

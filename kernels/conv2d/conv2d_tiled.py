@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import gemm, weighted
+from q8ta_wgpu.kernels.product import gemm, gemv, weighted
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 OUTPUT = ONLY_4C | FLOAT
@@ -164,29 +164,8 @@ def _is_vector(call: Call, target: Target) -> bool:
     return x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
 
 
-def _vector_params(call: Call) -> Params:
-    words = np.uint32(_quads(call.inputs[0].shape[1]))
-    return {**gemm.few_rows_params(sizes(call)), **epilogue.params(call), "row_words": words}
-
-
-VECTOR = Kernel(
-    "q8ta_conv2d.gemv",
-    lambda call: (
-        "gemv",
-        "dot",
-        "x_vector=whole_vector" if _reading(call) == "pw" else "x_vector=vector_of_words",
-        "sums_planes",
-    ),
-    (ONLY_4C,),
-    OUTPUT,
-    supports=_is_vector,
-    wide=_product_wide,
-    params=_vector_params,
-    constants=lambda call: gemm.few_rows(sizes(call)),
-    prepack={1: lambda call, weight: gemm.pack_quads(_weight_rows(call, weight)), **weighted.PAD_CHANNELS},
-    threads=lambda call, layout: gemm.few_rows_threads(sizes(call)),
-    turns=lambda call: gemm.few_rows_turns(sizes(call)),
-    cost=weighted.cost("shared"),
+VECTOR = gemv.kernel(
+    "q8ta_conv2d", ONLY_4C, "sums_planes", sizes, _weight_rows, lambda call: _reading(call) == "pw", _is_vector
 )
 """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
 

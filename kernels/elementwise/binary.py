@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words, no_params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, RANGE, WIDE_RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.elementwise import chain
@@ -243,13 +243,13 @@ add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _
 mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
 
 
-def _kernels(name: str, params: Callable[[Call], Params] = _int8_params) -> tuple[Kernel, ...]:
-    """Kernels by whole words where all shapes are the same, else by elements."""
-    apply = f"apply={name}"
+def packed_kernels(name: str, *files: str, params: Callable[[Call], Params] = no_params) -> tuple[Kernel, ...]:
+    """Kernels of an operator on two packed values: by whole words where all shapes are the same, else by elements."""
+    files = ("binary_packed", *files, f"apply={name}")
     return (
         Kernel(
             name,
-            ("binary_packed", "words", apply),
+            (*files, "words"),
             (ANY_INT8,),
             ANY_INT8,
             synced=True,
@@ -257,7 +257,7 @@ def _kernels(name: str, params: Callable[[Call], Params] = _int8_params) -> tupl
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=params,
         ),
-        Kernel(f"{name}.broadcast", ("binary_packed", "map", apply), (ANY_INT8,), ANY_INT8, params=params),
+        Kernel(f"{name}.broadcast", (*files, "map"), (ANY_INT8,), ANY_INT8, params=params),
     )
 
 
@@ -273,7 +273,7 @@ q8ta_add = Op(
         "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
-    kernels=_kernels("q8ta_add"),
+    kernels=packed_kernels("q8ta_add", params=_int8_params),
 )
 
 _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
@@ -286,7 +286,7 @@ q16ta_add = Op(
     reference=_add_int16,
     reads=reads_same_place,
     schema={**WIDE_RANGE, "a_multiplier": _FACTOR, "b_multiplier": _FACTOR},
-    kernels=_kernels("q16ta_add", _int16_params),
+    kernels=packed_kernels("q16ta_add", params=_int16_params),
 )
 
 q8ta_mul = Op(
@@ -296,5 +296,5 @@ q8ta_mul = Op(
     reference=_mul_int8,
     reads=reads_same_place,
     schema={**RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
-    kernels=_kernels("q8ta_mul"),
+    kernels=packed_kernels("q8ta_mul", params=_int8_params),
 )

@@ -15,10 +15,10 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
-from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, spread
+from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, packed_kernels, spread
 
 Function = Callable[[Array, Array], Array]
 
@@ -224,22 +224,6 @@ OPS = (
         infer=_infer_table,
         reference=_reference_table,
         reads=reads_same_place,
-        kernels=(
-            Kernel(
-                "q8ta_binary_table",
-                ("binary_packed", "binary_table", "words", "apply=q8ta_binary_table"),
-                (ANY_INT8,),
-                ANY_INT8,
-                synced=True,
-                threads=eight_words,
-                supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
-            ),
-            Kernel(
-                "q8ta_binary_table.broadcast",
-                ("binary_packed", "binary_table", "map", "apply=q8ta_binary_table"),
-                (ANY_INT8,),
-                ANY_INT8,
-            ),
-        ),
+        kernels=packed_kernels("q8ta_binary_table", "binary_table"),
     ),
 )

@@ -25,6 +25,7 @@ from q8ta_wgpu.ir.op import Attr, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import rounding
 from q8ta_wgpu.kernels.epilogue.stages import Add, RequantizeInt16, Residual, ScaledResidual, Slopes
+from q8ta_wgpu.kernels.lib import valid
 
 Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]
 
@@ -117,28 +118,14 @@ def _channel_axis(call: Call) -> dict[str, int]:
     return {"CHANNEL_AXIS": min(max(5 - len(call.output.shape), 0), 3)}
 
 
-def _valid(position: int) -> Callable[[Call, Sequence[Array | None]], str]:
-    limit = int(arithmetic.OFFSET_LIMIT)
-
-    def valid(call: Call, arrays: Sequence[Array | None]) -> str:
-        found = arrays[position]
-        assert found is not None
-        if found.dtype == np.float32:
-            return "" if np.isfinite(found).all() else "must be finite"
-        bad = found[(found < -limit) | (found > limit)]
-        return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
-
-    return valid
-
-
 def _op(name: str, operands: Sequence[str], sums: Sums, schema: dict[str, Attr] | None = None) -> Op:
     count = len(operands)
     return Op(
         name=name,
         operands=(
             *(Operand(operand, dtypes=(INT8X4,)) for operand in operands),
-            Operand("multiplier", constant=True, valid=_valid(count)),
-            Operand("offset", constant=True, dtypes=(INT32,), valid=_valid(count + 1)),
+            Operand("multiplier", constant=True, valid=valid.finite(count)),
+            Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(count + 1, arithmetic.OFFSET_LIMIT)),
         ),
         infer=lambda types, attrs: _infer(types, attrs, count),
         reference=_reference(sums, count),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Call
-from q8ta_wgpu.ir.kernel import Params
+from q8ta_wgpu.ir.graph import INT8X4, Call
+from q8ta_wgpu.ir.kernel import ONLY_4C, ONLY_4W, Kernel, LayoutSet, Params, no_params
 from q8ta_wgpu.ir.op import dims
+from q8ta_wgpu.ir.target import Target
 
 TILE = 2048
 """Words of a tile, 8 KiB of workgroup memory."""
 
-WORKGROUP = (256, 1, 1)
+THREADS = 256
+"""Threads of a workgroup."""
+
 LARGEST_RUN = 32
 """Most channel quads of a tile: a run of 128 bytes."""
 
@@ -24,7 +29,7 @@ def _quad_bits(quads: int) -> int:
     return bits
 
 
-def params(call: Call, words: bool) -> Params:
+def _params(call: Call, words: bool) -> Params:
     """Uniform fields. `words` says whether the side that is not 4C holds 4W words; otherwise it holds floats."""
     _, c, h, w = dims(call.output)
     quads, width = -(-c // 4), 4 * -(-w // 4) if words else w
@@ -44,14 +49,43 @@ def params(call: Call, words: bool) -> Params:
     }
 
 
-def threads(call: Call, words: bool) -> tuple[int, int, int]:
+def _threads(call: Call, words: bool) -> tuple[int, int, int]:
     """The grid: one workgroup for each tile."""
-    found = params(call, words)
+    found = _params(call, words)
     tiles = dims(call.output)[0] * int(found["quad_tiles"]) * int(found["pixel_tiles"])  # type: ignore[arg-type]
-    return tiles * WORKGROUP[0], 1, 1
+    return tiles * THREADS, 1, 1
 
 
-def cost(call: Call) -> float:
+def _cost(call: Call) -> float:
     """`Kernel.cost`: half a byte for each element (measured on an H200), in whole words of channels."""
     n, c, h, w = dims(call.output)
     return 2.0 * n * -(-c // 4) * h * w
+
+
+def kernel(
+    op: str,
+    stem: str,
+    way: str,
+    other: LayoutSet,
+    params: Callable[[Call], Params] = no_params,
+    preferred: Callable[[Call, Target], bool] = lambda call, target: True,
+) -> Kernel:
+    """The kernel that takes an int8 value `way`, "to_4C" from `other` layouts or "from_4C" to them: 4W or floats.
+
+    Args:
+        op, stem: the operator's name, and the WGSL file that says what becomes of an element.
+        params, preferred: as for Kernel.
+    """
+    words = other == ONLY_4W
+    return Kernel(
+        f"{op}.{way}",
+        (stem, way, "channel_tile"),
+        (other if way == "to_4C" else ONLY_4C,),
+        ONLY_4C if way == "to_4C" else other,
+        supports=lambda call, target: INT8X4 in (call.inputs[0].dtype, call.output.dtype),
+        preferred=preferred,
+        params=lambda call: {**params(call), **_params(call, words)},
+        threads=lambda call, layout: _threads(call, words),
+        workgroup=(THREADS, 1, 1),
+        cost=_cost,
+    )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.op import Builder
+
+Rule = Callable[[Builder, Mapping[str, Any]], str]
+"""An importer function of one result."""
 
 
 def gathered(b: Builder, x: str, places: Array) -> str:
@@ -32,3 +38,21 @@ def padded(b: Builder, x: str, before: int, after: int) -> str:
         return x
     found: str = b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, 0, 0, 0, before, after], "value": 0.0})
     return found
+
+
+_HEIGHT_ONE = {"stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
+
+
+def one_dimensional(op: str, rule: Rule) -> Rule:
+    """The import of a 1-D convolution `op` by the rule of a 2-D one, as of an image of height 1."""
+
+    def wide(b: Builder, args: Mapping[str, Any]) -> str:
+        x = b.type(args["input"]).shape
+        if len(x) != 3:
+            raise b.refuse(f"{op} takes a 3-D input, found shape {x}")
+        views = {name: b.emit("view", (args[name],), {"shape": (0, 0, 1, -2)}) for name in ("input", "weight")}
+        given = {name: one for name, one in _HEIGHT_ONE.items() if name in args and not isinstance(args[name], str)}
+        numbers = {name: (one, args[name][0]) for name, one in given.items()}
+        return b.emit("view", (rule(b, {**args, **views, **numbers}),), {"shape": (0, 0, -2)})
+
+    return wide

@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.product import gemm, sgemm, weighted
+from q8ta_wgpu.kernels.product import gemm, gemv, sgemm, weighted
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 
@@ -72,23 +72,10 @@ def _rows(call: Call, weight: Array) -> Array:
     return np.pad(weight, ((0, 0), (0, -weight.shape[1] % 4)))
 
 
-def _pack_quads(call: Call, weight: Array) -> Array:
-    return gemm.pack_quads(_rows(call, weight))
-
-
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     rows, one = np.uint32(_sizes(call)[2]), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
     return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **grids}
-
-
-def _gemv_params(call: Call) -> Params:
-    words = {"row_words": np.uint32(_sizes(call)[2])}
-    return {**gemm.few_rows_params(_sizes(call)), **epilogue.params(call), **words}
-
-
-def _supports(call: Call, target: Target, most_rows: int, tile: gemm.AnyTile) -> bool:
-    return _sizes(call)[0] <= most_rows and tile.fits(target)
 
 
 def _whole(call: Call) -> bool:
@@ -96,12 +83,21 @@ def _whole(call: Call) -> bool:
     return _sizes(call)[2] % 4 == 0
 
 
-def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
-    return *files, "dot", "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words", "sums_rows"
+def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
+    return tile.fits(target)
 
 
-def _files(tile: gemm.AnyTile) -> tuple[str, ...]:
-    return tile.body, "gemm_rows", *(every_row() if tile.body == UNITS else ()), "gemm_pixels"
+def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
+    return (
+        tile.body,
+        "gemm_rows",
+        *(every_row() if tile.body == UNITS else ()),
+        "gemm_pixels",
+        "dot",
+        x_vector,
+        "sums_rows",
+    )
 
 
 def _wide(call: Call) -> tuple[str, ...]:
@@ -109,27 +105,22 @@ def _wide(call: Call) -> tuple[str, ...]:
 
 
 FAST_KERNELS = (
-    Kernel(
-        "q8ta_linear.gemv",
-        functools.partial(_source, files=("gemv",)),
-        (ONLY_4W,),
-        ONLY_4W | FLOAT,
-        supports=functools.partial(_supports, most_rows=gemm.FEW_ROWS, tile=gemm.TILES["16x16"]),
-        wide=_wide,
-        params=_gemv_params,
-        constants=lambda call: gemm.few_rows(_sizes(call)),
-        prepack={1: _pack_quads, **weighted.PAD_CHANNELS},
-        threads=lambda call, layout: gemm.few_rows_threads(_sizes(call)),
-        turns=lambda call: gemm.few_rows_turns(_sizes(call)),
-        cost=weighted.cost("shared"),
+    gemv.kernel(
+        "q8ta_linear",
+        ONLY_4W,
+        "sums_rows",
+        _sizes,
+        _rows,
+        _whole,
+        supports=lambda call, target: _sizes(call)[0] <= gemm.FEW_ROWS,
     ),
     *(
         Kernel(
             f"q8ta_linear.tiled_{label}",
-            functools.partial(_source, files=_files(tile)),
+            functools.partial(_source, tile=tile),
             (ONLY_4W,),
             ONLY_4W | FLOAT,
-            supports=functools.partial(_supports, most_rows=1 << 31, tile=tile),
+            supports=functools.partial(_supports, tile=tile),
             preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes),
             wide=_wide,
             params=functools.partial(_tiled_params, tile),

@@ -18,25 +18,11 @@ from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, RANGE, Attr, Op, Operand, extent
 from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
-from q8ta_wgpu.kernels.lib import rows
+from q8ta_wgpu.kernels.lib import rows, valid
 from q8ta_wgpu.kernels.norm import integers
 
 LARGEST = {dtype: high - low for dtype, (low, high) in RANGES.items()}
 """Largest distance of a value from its zero point, by dtype."""
-
-
-def per_channel_valid(call: Call, arrays: Sequence[Array | None]) -> str:
-    """What is wrong with multipliers: each must be finite."""
-    assert arrays[1] is not None
-    return "" if np.isfinite(arrays[1]).all() else "must be finite"
-
-
-def offset_valid(call: Call, arrays: Sequence[Array | None]) -> str:
-    """What is wrong with offsets: each must be within the contract's limit."""
-    assert arrays[2] is not None
-    limit = int(arithmetic.OFFSET_LIMIT)
-    bad = arrays[2][(arrays[2] < -limit) | (arrays[2] > limit)]
-    return f"must be in [{-limit}, {limit}], found {bad[0]}" if bad.size else ""
 
 
 def _length(call_shape: Shape, parameters: int, attrs: Attrs) -> int:
@@ -158,8 +144,8 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
         name=f"q8ta_{name}",
         operands=(
             Operand("x", dtypes=INTEGERS),
-            Operand("multiplier", constant=True, valid=per_channel_valid),
-            Operand("offset", constant=True, dtypes=(INT32,), valid=offset_valid),
+            Operand("multiplier", constant=True, valid=valid.finite(1)),
+            Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(2, arithmetic.OFFSET_LIMIT)),
         ),
         infer=_infer,
         reference=functools.partial(_reference, centered=centered),

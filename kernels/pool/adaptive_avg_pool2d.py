@@ -11,8 +11,8 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.kernel import ONLY_4C, Params, no_params
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import average, pooling
@@ -80,12 +80,7 @@ adaptive_avg_pool2d = Op(
     infer=_infer_adaptive,
     reference=_adaptive,
     schema=SCHEMA,
-    kernels=(
-        *share.kernels(
-            Kernel("adaptive_avg_pool2d", ("adaptive_avg_pool2d", "average_float32", "map"), (FLOAT,), FLOAT),
-            pooling.adaptive_extents,
-        ),
-    ),
+    kernels=average.kernels("adaptive_avg_pool2d", "adaptive_avg_pool2d", no_params, pooling.adaptive_extents),
     aten={
         "aten.adaptive_avg_pool2d.default": _import_adaptive,
         "aten._adaptive_avg_pool2d.default": _import_adaptive,
@@ -126,15 +121,6 @@ q8ta_adaptive_avg_pool2d = Op(
             _adaptive_params,
             turns=lambda call: share.nested(pooling.adaptive_extents(call)),
         ),
-        *share.kernels(
-            Kernel(
-                "q8ta_adaptive_avg_pool2d",
-                ("adaptive_avg_pool2d", "average_int8x4", "map"),
-                (ANY_INT8,),
-                ANY_INT8,
-                params=_adaptive_params,
-            ),
-            pooling.adaptive_extents,
-        ),
+        *average.kernels("q8ta_adaptive_avg_pool2d", "adaptive_avg_pool2d", _adaptive_params, pooling.adaptive_extents),
     ),
 )

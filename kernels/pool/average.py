@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import Kernel, LayoutSet, Params
+from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
-from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.lib import channels, share
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
 """WGSL files of averages over windows of 4C, for `channels.kernel`."""
@@ -28,14 +28,6 @@ UNROLLED = 4
 
 RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
 """Attributes for a divisor that follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
-
-
-def valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
-    """What is wrong with the multipliers of operand 1: each must be finite and not negative."""
-    found = arrays[1]
-    assert found is not None
-    bad = found[~(np.isfinite(found) & (found >= 0))]
-    return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
 
 
 def ratio_of(call: QuantizedCall, count: int) -> float | str:
@@ -62,6 +54,13 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | 
     return Int8Form(op, (0,), {**attrs, "lo": call.lo, "hi": call.hi, "ratio": ratio})
 
 
+def kernels(
+    op: str, window: str, params: Callable[[Call], Params], extents: Callable[[Call], share.Extents]
+) -> tuple[Kernel, Kernel]:
+    """The kernels of an average by elements, in float32 or int8: `window` is the file of its windows, of `extents`."""
+    return share.kernels(Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params), extents)
+
+
 def multiplier(ratio: float, divisor: Any) -> Any:
     """f32(ratio/divisor), divided in float64: the same on every host."""
     return np.asarray(ratio / np.asarray(divisor, np.float64), np.float32)
@@ -73,7 +72,7 @@ def requantize(call: Call, sums: Array, factor: Array) -> Array:
 
 
 def params(call: Call) -> Params:
-    """Uniform fields of kernels/pool/average_int8x4.wgsl; none for a float32 result."""
+    """Uniform fields of kernels/pool/average_packed.wgsl; none for a float32 result."""
     return {"x_zero": np.int32(call.zeros[0]), **arithmetic.stored_fields(call)} if call.output.q else {}
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.kernel import Params
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Op, Operand
-from q8ta_wgpu.kernels.lib import channels, share
+from q8ta_wgpu.kernels.lib import channels, valid
 from q8ta_wgpu.kernels.pool import average, pooling
 
 SCHEMA: Mapping[str, Attr] = {
@@ -130,18 +130,7 @@ avg_pool2d = Op(
     infer=pooling.infer_pool,
     reference=_avg_pool,
     schema=SCHEMA,
-    kernels=(
-        *share.kernels(
-            Kernel(
-                "avg_pool2d",
-                ("avg_pool2d", "average_float32", "map"),
-                (FLOAT,),
-                FLOAT,
-                params=_avg_pool_params,
-            ),
-            pooling.extents,
-        ),
-    ),
+    kernels=average.kernels("avg_pool2d", "avg_pool2d", _avg_pool_params, pooling.extents),
     aten={
         "aten.avg_pool2d.default": _import_avg_pool,
         "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _counts_whole),
@@ -168,7 +157,10 @@ avg_pool2d = Op(
 
 q8ta_avg_pool2d = Op(
     name="q8ta_avg_pool2d",
-    operands=(Operand("x", dtypes=(INT8X4,)), Operand("multiplier", constant=True, valid=average.valid_multiplier)),
+    operands=(
+        Operand("x", dtypes=(INT8X4,)),
+        Operand("multiplier", constant=True, valid=valid.finite(1, negative=False)),
+    ),
     infer=_infer_avg_pool_int8,
     reference=_avg_pool_int8,
     schema={**SCHEMA, **RANGE},
@@ -181,15 +173,6 @@ q8ta_avg_pool2d = Op(
             _avg_pool_params,
             turns=pooling.turns,
         ),
-        *share.kernels(
-            Kernel(
-                "q8ta_avg_pool2d",
-                ("avg_pool2d", "average_int8x4", "map"),
-                (ANY_INT8,),
-                ANY_INT8,
-                params=_avg_pool_params,
-            ),
-            pooling.extents,
-        ),
+        *average.kernels("q8ta_avg_pool2d", "avg_pool2d", _avg_pool_params, pooling.extents),
     ),
 )

@@ -162,7 +162,7 @@ adaptive_max_pool2d = Op(
     kernels=share.kernels(
         Kernel(
             "adaptive_max_pool2d",
-            ("extreme", "extremes", "adaptive_avg_pool2d", "map"),
+            ("extreme", "windows", "extremes", "adaptive_avg_pool2d", "map"),
             (ANY,),
             ANY,
             constants=lambda call: {"LARGEST": 1},

@@ -219,35 +219,6 @@ FEW_ROWS = 8
 """Rows up to which threads share k rather than rows."""
 
 
-def few_rows(sizes: tuple[int, int, int]) -> dict[str, int]:
-    """The constants of kernels/product/gemv.wgsl: rows of a workgroup."""
-    return {"ROWS": next(rows for rows in (1, 4, FEW_ROWS) if sizes[0] <= rows)}
-
-
-def few_rows_params(sizes: tuple[int, int, int]) -> Params:
-    """The uniform fields of kernels/product/gemv.wgsl."""
-    rows, channels, words = sizes
-    return {"rows": np.uint32(rows), "quads": np.uint32(-(-channels // 4)), "vectors": np.uint32(-(-words // 4))}
-
-
-def few_rows_turns(sizes: tuple[int, int, int]) -> int:
-    """`Kernel.turns` of kernels/product/gemv.wgsl, whose 64 threads share the vectors of k."""
-    return -(-sizes[2] // (4 * 64)) * (1 + few_rows(sizes)["ROWS"])
-
-
-def few_rows_threads(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The grid: a workgroup of 64 for each four channels."""
-    return -(-sizes[1] // 4) * 64, 1, 1
-
-
-def pack_quads(weight: NDArray[np.int8]) -> NDArray[np.uint32]:
-    """(channels, bytes along k) int8 -> words in order (channel quad, vector of k, channel in quad), zero padded."""
-    channels, depth = weight.shape
-    padded = np.pad(weight, ((0, -channels % 4), (0, -depth % 16)))
-    split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
-    return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
-
-
 def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
     """A prepack function: `rows` gives the weight as (channels, bytes along k)."""
 

@@ -18,13 +18,7 @@ from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
-
-
-def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
-    multiplier = arrays[2]
-    assert multiplier is not None
-    bad = multiplier[~(np.isfinite(multiplier) & (multiplier >= 0))]
-    return f"must be finite and not negative, found {bad[0]}" if bad.size else ""
+from q8ta_wgpu.kernels.lib import valid
 
 
 def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -94,7 +88,7 @@ def _largest_accumulator(rows: Array, zero: int, sums: NDArray[np.int64]) -> int
 OPERANDS = (
     Operand("x", dtypes=(INT8X4,)),
     Operand("weight", constant=True, dtypes=(INT8,)),
-    Operand("multiplier", constant=True, valid=_valid_multiplier),
+    Operand("multiplier", constant=True, valid=valid.finite(2, negative=False)),
     Operand("offset", constant=True, dtypes=(INT32, FLOAT32), valid=_valid_offset),
     Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
 )

@@ -12,8 +12,8 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
-from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape, canonical
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
+from q8ta_wgpu.ir.layout import Layout, Shape, canonical
 from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import share
@@ -173,14 +173,6 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
         )
         for keepdim, layout in ((True, Layout.PACKED_INT8_4C), (False, Layout.PACKED_INT8_4W))
     )
-    kernel = Kernel(name, ("reduce", "average_float32", "map"), (FLOAT,), FLOAT, params=params)
-    kernel_int8 = Kernel(
-        f"q8ta_{name}",
-        ("reduce", "average_int8x4", "map"),
-        (ANY_INT8,),
-        ANY_INT8,
-        params=params,
-    )
     return (
         Op(
             name=name,
@@ -188,7 +180,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             infer=lambda types, attrs: (_infer(types, attrs)[0], FLOAT32),
             reference=reference,
             schema=SCHEMA,
-            kernels=share.kernels(kernel, _extents),
+            kernels=average.kernels(name, "reduce", params, _extents),
             aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
             int8=Arithmetic(lower),
             cases=CASES,
@@ -201,7 +193,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             infer=_infer_int8,
             reference=reference_int8,
             schema={**SCHEMA, **average.RATIO},
-            kernels=(*images, *share.kernels(kernel_int8, _extents)),
+            kernels=(*images, *average.kernels(f"q8ta_{name}", "reduce", params, _extents)),
             work=_work,
         ),
     )
@@ -219,7 +211,7 @@ def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int
         kernels=share.kernels(
             Kernel(
                 name,
-                ("extreme", "extremes", "reduce", "map"),
+                ("extreme", "windows", "extremes", "reduce", "map"),
                 (ANY,),
                 ANY,
                 params=_extreme_params,

@@ -191,20 +191,6 @@ def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("conv_transpose2d", (args["input"], weight, bias), {**attrs, "groups": groups})
 
 
-def _import_conv_transpose1d(b: Builder, args: Mapping[str, Any]) -> str:
-    x = b.type(args["input"]).shape
-    if len(x) != 3:
-        raise b.refuse(f"conv_transpose1d takes a 3-D input, found shape {x}")
-    wide = {
-        **args,
-        "input": b.emit("view", (args["input"],), {"shape": (0, 0, 1, -2)}),
-        "weight": b.emit("view", (args["weight"],), {"shape": (0, 0, 1, -2)}),
-        **{name: (1, args[name][0]) for name in ("stride", "dilation")},
-        **{name: (0, args[name][0]) for name in ("padding", "output_padding")},
-    }
-    return b.emit("view", (_conv_transpose(b, wide),), {"shape": (0, 0, -2)})
-
-
 def _import_conv_transpose3d(b: Builder, args: Mapping[str, Any]) -> str:
     """Of each depth of the result the images that its taps read, or one of zeros behind all."""
     names = ("stride", "padding", "output_padding", "dilation")
@@ -287,7 +273,7 @@ conv_transpose2d = Op(
     ),
     aten={
         "aten.conv_transpose2d.input": _conv_transpose,
-        "aten.conv_transpose1d.default": _import_conv_transpose1d,
+        "aten.conv_transpose1d.default": volumes.one_dimensional("conv_transpose1d", _conv_transpose),
         "aten.conv_transpose3d.input": _import_conv_transpose3d,
     },
     int8=WeightedSum(_lower),

@@ -1,0 +1,18 @@
+// All elements in window(p), one merged with the next. Linked: `item` of an element, and `first_item` to begin with.
+alias Partial = Element;
+
+fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+  let w = window(p);
+  let start = w.start + first;
+  var found = first_item(w.start);
+  for (var n = start.x; n < w.end.x; n += STEPS.x) {
+    for (var c = start.y; c < w.end.y; c += STEPS.y) {
+      for (var h = start.z; h < w.end.z; h += STEPS.z) {
+        for (var i = start.w; i < w.end.w; i += STEPS.w) {
+          found = merge(found, item(x_at(vec4<u32>(n, c, h, i))));
+        }
+      }
+    }
+  }
+  return found;
+}

@@ -1,0 +1,72 @@
+"""The kernel of weighted sums of few rows, kernels/product/gemv.wgsl: the threads of a workgroup share k, not rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product.gemm import FEW_ROWS, Sizes
+
+THREADS = 64
+"""Threads of a workgroup, which makes four channels of all rows."""
+
+
+def kernel(
+    op: str,
+    layouts: LayoutSet,
+    sums: str,
+    sizes: Sizes,
+    rows: Callable[[Call, Array], Array],
+    whole: Callable[[Call], bool],
+    supports: Callable[[Call, Target], bool],
+) -> Kernel:
+    """The kernel `op`.gemv.
+
+    Args:
+        op: the operator's name.
+        layouts: of its input and of an int8 result.
+        sums: the WGSL file that says where a sum's channels lie in the result.
+        sizes: from a call to (rows, channels, words along k), at most FEW_ROWS rows.
+        rows: gives the weight as (channels, bytes along k).
+        whole: whether rows of x are whole vectors.
+        supports: whether the kernel is made for a call.
+    """
+
+    def most_rows(call: Call) -> int:
+        return next(n for n in (1, 4, FEW_ROWS) if sizes(call)[0] <= n)
+
+    def vectors(call: Call) -> int:
+        return -(-sizes(call)[2] // 4)
+
+    def params(call: Call) -> Params:
+        count, _, words = sizes(call)
+        numbers = {"rows": count, "row_words": words, "vectors": vectors(call)}
+        return {**epilogue.params(call), **{name: np.uint32(n) for name, n in numbers.items()}}
+
+    def pack(call: Call, weight: Array) -> Array:
+        """Words in order (channel quad, vector of k, channel in quad), zero padded."""
+        found = rows(call, weight)
+        padded = np.pad(found, ((0, -found.shape[0] % 4), (0, -found.shape[1] % 16)))
+        split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
+        return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
+
+    return Kernel(
+        f"{op}.gemv",
+        lambda call: ("gemv", "dot", f"x_vector={'whole_vector' if whole(call) else 'vector_of_words'}", sums),
+        (layouts,),
+        layouts | FLOAT,
+        supports=supports,
+        wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if whole(call) else ())),
+        params=params,
+        constants=lambda call: {"ROWS": most_rows(call)},
+        prepack={1: pack, **weighted.PAD_CHANNELS},
+        threads=lambda call, layout: (-(-sizes(call)[1] // 4) * THREADS, 1, 1),
+        turns=lambda call: -(-vectors(call) // THREADS) * (1 + most_rows(call)),
+        cost=weighted.cost("shared"),
+    )
