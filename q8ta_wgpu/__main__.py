@@ -15,14 +15,16 @@ from q8ta_wgpu.errors import Q8taError, printable
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns its exit code: 0, 2 after an error (one line on stderr), or 130 when interrupted."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a pipe on Windows has few letters, a network's names may have any
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a pipe on Windows encodes few characters; names of a network may have any
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             options = parser().parse_args(arguments)
             options.command(options)
         finally:
-            if sys.stdout is not None:  # closed by who started us
+            if sys.stdout is not None:  # closed by the parent process
                 sys.stdout.flush()
     except Q8taError as error:
         return _failed(str(error))
@@ -61,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line: each command, its arguments, and the function that runs it."""
-    # Here, where an interrupt is answered: these imports take most of a short command's time.
+    # Imported here, where an interrupt is handled: these take most of a short command's time.
     from q8ta_wgpu.commands.check import check
     from q8ta_wgpu.commands.devices import devices
     from q8ta_wgpu.commands.export_web import export_web

@@ -38,7 +38,7 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
         yield lambda done, total, what: None
         return
     task = drawn.add_task(doing, total=None, what="")
-    start = Timer(PATIENCE, drawn.start)  # not by an update: the first step may be the long one
+    start = Timer(PATIENCE, drawn.start)  # by a timer, not at an update: the first step may be the longest
     start.daemon = True
     start.start()
 

@@ -75,7 +75,9 @@ def bias_of(numbers: Array) -> Array | None:
     that float32 would lose the scores beside them."""
     largest = numbers.max(-1, keepdims=True)
     without = np.isneginf(largest) | (largest == MASKED)
-    shift = np.where(np.abs(largest) < -NO_PART / (2 * STEPS), 0.0, largest)  # the same for a row changes nothing
+    shift = np.where(
+        np.abs(largest) < -NO_PART / (2 * STEPS), 0.0, largest
+    )  # a constant for a whole row changes nothing
     if (np.abs(shift) > FARTHEST / STEPS)[~without].any() or np.isnan(numbers).any():
         return None
     with np.errstate(invalid="ignore"):
@@ -177,7 +179,9 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     if len(arrays) > 5:
         part = spread(arrays[5].reshape(canonical(arrays[5].shape)) != 0, sums.shape)
     weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3], part)
-    whole = np.maximum(weight.sum(-1, keepdims=True), LEVELS)  # only a row without a part has less, and sums of 0
+    whole = np.maximum(
+        weight.sum(-1, keepdims=True), LEVELS
+    )  # less only in rows where no element takes part, whose sums are 0
     by = np.float32(attrs["multiplier"]) * ((1 << RECIPROCAL) // whole).astype(np.float32)
     scaled = arithmetic.scaled_accumulator((weight.astype(np.float64) @ v).astype(np.int64), by)
     context = np.ascontiguousarray(arithmetic.stored(call, arithmetic.rte(scaled, arithmetic.FRACTION)))

@@ -141,7 +141,7 @@ ROWS = (
         },
         clamp=lambda a: (a["min"], a["max"]),
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
-        tolerance=1e-7,  # the bounds are rounded to float32 on the way to the device
+        tolerance=1e-7,  # bounds are rounded to float32 for the device
     ),
     _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, joins=True),
     _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, joins=True),

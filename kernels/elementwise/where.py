@@ -58,7 +58,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
         else:
             return "an input is not quantized"
         tables.append(arithmetic.table(values, call.out, call.lo, call.hi))
-        operands.append(0 if q is None else position)  # what a number is looked up by does not matter
+        operands.append(0 if q is None else position)  # a number has one entry: any index finds it
     return Int8Form("q8ta_where", (0, *operands, np.stack(tables)), {})
 
 

@@ -139,7 +139,9 @@ def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape
         if stage.operand:
             operand = next(others)
             stage.check(operand, sums)
-            if isinstance(stage, Slopes) and operand.shape != types[2].shape:  # what belongs to channels as well
+            if (
+                isinstance(stage, Slopes) and operand.shape != types[2].shape
+            ):  # one number for each channel, as the multiplier
                 raise GraphError(f"slopes are one number for each channel, {types[2].shape}, found {operand.shape}")
     shuffle = epilogue.shuffle
     return shuffle.shape(sums) if shuffle else sums, epilogue.dtype

@@ -50,7 +50,7 @@ def lanes(rows: Rows, size: int) -> int:
     """Threads that share a row, a power of two, for rows of items of `size` elements."""
     items = rows.length // size
     if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size] and items <= MOST_ITEMS:
-        return 1  # neighbouring threads have neighbouring rows, and read neighbouring elements
+        return 1  # neighbouring threads take neighbouring rows and read adjacent elements
     found = 1 << (-(-items // ITEMS[size]) - 1).bit_length()
     while rows.rows * found < BUSY and 2 * found <= items:
         found *= 2

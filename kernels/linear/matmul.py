@@ -98,10 +98,10 @@ def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
         scores = b.emit("add", (scores, mask), {"alpha": 1.0})
     weights = b.emit("softmax", (scores,), {"dim": len(b.type(scores).shape) - 1})
     masked = b.array(mask) if mask is not None else None
-    if masked is not None and (masked.max(-1) <= MASKED).any():  # a row that is masked as a whole: torch has zeros
+    if masked is not None and (masked.max(-1) <= MASKED).any():  # a fully masked row: torch gives zeros
         takes_part = np.asarray(masked.max(-1, keepdims=True) > MASKED, np.float32)
         weights = b.emit("mul", (weights, b.constant(takes_part, "rows")))
-    if "takes_part" in args:  # torch has zeros, too, where bools that are computed mask all of a row
+    if "takes_part" in args:  # torch also gives zeros where computed bools mask a whole row
         weights = b.aten("aten.where.self", {"condition": args["takes_part"], "self": weights, "other": 0.0})
     return b.emit("matmul", (weights, value))
 

@@ -81,7 +81,7 @@ def _import_cat(b: Builder, args: Mapping[str, Any]) -> str:
 def _import_stack(b: Builder, args: Mapping[str, Any]) -> str:
     rank = len(b.type(args["tensors"][0]).shape)
     dim = args["dim"] % (rank + 1)
-    # A view keeps dimensions counted from the left as 0, from the right as -2.
+    # In a view's shape, 0 keeps the dimension of that index, -2 the one as far from the end.
     shape = [0] * dim + [1] + [-2] * (rank - dim)
     return _cat(b, [b.emit("view", (name,), {"shape": shape}) for name in args["tensors"]], dim)
 

@@ -139,7 +139,7 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
         first = 0
     shape = b.type(x).shape
     extents, trailing = shape[first : first + count], len(shape) - first - count
-    # A view keeps dimensions counted from the left as 0, from the right as -2.
+    # In a view's shape, 0 keeps the dimension of that index, -2 the one as far from the end.
     if count > 1:
         x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * trailing)})
     positive = [np.where(c < 0, c + extent, c) for c, extent in zip(chosen, extents, strict=True)]

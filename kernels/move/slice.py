@@ -102,7 +102,7 @@ def _select(b: Builder, x: str, dim: int, index: int, extent: int = 0) -> str:
     shape = b.type(x).shape
     dim %= len(shape)
     part = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT, extent=extent)
-    # A view keeps dimensions counted from the left as 0, from the right as -2.
+    # In a view's shape, 0 keeps the dimension of that index, -2 the one as far from the end.
     return b.emit("view", (part,), {"shape": [0] * dim + [-2] * (len(shape) - 1 - dim)})
 
 
@@ -153,7 +153,7 @@ slices = move(
         "start": _BOUND,
         "end": _BOUND,
         "step": extent(),
-        "extent": extent(0),  # the only one that the dimension may have, or 0
+        "extent": extent(0),  # the only extent the dimension may have, or 0 for any
     },
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
     reads=reads_beside_dim,

@@ -87,7 +87,7 @@ def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: 
     lanes = 1
     for place, end, stride in pieces:
         if place == first and end <= last and end > place:
-            # The digit that counts lanes, and then words: they must be the input's, and end with the axis or a word.
+            # Digits that count lanes, then words, must step like the input's, and end with the axis or a word.
             lanes = end // place
             if stride != step or (end != last and lanes % 4):
                 return False

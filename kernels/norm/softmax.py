@@ -154,7 +154,7 @@ q8ta_softmax = Op(
     schema={**RANGE, "dim": Attr("int", low=0, high=7)},
     reads=reads_beside_dim,
     kernels=(
-        # by words where they lie along the rows, else by elements
+        # by words where these run along the rows, else by elements
         rows.int8_kernel("q8ta_softmax.rows", ("q8ta_softmax_rows", "mask"), _words, _int8_params, 3, _along_words),
         Kernel(
             "q8ta_softmax",

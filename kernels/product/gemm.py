@@ -183,7 +183,7 @@ PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16
 """The same for readers that assemble vectors of x."""
 
 
-# Every tile of a call asks which is its own.
+# Cached: every tile of a call asks for the choice.
 @functools.lru_cache(maxsize=1024)
 def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, joined: bool = False) -> str:
     """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader. `joined` is what

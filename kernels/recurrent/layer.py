@@ -132,7 +132,7 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
             constants=functools.partial(constants, threads=threads),
             threads=functools.partial(grid, threads=threads),
             workgroup=(threads, 1, 1),
-            unrolled=lambda target: True,  # loops of fixed turns, which `turns` leaves out
+            unrolled=lambda target: True,  # loops of fixed turns: `turns` does not count them
             **options,
         )
         for suffix, threads in ((".small", SMALL), ("", LARGE))

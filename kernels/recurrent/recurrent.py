@@ -82,7 +82,7 @@ class _Layers:
         none = np.zeros(b.type(weight).shape[0], np.float32)
         bias, recurrent_bias = biases or (b.constant(none, "bias") for _ in range(2))
         pre = b.emit("linear", (x, weight, bias))
-        if b.array(weight) is None:  # in a quantized program
+        if b.array(weight) is None:  # dequantized: the program is quantized
             pre = b.rounded(pre, q8ta_recurrent.PROJECTED)
         inputs = (pre, recurrent, recurrent_bias, *self._first(index))
         sequence, state = (b.emit(self.cell, inputs, {**attrs, "result": r}) for r in ("sequence", "state"))

@@ -52,7 +52,7 @@ def _import(op: str) -> Import:
             place = b.emit(op, (flat,), {"dim": 0, "keepdim": False})
             return b.emit("view", (place,), {"shape": (1,) * len(shape)}) if args["keepdim"] and shape else place
         dim %= len(shape)
-        if len(shape) > 4 and dim < len(shape) - 3:  # leading dimensions are one to the kernel
+        if len(shape) > 4 and dim < len(shape) - 3:  # the kernel sees the leading dimensions as one
             x = b.emit("permute", (x,), {"dims": (*(d for d in range(len(shape)) if d != dim), dim)})
             y = b.emit(op, (x,), {"dim": len(shape) - 1, "keepdim": False})
             return b.aten("aten.unsqueeze.default", {"self": y, "dim": dim}) if args["keepdim"] else y

@@ -105,7 +105,7 @@ def _import(op: str) -> Import:
         lead = set(range(len(shape) - 3))
         if len(shape) <= 4 or not lead & reduced or lead <= reduced:
             return b.emit(op, (x,), {"dims": tuple(sorted(reduced)), "keepdim": keepdim})
-        # Leading dimensions are one to the kernel: the reduced ones go last.
+        # The kernel sees the leading dimensions as one, so the reduced ones go last.
         kept = [d for d in range(len(shape)) if d not in reduced]
         x = b.emit("permute", (x,), {"dims": (*kept, *sorted(reduced))})
         x = b.emit("view", (x,), {"shape": (*(0 for _ in kept), -1)})

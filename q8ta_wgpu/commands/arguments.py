@@ -61,14 +61,14 @@ def described(model: Model) -> str:
 
 
 def _read(file: str) -> Array:
-    if Path(file).exists() and not Path(file).is_file():  # a pipe would be waited for, and then cannot be mapped
+    if Path(file).exists() and not Path(file).is_file():  # opening a pipe would block, and it cannot be mapped
         raise InputError(f"{file or 'an empty name'} is not a readable .npy file of numbers: it is no regular file")
     try:
-        # Mapped: a header may claim more than there is, which would be allocated before it is missed.
+        # Mapped: a header may claim more data than the file has; reading would allocate it first.
         with np.errstate(over="raise"):
             array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TypeError, ArithmeticError) as error:
-        # numpy takes whatever is no .npy for a pickle, and says how to load it unsafely.
+        # numpy takes any other file for a pickle, and its message says how to load that unsafely.
         reason = error.strerror if isinstance(error, OSError) else "write it with numpy.save(file, array)"
         raise InputError(f"{file or 'an empty name'} is not a readable .npy file of numbers: {reason}") from error
     if not isinstance(array, np.ndarray):

@@ -103,7 +103,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
             try:
                 if found := mismatches(device, target, sample):
                     bad[sample.kernel] = found
-            except DeviceError as error:  # what was found before it must be told
+            except DeviceError as error:  # report what was found before it
                 yield f"{sample.kernel}: {error}"
             bytes_, count = bytes_ + sample.expected.nbytes, count + 1
     seconds = time.perf_counter() - started

@@ -173,7 +173,7 @@ def _random(graph: Graph) -> dict[str, Array]:
         drawn = rng.integers(-160, 160, t.shape).clip(-128, 127)
         if t.q == BOOL:
             drawn = drawn & 1
-        elif t.q and t.dtype == INT16X4:  # to some 6, whatever its steps are
+        elif t.q and t.dtype == INT16X4:  # values up to about 6, whatever its steps are
             drawn = drawn * round(0.05 / t.q.scale)
         stored = np.int16 if t.dtype == INT16X4 else np.int8
         found[name] = (drawn.astype(np.float32) - 3) / 16 if t.dtype == FLOAT32 else drawn.astype(stored)

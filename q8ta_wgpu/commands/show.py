@@ -42,7 +42,7 @@ def show(options: argparse.Namespace) -> None:
 
 def _draw(model: Model, options: argparse.Namespace, file: Path) -> None:
     """`show FILE --draw OUT.html`: draws the program as a graph, with times for `--time`."""
-    layers()  # what is missing is missed before anything is measured
+    layers()  # a missing package is found before anything is measured
     timing = None
     if options.time:
         target, timing = _timed(model, options)

@@ -28,7 +28,7 @@ def time(options: argparse.Namespace) -> None:
     ]
     figure = output.target(options.plot, "--plot", (".svg", ".png")) if options.plot else None
     if figure is not None:
-        empty_figure()  # what is missing is missed before anything is measured
+        empty_figure()  # a missing package is found before anything is measured
     started = perf_counter()
     model = load(options.file)
     read = perf_counter() - started

@@ -25,7 +25,7 @@ MAX_NAME = 200
 _UINT8X4, _BOOLX4 = "uint8x4", "boolx4"
 """In a file, the dtypes of inputs that are given as uint8 and as bools: int8x4 like any other once they are stored."""
 
-_CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may be called so
+_CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may have this name
 
 
 def encode(graph: Graph, structure: Structure) -> str:

@@ -69,7 +69,7 @@ def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen:
     found: dict[str, Definition] = {}
     waiting = list(roots)
     ranks: dict[str, int] = {}
-    for definition in waiting:  # grows while it is walked
+    for definition in waiting:  # the loop appends to it
         if (other := found.setdefault(definition.name, definition)) is not definition:
             raise LinkError(f"{definition.name} would be defined twice, by {other.place} and by {definition.place}")
         ranks.setdefault(definition.file, len(ranks))

@@ -128,7 +128,7 @@ def _head(tokens: Sequence[str]) -> tuple[int, int]:
 def _references(tokens: Sequence[str], kind: int, name: int) -> Iterator[str]:
     """Names that a declaration uses and that are not its own name, members, or local names in scope."""
     scopes: list[tuple[set[str], bool]] = [(set(), False)]  # names, and whether it is a loop's header
-    waiting: list[str] = []  # local names begin to hold behind their statement
+    waiting: list[str] = []  # local names, in scope after their statement
     in_struct, in_body, at = tokens[kind] == "struct", False, 0
     while at < len(tokens):
         token, at = tokens[at], at + 1

@@ -132,7 +132,7 @@ class Binding:
         """
         device = self._device
         with device.lock, wgpu_errors(f"{device.name} could not record the program"):
-            self._executor.check_open()  # before the application's encoder has copies of buffers that are gone
+            self._executor.check_open()  # before copies of freed buffers reach the application's encoder
             for source, target, size in self._copies_in:
                 encoder.copy_buffer_to_buffer(source, 0, target, 0, size)
             self._executor.record(encoder, self._before, self._after)

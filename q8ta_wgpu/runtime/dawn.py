@@ -40,7 +40,7 @@ class DawnRecorder(HandleRecorder):
         from wgpudawn.backends.dawn import _api as api
 
         self.api = api
-        # Called in `_wait` by the thread that waits: nobody else's events are touched.
+        # Called in `_wait` by the waiting thread: it processes no other thread's events.
         self.mode = api.lib.WGPUCallbackMode_WaitAnyOnly
         super().__init__(device, steps, copies, spins)
         self._instance = api.get_wgpu_instance()
@@ -77,16 +77,17 @@ class Dawn(Engine):
 
         super().__init__(wgpudawn)
         self._extras = extras
-        with contextlib.suppress(RuntimeError):  # the caller uses Dawn, too
+        with contextlib.suppress(RuntimeError):  # the caller made the instance already
             extras.set_instance_extras(enable_toggles=["allow_unsafe_apis"])
 
     def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
-        # An adapter of Dawn makes one device: later ones come from one that is listed anew, of equal cards the same.
+        # An adapter of Dawn makes one device. A later one comes from a new listing, at the same position among equal
+        # cards.
         equal = [a for a in self._listed if a.info == adapter.info]
         fresh = [a for a in self.package.gpu.enumerate_adapters_sync() if a.info == adapter.info]
         if adapter in equal and len(fresh) == len(equal):
             adapter = fresh[equal.index(adapter)]
-        if _MATRICES in features:  # their tiles take more than WebGPU's baseline
+        if _MATRICES in features:  # their tiles need more workgroup memory than WebGPU's baseline
             names = ("max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup")
             limits = {**limits, **{name: adapter.limits[name] for name in names}}
         return self._extras.request_device_sync(

@@ -47,7 +47,7 @@ def wgpu_errors(doing: str) -> Iterator[None]:
         if not isinstance(error, tuple(_raised)) and type(error) is not RuntimeError:
             raise
         words = " ".join(str(error).split()) or type(error).__name__
-        # Of Dawn they form a circle with the error, and a memoryview that is in use when Python collects it ends the
+        # With Dawn they form a cycle with the error. A memoryview that is in use when Python collects it ends the
         # process: `write_buffer` has one.
         traceback.clear_frames(error.__traceback__)
         raise DeviceError(f"{doing}: {words[:1000]}") from error

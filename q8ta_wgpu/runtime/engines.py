@@ -48,7 +48,7 @@ def named(name: str) -> Engine:
 
 def engine_of(value: Any) -> Engine | None:
     """The engine of an adapter or a device."""
-    # Nobody has an object of a package that was not imported.
+    # An object of a package exists only if the package was imported.
     known = engines() if "wgpudawn" in sys.modules else iter([native()])
     return next((engine for engine in known if engine.owns(value)), None)
 

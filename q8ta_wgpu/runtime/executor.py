@@ -168,7 +168,8 @@ class Executor:
             staging, commands = self._ahead.pop() if self._ahead else self._recorded()
             try:
                 submitted = recorder.submit(commands)
-                # While the device works on this run. Many programs run once, and what is recorded has to be submitted.
+                # The next run is recorded while the device works on this one. Not on the first run: many programs run
+                # once, and recorded commands must be submitted.
                 if self._ran:
                     self._ahead.append(self._recorded())
                 self._ran = True

@@ -50,7 +50,7 @@ def file_name(kind: str, adapter: Mapping[str, str]) -> str:
 def read(path: Path, most: int) -> tuple[Any, str]:
     """The JSON of a file, and what is wrong with it. (None, '') for a missing file."""
     try:
-        # Without waiting: a pipe has nobody who writes.
+        # Non-blocking: a pipe may have no writer.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None, "it is no regular file"

@@ -58,7 +58,7 @@ class HandleStaging(Staging):
             answers.append((status, api.from_c_string_view(message)))
             mapping.pop(id(answers), None)
 
-        # Python runs signal handlers in here too, and the engine would swallow a KeyboardInterrupt with the answer.
+        # Python runs signal handlers here too, and the engine would swallow a KeyboardInterrupt.
         def interrupted(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
             answers.insert(0, error)
             mapping.pop(id(answers), None)
@@ -164,7 +164,7 @@ class HandleRecorder(Recorder):
         try:
             future = self._safe.wgpuBufferMapAsync(staging.handle, mode, 0, staging.size, staging.callback)
         except BaseException:
-            staging.forget()  # it will never be called
+            staging.forget()  # the callback will never be called
             raise
         self._wait(staging, submitted, future, time.perf_counter() + _SPIN if self.spins else 0.0)
         answer = staging.answers[0]
@@ -203,7 +203,7 @@ def works(recorder: type[Recorder], device: Any) -> bool:
                 trial.write([(target, words)], uploads)
         found = bytes(trial.read(staging, trial.submit(trial.record(staging))))
         trial.unmap(staging)
-    except Exception:  # a lost device as well: the public form then says what is wrong
+    except Exception:  # also for a lost device: the public methods then report it
         return False
     finally:
         for buffer in (*made, *(upload.buffer for upload in uploads)):

@@ -77,7 +77,7 @@ class NativeRecorder(HandleRecorder):
         super().__init__(device, steps, copies, spins)
         self._errors = api.error_handler
         self._poll, self._handle = lib.wgpuDevicePoll, device._internal
-        # A type cffi has met: it takes 10 to 50 ms to parse another text.
+        # A type that cffi knows already: parsing another text takes 10 to 50 ms.
         self._index = api.ffi.typeof(lib.wgpuDevicePoll).args[2]
 
     def _dispatch(self, compute: Any) -> None:
@@ -102,7 +102,7 @@ class NativeRecorder(HandleRecorder):
         if staging.answers:
             return
         self._poll(self._handle, True, submitted)
-        # The work is done. Where another thread's poll picked the mapping up, that thread is about to deliver it.
+        # The work is done. If another thread's poll received the mapping, that thread is about to deliver it.
         limit = time.perf_counter() + _HANDOVER
         while not staging.answers:
             if time.perf_counter() > limit:

@@ -34,7 +34,7 @@ struct Params { count: u32, base: f32, inverse_scale: f32, scale: f32 };
 @group(0) @binding(3) var<uniform> params: Params;
 """
 
-# Operands come from buffers and factors from the uniform, as in the kernels: a compiler could fold constants.
+# Operands come from buffers and factors from the uniform, as in kernels: compilers could fold constants.
 _CONTRACT = """
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -113,7 +113,7 @@ def _cases() -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
     )
     b = np.concatenate([np.array([p[1] for p in pairs], np.float32), random])
     special = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, -1e-40, -3e38, -0.0186, 0.0186, 0.0558], np.float32)
-    # Multipliers are finite; only what quantize reads may not be.
+    # Multipliers are finite; only inputs of quantize may be infinite or NaN.
     return np.concatenate([a, np.ones(len(special))]).astype(np.int32), np.concatenate([b, special]).view(np.uint32)
 
 

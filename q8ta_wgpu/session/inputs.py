@@ -50,7 +50,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     """The shape of an argument, without copying it where it has a `shape`."""
     try:
         found = getattr(value, "shape", None)
-    except Exception:  # a nested tensor of torch has none
+    except Exception:  # torch's nested tensors have no shape
         found = None
     return found if isinstance(found, tuple) else as_array(name, value).shape
 
@@ -114,7 +114,7 @@ def as_array(name: str, value: Any) -> Array:
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
-            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which numpy lacks
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # numpy has no bfloat16
                 value = value.float()
         if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)

@@ -36,14 +36,14 @@ def arrange(count: int, edges: Sequence[tuple[int, int]]) -> Arrangement:
     routes: dict[tuple[int, int], tuple[Point, ...]] = {}
     left = 0.0
     for part in _connected(edges):
-        # Cards are negative: what is not is a bend. One part at a time, as bends are numbered anew in each.
+        # Cards are negative numbers, bends positive ones. One component at a time: each numbers its bends from 0.
         ((middles, _, _, hops),) = from_edges([(~a, ~b) for a, b in part])
         placed = _placed({int(number): place for number, place in middles}, left)
         routes |= _routes(placed, [(int(a), int(b)) for a, b in hops or ()])
         points |= {~number: place for number, place in placed.items() if number < 0}
         left = max(x for x, _ in placed.values()) + WIDTH / 2 + GAP
     for number in range(count):
-        if number not in points:  # nothing reads it, and it reads nothing
+        if number not in points:  # it has no edges
             points[number] = left + WIDTH / 2, HEIGHT / 2
             left += WIDTH + GAP
     height = max((y for _, y in points.values()), default=0.0) + HEIGHT / 2

@@ -14,7 +14,7 @@ from q8ta_wgpu.view.svg import svg
 def page(picture: Picture) -> str:
     """The page's text. Raises UnsupportedError where fast_sugiyama is not installed."""
     data = {"cards": [_described(picture, card) for card in picture.cards], "shaders": picture.program.shaders}
-    # Names come from files: inside a script nothing of theirs may look like a tag.
+    # Names come from files: inside a script they must not look like a tag.
     parts = {"title": escape(picture.title), "svg": svg(picture), "data": json.dumps(data).replace("<", "\\u003c")}
     head, *rest = files("q8ta_wgpu.view").joinpath("page.html").read_text(encoding="utf-8").split("<!--")
     filled = [head]

@@ -60,7 +60,9 @@ def _bars(axes: Axes, timed: list[tuple[Dispatch, float]]) -> None:
     longest = sorted(timed, key=lambda pair: -pair[1])[:_LONGEST][::-1]
     axes.barh(range(len(longest)), [us for _, us in longest], color="#0072b2")
     names = [f"{d.kernel}  {d.value}" for d, _ in longest]
-    axes.set_yticks(range(len(longest)), names, fontsize=7, parse_math=False)  # a name of a file may hold dollars
+    axes.set_yticks(
+        range(len(longest)), names, fontsize=7, parse_math=False
+    )  # names in a file may contain dollar signs
     rest = sum(us for _, us in timed) - sum(us for _, us in longest)
     axes.set_title(f"the {len(longest)} longest dispatches" + (f" ({rest:.0f} us in others)" if rest > 0 else ""))
     axes.set_xlabel("microseconds (median)")
@@ -77,7 +79,7 @@ def _roofline(axes: Axes, timed: list[tuple[Dispatch, float]], timing: Timing) -
         ridges = [rate / timing.copy_rate for _, rate, _ in found]
         ends = min([min(ridges) / 8, *intensity]), max([max(ridges) * 8, *intensity])
         x = np.geomspace(*ends, 200)
-        for name, rate, colour in found[::-1]:  # the lower one last: it covers what they share
+        for name, rate, colour in found[::-1]:  # the lower one last, on top
             axes.plot(x, np.minimum(x * timing.copy_rate, rate), color=colour)
             axes.text(ends[1], rate, f"{name} {rate:.0f} GOP/s", ha="right", va="bottom")
         axes.text(ends[0], ends[0] * timing.copy_rate, f"  copy {timing.copy_rate:.1f} GB/s", ha="left", va="top")

@@ -80,7 +80,7 @@ def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) 
         programs[name] = {"limits": _limits(program, chosen), **dict(described)}
         files |= parts
     files |= {"q8ta.js": bundle.script().encode(), "q8ta.d.ts": bundle.types().encode()}
-    # Last: a folder half written has files of other hashes, and is refused.
+    # Last: a half-written folder has files with other hashes, and is refused.
     files["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": programs})
     try:
         path.mkdir(parents=True, exist_ok=True)
