@@ -1,7 +1,8 @@
 """Architectures that people bring, with random weights, and their inputs: a table for each library.
 
 Integers are not inputs of an int8 network, so text is given as embeddings, a timestep as a float (0 to
-1000, or 0 to 1 where the network multiplies it), and lengths and positions are constants.
+1000, or 0 to 1 where the network multiplies it), and lengths and positions are constants. Of a network that
+ends in a log_softmax, or packs sequences, a part is taken.
 """
 
 from __future__ import annotations
@@ -301,7 +302,16 @@ WAVE = {"waveforms": (1, 1600)}
 SEPARATION = {"enc_num_feats": 64, "msk_num_feats": 32, "msk_num_hidden_feats": 64, "msk_num_layers": 4}
 ATTENTION = {"input_dim": 64, "num_heads": 4, "ffn_dim": 128, "num_layers": 2}
 DEMUCS = {"channels": 8, "nfft": 256, "depth": 3, "norm_starts": 2}
-OBJECTIVE = {"feat_dim": 32, "win_len": 16, "d_model": 32, "nhead": 4, "hidden_dim": 32, "num_blocks": 2}
+OBJECTIVE = {
+    "feat_dim": 32,
+    "win_len": 16,
+    "d_model": 32,
+    "nhead": 4,
+    "hidden_dim": 32,
+    "num_blocks": 2,
+    "rnn_type": "LSTM",
+    "chunk_size": 16,
+}
 TACOTRON = {"encoder_embedding_dim": 64, "postnet_embedding_dim": 64, "n_mels": 20}
 UPSAMPLED = {"upsample_scales": [4, 4], "n_classes": 32, "hop_length": 16, "n_freq": 20, "n_res_block": 2}
 RNNT = {
@@ -351,8 +361,7 @@ TORCHAUDIO: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "HuBERT": ("wav2vec2_model", HUBERT, WAVE),
     "WavLM": ("wavlm_model", {**SPEECH, "encoder_num_buckets": 32, "encoder_max_distance": 80}, WAVE),
     "HDemucs": ("HDemucs", {**DEMUCS, "sources": ["drums", "vocals"]}, {"input": (1, 2, 2048)}),
-    "SquimObjective": ("squim_objective_model", {**OBJECTIVE, "rnn_type": "LSTM", "chunk_size": 16}, {"x": (1, 1600)}),
-    "Tacotron2.encoder": ("Tacotron2", TACOTRON, {"x": (1, 64, 16), "input_lengths": [16]}),
+    "SquimObjective.dprnn": ("squim_objective_model", OBJECTIVE, {"x": (1, 32, 64)}),
     "Tacotron2.postnet": ("Tacotron2", TACOTRON, {"x": (1, 20, 32)}),
     "WaveRNN": (
         "WaveRNN",
