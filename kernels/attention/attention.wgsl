@@ -1,8 +1,9 @@
-// Attention of int8 by blocks of ROWS queries of a head (kernels/attention/attention.py defines it), what its kernels share.
-// The scores of a block with all keys stay in workgroup memory, each as its distance from the largest of its row among KEYS
-// keys, which is 255 where it has no weight; that is clear before the largest of all is known. Distances become the weights
-// there; keys, and then values, come KEYS at a time. Rows in workgroup memory are four words longer than what they hold, so
-// that neither loads nor stores hit one memory bank over and over. Linked: the constants in capitals; query_words, key_words.
+// Attention of int8 by blocks of ROWS queries of a head: what its kernels share (kernels/attention/attention.py has the
+// definition). The scores of a block with all keys stay in workgroup memory, each as its distance from the largest of
+// its row among KEYS keys. The distance is 255 where there is no weight, which is known before the largest of all keys
+// is. Distances become the weights in place. Keys, and then values, are loaded KEYS at a time. Rows in workgroup memory
+// are four words longer than their contents, so that loads and stores use all memory banks. Linked: the constants in
+// capitals; query_words, key_words.
 
 const LENGTH_ROW = LENGTH / 4u + 4u;
 const TEAM = THREADS / ROWS;

@@ -1,7 +1,7 @@
-// Attention on int8 matrix units, which see rows and columns as kernels/product/gemm_units.wgsl does. A subgroup makes UNIT_M
-// rows of either product, UNIT_N columns at a time; those of the same rows share the columns. Left operands lose their zero
-// points in products with matrices of one number, which cost the units little. Sums go through the memory that keys and
-// values were in.
+// Attention on int8 matrix units, which read rows and columns as in kernels/product/gemm_units.wgsl. A subgroup makes
+// UNIT_M rows of either product, UNIT_N columns at a time; subgroups with the same rows share the columns. Zero points
+// of left operands are removed by products with constant matrices, which cost the units little. Sums pass through the
+// memory of keys and values.
 
 const SUBGROUPS = THREADS / LANES;
 const SUBGROUPS_M = ROWS / UNIT_M;

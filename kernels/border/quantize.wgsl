@@ -2,7 +2,7 @@ fn compute(p: vec4<u32>) -> i32 { return int8_of(vec4<f32>(x_at(p))).x; }
 
 // Four floats to int8, as lanes or as a word. The range of the result is params.steps_lo..steps_hi around the zero point.
 fn int8_of(v: vec4<f32>) -> vec4<i32> {
-  // NaN is told by its bits: a driver may assume that comparisons never see one.
+  // NaN is recognised by its bits: a driver may assume that comparisons never see one.
   let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
   let steps = select(v, vec4<f32>(0.0), nan) * params.inverse_scale;
   return vec4<i32>(round(clamp(steps, vec4<f32>(params.steps_lo), vec4<f32>(params.steps_hi)))) + params.int8_zero;

@@ -1,8 +1,8 @@
-// Elementwise functions of one tensor: FUNCTION is one of the names linked by unary.py, and params.a, .b, .c are the
-// operator's attributes in the order of its schema. Shaders may be compiled as if there were no infinities and no NaN, so
-// they are told by their bits, and what a function is there comes from its definition, by way of params.limits (at 0, -0,
-// infinity and -infinity) and params.at_nan, which it also is outside of its domain. No function makes an intermediate
-// infinity or NaN of its own.
+// Elementwise functions of one tensor. FUNCTION is one of the names linked by unary.py; params.a, .b, .c are the
+// operator's attributes in the order of its schema. A compiler may assume that there are no infinities and no NaN, so
+// they are recognised by their bits. The results at 0, -0, infinity and -infinity come from the definition by
+// params.limits; params.at_nan is the result at NaN and outside of the domain. No function makes an intermediate
+// infinity or NaN.
 
 fn logistic(x: f32) -> f32 {
   let e = exp(-abs(x));

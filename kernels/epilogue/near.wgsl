@@ -4,10 +4,11 @@
 const STEPS_BITS = 0x4b400000i;
 const WHOLE_BITS = 0x52400300i;
 
-// Four numbers of steps, each as a float that is 1.5 * 2^23 more: bits that are WHOLE_BITS more than the whole number.
+// Four numbers of steps, each as the float that is 1.5 * 2^23 more: its bits are the integer plus WHOLE_BITS.
 fn whole_quad(v: vec4<f32>) -> vec4<i32> { return bitcast<vec4<i32>>(v + vec4<f32>(206158430208.0)); }
 
-// What whole_quad makes, as int8 with a zero point, in a word. Added up with what makes each a byte, they need no masks.
+// The int8 values of whole_quad's results, with a zero point, in a word. Constants are added so that no masks are
+// needed.
 fn packed_whole(v: vec4<i32>, zero: i32) -> u32 {
   let bits = bitcast<vec4<u32>>(v);
   let sum = (((((bits.w << 8u) + bits.z) << 8u) + bits.y) << 8u) + bits.x;

@@ -1,5 +1,5 @@
-// A main for kernels that give take_row(team): a team of LANES threads has a row (kernels/lib/rows.py). Teams past the last
-// row repeat it and store nothing, since every thread must come along to every barrier.
+// A main for kernels that give take_row(team): a team of LANES threads computes a row (kernels/lib/rows.py). Teams past
+// the last row repeat it and store nothing, since every thread must take part in every barrier.
 struct Team { thread: u32, lane: u32, row: u32, stores: bool }
 
 @compute @workgroup_size(THREADS)

@@ -1,6 +1,7 @@
-// Between memory that runs along a channel's pixels and 4C, which runs along a pixel's channels: a workgroup takes a tile of
-// pixels x channel quads through workgroup memory, so that both sides read and write runs. A thread moves blocks of four
-// pixels of a quad. Rows may be padded to whole words (params.row pixels, of which params.width exist) or not (row = 0).
+// Copies between memory in which a channel's pixels are contiguous and 4C, in which a pixel's channels are. A workgroup
+// takes a tile of pixels x channel quads through workgroup memory, so that both sides read and write runs. A thread
+// moves blocks of four pixels of a quad. Rows may be padded to whole words (params.row pixels, of which params.width
+// exist) or not (row = 0).
 
 const THREADS = 256u;
 const TILE = 2048u;

@@ -1,5 +1,5 @@
-// What the partial results of a team of LANES threads, a power of two, add up to; every thread of a workgroup must come
-// along. Linked: Partial and merge(a, b).
+// Adds up the partial results of a team of LANES threads, a power of two. Every thread of a workgroup must take part in
+// every barrier. Linked: Partial and merge(a, b).
 var<workgroup> partial: array<Partial, THREADS>;
 
 fn reduced(thread: u32, part: Partial) -> Partial {

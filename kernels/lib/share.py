@@ -3,7 +3,7 @@ many turns (`Kernel.turns`).
 
 The WGSL of such a kernel has three functions. `part(p, first)` computes what its loops find from the indices `first` on
 in steps of STEPS. `merge(a, b)` merges two Partials. `finish(p, whole)` makes the result. It is linked with a main of
-one thread for each result, where all steps are 1, or with one of a group that merges its parts (`shared_*.wgsl`).
+one thread for each result, where all steps are 1, or with one of a team that merges its parts (`shared_*.wgsl`).
 """
 
 from __future__ import annotations

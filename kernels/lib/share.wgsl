@@ -1,5 +1,5 @@
-// How a team shares four loops, one in another: the places they begin at for each thread, and how far they step. One
-// thread alone takes every place. Linked: STEP_0 ... STEP_3, the threads side by side along each loop.
+// How a team of threads shares four nested loops: where each thread begins, and its steps. A thread alone takes all
+// turns. Linked: STEP_0 ... STEP_3, the threads along each loop.
 const STEPS = vec4<u32>(STEP_0, STEP_1, STEP_2, STEP_3);
 
 fn first_of(lane: u32) -> vec4<u32> {

@@ -1,4 +1,4 @@
-// The element at a computed place along params.axis; places outside are the nearest inside, and NaN is 0. Along the other
+// The element at a computed index along params.axis. Indices outside are clamped, and NaN is 0. Along the other
 // dimensions an extent of 1 is read at 0.
 fn compute(p: vec4<u32>) -> f32 {
   let place = place_at(min(p, params.place_dims - 1u));

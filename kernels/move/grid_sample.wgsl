@@ -1,5 +1,5 @@
-// Images read at computed places: one element, or a mix of four. What lies outside counts as 0, or the places are moved to
-// the border or mirrored there.
+// Images sampled at computed coordinates: one element, or a mix of four. What lies outside counts as 0, or coordinates
+// are moved to the border or mirrored there.
 fn compute(p: vec4<u32>) -> f32 {
   let x = place(grid_at(vec4<u32>(p.x, p.zw, 0u)), params.factor_w, params.x_dims.w);
   let y = place(grid_at(vec4<u32>(p.x, p.zw, 1u)), params.factor_h, params.x_dims.z);

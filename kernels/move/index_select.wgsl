@@ -1,6 +1,6 @@
 fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 
-// Along another dimension than the packed one words stay whole: a word's first lane tells where it comes from.
+// Along another dimension than the packed one words stay whole: the first lane's source says which word to read.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 alias Loaded = Word;

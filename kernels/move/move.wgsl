@@ -1,6 +1,6 @@
 fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 
-// A move that keeps words whole: its first lane tells where a word comes from.
+// A move that keeps words whole: the first lane's source says which word to read.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 alias Loaded = Word;

@@ -1,5 +1,6 @@
-// The integer average of whole images of 4C: 2^params.run_bits Words by the other threads of a workgroup, each of which
-// adds every so-manieth pixel; then they add up. Result: the Words of an image's channels side by side.
+// The integer average of whole images of 4C: 2^params.run_bits Words in each workgroup. Its other threads share the
+// pixels, each adds every n-th one, and then their sums are added up. Result: the Words of an image's channels,
+// adjacent.
 const THREADS = 128u;
 const UNROLLED = 4u;
 var<workgroup> partial: array<Lanes, THREADS>;

@@ -1,4 +1,4 @@
-// Dot product of four int8 with four int8: by the packed instruction, or by multiplying where that is faster.
+// Dot product of four int8 with four int8: by the packed instruction, or by multiplications where those are faster.
 fn dot4_packed(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }
 
 fn dot4_emulated(a: u32, b: u32) -> i32 {

@@ -4,7 +4,8 @@
 // to workgroup memory while the next step's are already under way. Where a step has fewer vectors of weights than there
 // are threads, the first LANES_W threads bring one each. A row there is one vector longer than what it holds, so that
 // the units' loads do not hit one memory bank over and over (padded by one, 447 TOPS on an H200; not padded, 282).
-// Units show nobody their sums: for the epilogue they go through the same workgroup memory, a row of matrices at a time.
+// Sums inside a unit cannot be read: for the epilogue they pass through the same workgroup memory, a row of matrices at
+// a time.
 // Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has
 // the units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of
 // their own, or with the subgroup's number as the built-in says it, everything takes twice as long.

@@ -1,6 +1,6 @@
-// A workgroup goes through the steps of one row of the batch, its threads through the units. What the product of a step
-// reads lies in workgroup memory, packed; what a cell keeps beside its hidden state stays with the unit's thread.
-// Linked: the constants in capitals; Real, first_hidden, first_state, cell_step, pack, keep_step, keep_end.
+// A workgroup runs the steps of one row of the batch, its threads share the units. The operand of a step's product is
+// packed in workgroup memory; the cell's own state stays with the unit's thread. Linked: the constants in capitals;
+// Real, first_hidden, first_state, cell_step, pack, keep_step, keep_end.
 
 const OWN = (UNITS + THREADS - 1u) / THREADS;
 

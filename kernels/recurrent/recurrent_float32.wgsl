@@ -35,6 +35,6 @@ fn products(unit: u32) -> array<f32, GATES> {
 
 fn input_of(at: vec4<u32>, gate: u32) -> f32 { return pre_at(at + vec4<u32>(0u, 0u, 0u, gate * UNITS)); }
 
-// NaN, which the functions of numbers lose, stays.
+// A NaN state stays NaN, which float functions may lose.
 fn sigmoid_float(x: f32) -> f32 { return select(logistic(x), x, is_nan(x)); }
 fn tanh_float(x: f32) -> f32 { return select(tanh_of(x), x, is_nan(x)); }

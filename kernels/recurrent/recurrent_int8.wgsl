@@ -1,5 +1,5 @@
-// Layers in integers (kernels/recurrent/cells.py and q8ta_recurrent.py define them): an item is a word of the result, four
-// hidden states, which the product takes in two parts of int8.
+// Layers in integers (defined in kernels/recurrent/cells.py and q8ta_recurrent.py): an item is a word of the result,
+// four hidden states, which the product takes as two int8 each.
 alias Real = i32;
 
 const KNOT_BITS = 10u;

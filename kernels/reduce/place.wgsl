@@ -1,5 +1,5 @@
-// The place along params.axis of the largest element in window(p), or with LARGEST = 0 of the smallest: the first of
-// equal ones, and of NaN where there is one.
+// The index along params.axis of the largest element in window(p), or with LARGEST = 0 of the smallest: the first of
+// equal ones, or of NaN.
 struct Partial { value: f32, place: u32 }
 
 fn wins(a: Partial, b: Partial) -> bool {

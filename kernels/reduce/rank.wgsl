@@ -1,5 +1,5 @@
-// How many elements along params.axis come before this one: larger ones, with LARGEST = 0 smaller ones, and equal ones at
-// places before its own. NaN counts as the largest.
+// How many elements along params.axis come before this one: larger ones (smaller ones with LARGEST = 0), and equal ones
+// with a lower index. NaN counts as the largest.
 alias Partial = u32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 

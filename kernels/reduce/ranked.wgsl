@@ -1,4 +1,4 @@
-// The last place along params.axis whose rank is this element's own place there; 0 where none is.
+// The last index along params.axis whose rank is this element's own index there; 0 without one.
 alias Partial = u32;
 fn merge(a: Partial, b: Partial) -> Partial { return max(a, b); }
 

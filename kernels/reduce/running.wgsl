@@ -1,6 +1,6 @@
-// Running sums, products and extremes of rows of items `inner` apart, each by a team of threads: as many neighbours as it
-// has threads at a time, joined pairwise (Hillis and Steele 1986), and what came before. RUNNING is one of the names linked
-// by running.py, params.neutral what changes nothing.
+// Running sums, products and extremes of rows of items `inner` apart, each row by a team of threads. The team takes as
+// many neighbours as it has threads at a time, merges them pairwise (Hillis and Steele 1986), and adds the result so
+// far. RUNNING is one of the names linked by running.py; params.neutral is the neutral element.
 alias Partial = f32;
 
 fn joined_to(before: f32, x: f32) -> f32 {
