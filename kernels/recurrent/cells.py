@@ -21,7 +21,11 @@ GATE = 15
 """Fraction bits of the results of sigmoid and tanh."""
 
 STATE_LIMIT = 2**23 - 1
-"""Bound of states, and of what a gate multiplies: 128."""
+"""Bound of states, and of what a gate multiplies: 128 where a state has all its fraction bits."""
+
+Shifts = tuple[int, int]
+"""How many fraction bits fewer the hidden states that the product reads have, and the states that a cell keeps: none
+where they stay within 4 and 128, more where calibration met larger ones."""
 
 KNOTS = 512
 """Segments of tanh from 0 to REACH. Beyond REACH it is 1 in all its fraction bits."""
@@ -42,7 +46,7 @@ class Cell:
     gates: int
     keeps: bool
     real: Callable[[Floats, Floats, Floats, Floats], tuple[Floats, Floats]]
-    integer: Callable[[Int64, Int64, Int64, Int64, Int64], tuple[Int64, Int64]]
+    integer: Callable[[Int64, Int64, Int64, Int64, Int64, Shifts], tuple[Int64, Int64]]
 
 
 def tanh_knots() -> NDArray[np.int32]:
@@ -82,11 +86,13 @@ def _lstm(x: Floats, s: Floats, hidden: Floats, state: Floats) -> tuple[Floats, 
     return _sigmoid(o) * np.tanh(state), state
 
 
-def _lstm_int8(x: Int64, s: Int64, hidden: Int64, state: Int64, knots: Int64) -> tuple[Int64, Int64]:
+def _lstm_int8(x: Int64, s: Int64, hidden: Int64, state: Int64, knots: Int64, shifts: Shifts) -> tuple[Int64, Int64]:
     i, f, g, o = x + s
-    new = rte(sigmoid(i, knots) * tanh(g, knots), 2 * GATE - FRACTION)
+    new = rte(sigmoid(i, knots) * tanh(g, knots), 2 * GATE - FRACTION + shifts[1])
     state = np.clip(gated(sigmoid(f, knots), state) + new, -STATE_LIMIT, STATE_LIMIT)
-    return rte(sigmoid(o, knots) * tanh(state, knots), 2 * GATE - FRACTION), state
+    most = (REACH << FRACTION) >> shifts[1]
+    reached = tanh(np.clip(state, -most, most) << shifts[1], knots)
+    return rte(sigmoid(o, knots) * reached, 2 * GATE - FRACTION), state
 
 
 def _gru(x: Floats, s: Floats, hidden: Floats, state: Floats) -> tuple[Floats, Floats]:
@@ -96,9 +102,10 @@ def _gru(x: Floats, s: Floats, hidden: Floats, state: Floats) -> tuple[Floats, F
     return hidden, hidden
 
 
-def _gru_int8(x: Int64, s: Int64, hidden: Int64, state: Int64, knots: Int64) -> tuple[Int64, Int64]:
+def _gru_int8(x: Int64, s: Int64, hidden: Int64, state: Int64, knots: Int64, shifts: Shifts) -> tuple[Int64, Int64]:
     r, z = sigmoid(x[:2] + s[:2], knots)
-    n = tanh(x[2] + gated(r, np.clip(s[2], -STATE_LIMIT, STATE_LIMIT)), knots) << (FRACTION - GATE)
+    reset = gated(r, np.clip(s[2] >> shifts[0], -STATE_LIMIT, STATE_LIMIT)) << shifts[0]
+    n = tanh(x[2] + reset, knots) << (FRACTION - GATE) >> shifts[1]
     hidden = n + gated(z, hidden - n)
     return hidden, hidden
 

@@ -20,10 +20,11 @@ SCHEMA: Mapping[str, Attr] = {
     "reverse": Attr("bool"),
     "batch_first": Attr("bool"),
     "result": Attr("enum", choices=("sequence", "state")),
+    "shifts": Attr("ints", low=0, high=12, length=2),
 }
 """`reverse`: the last step comes first. `batch_first`: dimension 0 is the batch and 1 the steps, else the other way
 round. `result`: the hidden states of all steps, or the cell's state after its last step, (batch, units): the cell state
-of lstm, the hidden state of gru."""
+of lstm, the hidden state of gru. `shifts`: `cells.Shifts` of the int8 form."""
 
 MOST_UNITS = 2000
 """Most hidden states: a workgroup's memory holds them."""

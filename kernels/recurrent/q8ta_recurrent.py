@@ -28,8 +28,8 @@ PROJECTED = QParams(2.0**-10, 0, INT16X4)
 CARRIED = 13
 """Fraction bits of the hidden states in the product."""
 
-HIDDEN_LIMIT = ((1 << 15) - 129) << (FRACTION - CARRIED)
-"""Bound of a first hidden state, almost 4; all others lie between it and tanh."""
+CARRIED_LIMIT = (1 << 15) - 129
+"""Bound of a first hidden state in the product, almost 4 without a shift; all others lie between it and tanh."""
 
 SUM_LIMIT = 2.0**27
 """Bound of each term of a sum: four of them stay in int32."""
@@ -42,11 +42,11 @@ def lower(call: QuantizedCall, cell: str) -> Int8Form | str:
         return "it needs a projected input in int16 and a quantized weight"
     if weight.axis != 0 or weight.zero.any():
         return "its weight has another zero point than 0, or scales along another axis than its outputs"
-    multiplier = (weight.scale * 2.0 ** (FRACTION - CARRIED)).astype(np.float32)
+    multiplier = (weight.scale * 2.0 ** (FRACTION - CARRIED + call.attrs["shifts"][0])).astype(np.float32)
     offset = np.rint(np.clip(bias.astype(np.float64) * 2.0**FRACTION, -SUM_LIMIT, SUM_LIMIT)).astype(np.int32)
     if not (np.isfinite(multiplier).all() and multiplier.max() < 2.0**100):
         return f"a scale of its weight, {weight.scale.max():.3g}, is too large"
-    scale = 2.0**-FRACTION / call.out.scale if call.out else 1.0
+    scale = 2.0 ** -_fractions(cell, call.attrs)[0] / call.out.scale if call.out else 1.0
     if not np.isfinite(np.float32(scale)):
         return "the scale of its result is too small"
     states = range(3, len(call.inputs))
@@ -61,6 +61,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs, cell: str) -> tuple[Shap
         raise GraphError(f"q8ta_{cell} reads a projected input of {PROJECTED}, found {pre.q}")
     if multiplier.shape != bias.shape or knots.shape != (KNOTS + 1,):
         raise GraphError(f"q8ta_{cell} with multipliers {multiplier.shape}, bias {bias.shape} and knots {knots.shape}")
+    if _carry(cell, attrs) < 1:
+        raise GraphError(f"q8ta_{cell}: shifts {attrs['shifts']} leave its states fewer bits than its product reads")
     shape = layer.infer(cell, pre.shape, weight.shape, bias.shape, [t.shape for t in first], attrs)
     return shape, INT8X4 if attrs["result"] == "sequence" else FLOAT32
 
@@ -81,10 +83,27 @@ def _valid_knots(call: Call, arrays: Sequence[Array | None]) -> str:
     return "" if inside else f"must be from 0 to 2^{cells.GATE}"
 
 
-def _fixed(x: Array, rows: int, limit: int) -> Int64:
-    """A state that comes in, of 2^-FRACTION; NaN is 0."""
+def _fractions(cell: str, attrs: Attrs) -> tuple[int, int]:
+    """Fraction bits of hidden states and of kept ones, which are the same where a cell keeps no other."""
+    kept = FRACTION - int(attrs["shifts"][1])
+    return FRACTION if CELLS[cell].keeps else kept, kept
+
+
+def _carry(cell: str, attrs: Attrs) -> int:
+    """Fraction bits of a hidden state that the product does not read."""
+    return _fractions(cell, attrs)[0] - CARRIED + int(attrs["shifts"][0])
+
+
+def _hidden_limit(cell: str, attrs: Attrs) -> int:
+    """Bound of a first hidden state. Where it is kept, its difference from a tanh is within STATE_LIMIT as well."""
+    limit = CARRIED_LIMIT << _carry(cell, attrs)
+    return limit if CELLS[cell].keeps else min(limit, cells.STATE_LIMIT - (1 << FRACTION))
+
+
+def _fixed(x: Array, rows: int, fraction: int, limit: int) -> Int64:
+    """A state that comes in, of 2^-fraction; NaN is 0."""
     with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.clip(np.rint(x.astype(np.float32) * np.float32(2.0**FRACTION)), -limit, limit)
+        steps = np.clip(np.rint(x.astype(np.float32) * np.float32(2.0**fraction)), -limit, limit)
     return np.broadcast_to(np.nan_to_num(steps).astype(np.int64), (rows, x.shape[1]))
 
 
@@ -98,34 +117,44 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     pre, weight, multiplier, bias, knots, hidden, *state = arrays
     gates, table = CELLS[cell].gates, knots.astype(np.int64)
     pre = layer.steps_first(pre, call.attrs).astype(np.int64) << (FRACTION - 10)
-    first = _fixed(hidden, pre.shape[1], HIDDEN_LIMIT)
-    kept = _fixed(state[0], pre.shape[1], cells.STATE_LIMIT) if state else first
+    fraction, kept_fraction = _fractions(cell, call.attrs)
+    first = _fixed(hidden, pre.shape[1], fraction, _hidden_limit(cell, call.attrs))
+    kept = _fixed(state[0], pre.shape[1], kept_fraction, cells.STATE_LIMIT) if state else first
     transposed = weight.astype(np.float64).T  # exact: sums are integers below 2^53
 
     def step(x: Array, hidden: Array, state: Array) -> tuple[Array, Array]:
-        carried = arithmetic.rte(hidden, FRACTION - CARRIED)
+        carried = arithmetic.rte(hidden, _carry(cell, call.attrs))
         high = (carried + 128) >> 8
         sums = [(part.astype(np.float64) @ transposed).astype(np.int64) for part in (high, carried - (high << 8))]
         scaled = _scaled(sums[0], multiplier * np.float32(256)) + _scaled(sums[1], multiplier) + bias
         by_gate = [np.stack(np.split(part, gates, axis=1)) for part in (x, scaled)]
-        return CELLS[cell].integer(by_gate[0], by_gate[1], hidden, state, table)
+        return CELLS[cell].integer(by_gate[0], by_gate[1], hidden, state, table, call.attrs["shifts"])
 
     sequence, last = cells.run(pre, first, kept, call.attrs["reverse"], step)
     if call.attrs["result"] == "state":
-        return last.astype(np.float32) * np.float32(2.0**-FRACTION)
-    steps = np.rint(layer.steps_first(sequence, call.attrs).astype(np.float32) * _multiplier(call))
+        return last.astype(np.float32) * np.float32(2.0**-kept_fraction)
+    steps = np.rint(layer.steps_first(sequence, call.attrs).astype(np.float32) * _multiplier(call, fraction))
     return arithmetic.stored(call, np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64))
 
 
-def _multiplier(call: Call) -> np.float32:
-    """The factor from 2^-FRACTION to steps of the result."""
-    return np.float32(2.0**-FRACTION / call.output.q.scale) if call.output.q else np.float32(1)
+def _multiplier(call: Call, fraction: int) -> np.float32:
+    """The factor from 2^-fraction to steps of the result."""
+    return np.float32(2.0**-fraction / call.output.q.scale) if call.output.q else np.float32(1)
 
 
-def _params(call: Call) -> Params:
+def _params(call: Call, cell: str) -> Params:
+    hidden, kept = _fractions(cell, call.attrs)
+    product_shift, state_shift = call.attrs["shifts"]
     return {
         **layer.params(call, lanes=4),
-        "scale": _multiplier(call),
+        "hidden_steps": np.float32(2.0**hidden),
+        "hidden_limit": np.float32(_hidden_limit(cell, call.attrs)),
+        "carry": np.uint32(_carry(cell, call.attrs)),
+        "product_shift": np.uint32(product_shift),
+        "state_steps": np.float32(2.0**kept),
+        "state_step": np.float32(2.0**-kept),
+        "state_shift": np.uint32(state_shift),
+        "scale": _multiplier(call, hidden),
         "zero": np.int32(call.output.q.zero if call.output.q else 0),
         "lo": np.int32(call.attrs["lo"]),
         "hi": np.int32(call.attrs["hi"]),
@@ -161,7 +190,7 @@ def _op(cell: str) -> Op:
             lanes=4,
             inputs=(ONLY_4W | FLOAT,),
             output=ONLY_4W | FLOAT,
-            params=_params,
+            params=functools.partial(_params, cell=cell),
             prepack={1: _pack_weight},
         ),
     )

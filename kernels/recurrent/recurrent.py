@@ -77,7 +77,7 @@ class _Layers:
 
     def _direction(self, x: str, index: int, reverse: bool) -> tuple[str, str, str]:
         """One layer in one direction: all hidden states, the last of them, and the cell's last state."""
-        b, attrs = self.b, {"reverse": reverse, "batch_first": self.args["batch_first"]}
+        b, attrs = self.b, {"reverse": reverse} | {name: self.args[name] for name in ("batch_first", "shifts")}
         weight, recurrent, *biases = self.args["params"][self.each * index :][: self.each]
         none = np.zeros(b.type(weight).shape[0], np.float32)
         bias, recurrent_bias = biases or (b.constant(none, "bias") for _ in range(2))
@@ -122,7 +122,7 @@ def _case(cell: str, steps: int, batch: int, units: int, first: int, **attrs: An
     gates, states = CELLS[cell].gates * units, 2 if CELLS[cell].keeps else 1
     lead = (batch, steps) if attrs.get("batch_first") else (steps, batch)
     shapes = ((*lead, gates), (gates, units), (gates,), *((first, units),) * states)
-    return Case(shapes, {"reverse": False, "batch_first": False, "result": "sequence", **attrs})
+    return Case(shapes, {"reverse": False, "batch_first": False, "result": "sequence", "shifts": (0, 0), **attrs})
 
 
 def _op(cell: str) -> Op:
@@ -156,7 +156,7 @@ def _op(cell: str) -> Op:
         cases=(
             _case(cell, 5, 2, 7, 2),
             _case(cell, 3, 3, 67, 1, batch_first=True, reverse=True),
-            _case(cell, 4, 2, 7, 2, result="state"),
+            _case(cell, 4, 2, 7, 2, result="state", shifts=(4, 2)),
         ),
         tolerance=1e-4,
     )

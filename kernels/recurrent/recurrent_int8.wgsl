@@ -5,19 +5,18 @@ alias Real = i32;
 const KNOT_BITS = 10u;
 const STATE_LIMIT = 8388607;
 const SUM_LIMIT = 134217728.0;
-const HIDDEN_LIMIT = 261112.0;
-const STEP = 1.0 / 65536.0;
 
 var<workgroup> high: array<u32, ITEMS>;
 var<workgroup> low: array<u32, ITEMS>;
 
 fn first_of(row: u32, rows: u32) -> u32 { return min(row, rows - 1u); }
 
-// A state that comes in; NaN is 0.
-fn fixed(x: f32, limit: f32) -> i32 { return round_within(select(x * 65536.0, 0.0, is_nan(x)), limit); }
+// A state that comes in, of so many steps for 1.0; NaN is 0.
+fn fixed(x: f32, steps: f32, limit: f32) -> i32 { return round_within(select(x * steps, 0.0, is_nan(x)), limit); }
 
 fn first_hidden(row: u32, unit: u32) -> i32 {
-  return fixed(hidden_at(vec4<u32>(0u, 0u, first_of(row, params.hidden_dims.z), unit)), HIDDEN_LIMIT);
+  let first = hidden_at(vec4<u32>(0u, 0u, first_of(row, params.hidden_dims.z), unit));
+  return fixed(first, params.hidden_steps, params.hidden_limit);
 }
 
 fn made_word(item: u32) -> vec4<i32> {
@@ -29,8 +28,7 @@ fn made_word(item: u32) -> vec4<i32> {
 }
 
 fn pack(item: u32) {
-  let v = made_word(item);
-  let carried = (v + 3 + ((v >> vec4<u32>(3u)) & vec4<i32>(1))) >> vec4<u32>(3u);
+  let carried = rte_quad(made_word(item), params.carry);
   let upper = (carried + 128) >> vec4<u32>(8u);
   high[item] = pack4xI8(upper);
   low[item] = pack4xI8(carried - upper * 256);
@@ -44,7 +42,7 @@ fn keep_step_of_sequence(row: u32, time: u32, item: u32) {
   }
 }
 
-fn keep_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = f32(state) * STEP; }
+fn keep_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = f32(state) * params.state_step; }
 
 // The product of a unit's rows of the weight with the hidden states, and the bias.
 fn products(unit: u32) -> array<i32, GATES> {

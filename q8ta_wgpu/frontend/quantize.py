@@ -22,6 +22,7 @@ from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.rounding import round_weights, watch_inputs
+from q8ta_wgpu.frontend.calibrate.states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.export.constants import fold, fold_batches
 from q8ta_wgpu.frontend.export.decompose import decomposed
@@ -111,6 +112,7 @@ def quantize(
         held = enough(graph, checked) if fits else []
         with torch_lock():  # quantizers may trace patterns
             observed = prepared(graph, quantizer, held)
+        watch_states(observed)
         if fits:
             watch_inputs(observed)
         index = -1
@@ -123,6 +125,7 @@ def quantize(
         update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
         checks.check_ranges(observed)
         free_angles(observed)
+        scale_states(observed)
         if fits:
             round_weights(observed)
         lost = checks.lost_values(observed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def built(make: Any, *sizes: int, **options: Any) -> nn.Module:
 def noise(found: Any, exact: Tensor) -> float:
     """In decibels below the signal."""
     wanted = exact.detach().numpy()
-    return float(10 * np.log10((wanted**2).sum() / ((found - wanted) ** 2).sum()))
+    return float(10 * np.log10((wanted**2).sum() / max(((found - wanted) ** 2).sum(), 1e-30)))
 
 
 def checked(module: nn.Module, inputs: tuple[Tensor, ...], device: Device, **options: Any) -> q8.Model:
@@ -107,6 +108,61 @@ def test_last_hidden_states_of_any_batch(vulkan: Device) -> None:
         assert session(of(3, 5, 6).numpy()).shape == (3, 5)
 
 
+@pytest.mark.parametrize(
+    ("make", "states", "options"),
+    [
+        (nn.GRU, (10.0,), {}),
+        (nn.GRU, (10.0,), {"num_layers": 2, "bidirectional": True}),
+        (nn.GRU, (150.0,), {}),
+        (nn.LSTM, (0.5, 150.0), {}),
+        (nn.LSTM, (15.0, 0.5), {"bidirectional": True, "bias": False}),
+    ],
+)
+def test_large_first_states(make: Any, states: tuple[float, ...], options: dict[str, Any], vulkan: Device) -> None:
+    """States have the range that calibration met: torch's, at 30 dB and more."""
+    layer = built(make, 6, 12, **options)
+    rows = (2 if options.get("bidirectional") else 1) * options.get("num_layers", 1)
+    checked(Results(layer), (of(8, 2, 6), *(of(rows, 2, 12) * size for size in states)), vulkan)
+
+
+class Count(nn.Module):
+    """Two cells that count the steps, one up and one down, and how far they are apart at the end."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(1, 2, batch_first=batch_first)
+        with torch.no_grad():
+            for parameter in self.layer.parameters():
+                parameter.zero_()
+            weight, _, bias, _ = self.layer.parameters()
+            bias.view(4, 2)[[0, 1, 3]] = 20.0  # gates are open, nothing is forgotten
+            weight.view(4, 2)[2] = torch.tensor([20.0, -20.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.layer(x)[1][1]
+        apart: Tensor = state[..., 0] - state[..., 1]
+        return apart
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_states_that_grow(batch_first: bool, vulkan: Device) -> None:
+    """A cell that counts beyond 128 on the way, and back: its range is that of all steps, not of the last."""
+    ups = torch.ones(600).index_fill(0, torch.arange(300, 500), -1.0).reshape(600, 1, 1)
+    model = checked(Count(batch_first), (ups.transpose(0, 1) if batch_first else ups,), vulkan)
+    (found,) = (node.attrs["shifts"] for node in model.graph.nodes if node.op == "q8ta_lstm")
+    assert found == (0, 3)  # 300, and room for twice as many
+
+
+def test_the_range_of_states_is_saved_with_the_program(tmp_path: Path) -> None:
+    inputs = (of(8, 2, 6), of(1, 2, 12) * 10)
+    program = q8.quantize(Results(built(nn.GRU, 6, 12)).eval(), inputs, [inputs], progress=False)
+    torch.export.save(program, tmp_path / "net.pt2")
+    again = torch.export.load(tmp_path / "net.pt2")
+    assert [[n.attrs.get("shifts") for n in q8.compile(p).graph.nodes] for p in (program, again)] == [
+        [n.attrs.get("shifts") for n in q8.compile(program).graph.nodes]
+    ] * 2
+
+
 def test_skipped_layers_stay_in_float(vulkan: Device) -> None:
     module = Results(built(nn.LSTM, 6, 12, bias=False)).eval()
     x = of(5, 2, 6)
@@ -139,7 +195,7 @@ def test_refused(module: nn.Module, text: str) -> None:
         q8.quantize(Results(module).eval(), (of(3, 2, 6),), [of(3, 2, 6)], progress=False)
 
 
-def _graph(first: Array) -> tuple[Graph, dict[str, Array]]:
+def _graph(first: Array, shifts: tuple[int, int] = (0, 0)) -> tuple[Graph, dict[str, Array]]:
     """A q8ta_lstm of five units that begins with the given states, and gives its own."""
     draw, units = np.random.default_rng(0), 5
     graph = Graph(["pre", "hidden", "cell"], ["y"])
@@ -152,19 +208,20 @@ def _graph(first: Array) -> tuple[Graph, dict[str, Array]]:
         "knots": np.rint(np.tanh(np.linspace(0, 8, 513)) * 2**15).astype(np.int32),
     }
     names = [graph.add_constant(name, array) for name, array in constants.items()]
-    attrs = {"reverse": False, "batch_first": False, "result": "state", "lo": -128, "hi": 127}
+    attrs = {"reverse": False, "batch_first": False, "result": "state", "shifts": shifts, "lo": -128, "hi": 127}
     graph.nodes = [Node("q8ta_lstm", ("pre", *names, "hidden", "cell"), "y", attrs)]
     pre = draw.integers(-(2**15), 2**15, (3, 2, 4 * units)).astype(np.int16)
     return graph, {"pre": pre, "hidden": first, "cell": first}
 
 
-def test_any_state_may_come_in(device: Device) -> None:
-    """NaN is 0, infinities and what is beyond 128 saturate, on every device alike."""
+@pytest.mark.parametrize("shifts", [(0, 0), (5, 1), (12, 12)])
+def test_any_state_may_come_in(shifts: tuple[int, int], device: Device) -> None:
+    """NaN is 0, infinities and what is beyond 128, or what calibration met, saturate, on every device alike."""
     first = np.array([[np.nan, np.inf, -np.inf, 127.9, -3.99], [1e-40, 1e30, -4.5, 3e-5, 0.5]], np.float32)
-    graph, inputs = _graph(first)
+    graph, inputs = _graph(first, shifts)
     expected = reference.run(graph, inputs)["y"]
     assert np.isfinite(expected).all()
-    assert np.abs(expected).max() <= 128
+    assert np.abs(expected).max() <= 128 << shifts[1]
     (found,) = harness.run_poisoned(graph, inputs, None, device)
     np.testing.assert_array_equal(found, expected)
 

@@ -23,6 +23,22 @@ def is_recurrent(node: Node) -> bool:
     return isinstance(kind(node), Recurrent)
 
 
+_SHIFTS = "q8ta_shifts"
+
+
+def shift_states(node: Node, hidden: int, state: int) -> None:
+    """Leaves the states of a layer fewer fraction bits (`cells.Shifts`), for more range. What torch keeps as "custom"
+    goes with the node into what is converted, exported and saved."""
+    if hidden or state:
+        node.meta["custom"] = {**node.meta.get("custom", {}), _SHIFTS: [hidden, state]}
+
+
+def shifts_of(node: Node) -> tuple[int, int]:
+    """What `shift_states` gave a layer."""
+    hidden, state = node.meta.get("custom", {}).get(_SHIFTS, (0, 0))
+    return hidden, state
+
+
 def weights_of(node: Node) -> list[Node]:
     """The weights of a call of one layer, those of its input and of its hidden states."""
     arguments = named_arguments(node)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from q8ta_wgpu.frontend.export.recurrent import is_recurrent, shifts_of
 from q8ta_wgpu.frontend.importer.builder import RefusedError
 from q8ta_wgpu.frontend.importer.integers import is_integer
 from q8ta_wgpu.frontend.nodes import is_float, named_arguments
@@ -27,6 +28,8 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         return name, {**args, "places": any(user.args[1] == 1 for user in node.users)}
     if name == "aten.max_unpool2d.default":
         return name, {**args, "kernel": _window_of(node)}
+    if is_recurrent(node):
+        return name, {**args, "shifts": shifts_of(node)}
     if name in _JOINS and _counts_floats(node):
         raise RefusedError(f"it joins floats as integers: write x.clamp(-n, n).long().{name.split('.')[1]}(...)")
     if name.startswith("aten.bitwise_") and not is_bool(node):
