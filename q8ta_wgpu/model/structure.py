@@ -9,7 +9,7 @@ from typing import Any
 
 from q8ta_wgpu.errors import GraphError
 
-DTYPES = ("bool", "int16", "int32", "int64")
+DTYPES = ("bool", "uint8", "int16", "int32", "int64")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import stages_of
-from tests.importing import Wrapped, imported
+from tests.importing import Wrapped, flat, imported
+from tests.quantizing import Plain, data
 
 SHAPE = (2, 3, 12, 14)
 
@@ -80,23 +81,63 @@ def test_against_the_simulation(quantized: tuple[Any, q8.Model, Tensor]) -> None
 def test_float_models_take_uint8_as_well() -> None:
     """Without quantization, and the conversions that change nothing."""
     x = image()
-    functions: tuple[Callable[[Tensor], Tensor], ...] = (
+    functions: tuple[Callable[[Tensor], Any], ...] = (
         lambda x: x.float() / 255,
         lambda x: x.to(torch.float32).float() * 2.0,
         lambda x: x.flip(2).float(),
         lambda x: x.float().to(torch.int32).float(),
+        lambda x: x / 255,
+        lambda x: (x.permute(0, 2, 3, 1) - torch.tensor([123.0, 117.0, 104.0])) * 0.017,
+        lambda x: x.float().mean() + x,
+        lambda x: x.sum(1) / 3.0,
+        lambda x: (x > 100, x.long() * 1000, torch.where(x > 3, x, x.flip(1)) / 2),
+        lambda x: (x.float() * 1.7).to(torch.uint8),
+        lambda x: ((x.float() - 50).trunc().byte() / 255.0, (x.int() * 3).byte(), x.bool().byte().float()),
     )
     for function in functions:
-        np.testing.assert_allclose(q8.Session(imported(function, x), "reference")(x), function(x).numpy(), rtol=1e-6)
+        found, exact = q8.Session(imported(function, x), "reference")(x), function(x)
+        for ours, theirs in zip(flat(found), flat(exact), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-5)
+
+
+def test_what_a_network_stores_as_uint8() -> None:
+    """Latents of a tiny autoencoder are bytes; a network that ends in an image gives them."""
+    torch.manual_seed(0)
+    ends = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 3, 1)
+    x = image().float() / 255
+
+    def forward(s: Any, x: Tensor) -> Tensor:
+        latents = s.first(x).clamp(-3, 3).div(6).add(0.5).mul(255).round().byte()
+        decoded: Tensor = s.second(latents / 255.0)
+        return decoded.sigmoid().mul(255).to(torch.uint8)
+
+    module = Plain(forward, first=ends[0], second=ends[1]).eval()
+    model = q8.compile(q8.quantize(module, (x,), [x], progress=False))
+    found, exact = q8.Session(model, "reference")(x), module(x).numpy()
+    assert found.dtype == np.uint8
+    assert np.abs(found.astype(int) - exact).max() <= 3
+
+
+def test_pieces_give_what_they_store_as_numbers() -> None:
+    torch.manual_seed(0)
+    x = data(1, 3, 32, 32)
+    whole = Plain(lambda s, x: s.conv(x).sigmoid().mul(255).byte(), conv=nn.Conv2d(3, 16, 3)).eval()
+    module = Plain(lambda s, x: s.whole(x) & 0xFF, whole=whole).eval()
+    program = q8.quantize(module, (x,), [x], progress=False, unsupported="torch")
+    hybrid = q8.compile(program, unsupported="torch", device="reference")
+    assert [text for text in hybrid.report().torch if "bitwise_and" in text]
+    assert (hybrid(x).int() - module(x).int()).abs().max() <= 4
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (lambda x: x.double().float(), r"converts torch\.uint8 to torch\.float64: numbers are float32"),
-        (lambda x: x + x, "must be float32, found int8x4"),
-        (lambda x: x.flip(2), "is uint8: end the program with its dequantize"),
-        (lambda x: (x.float(), x), "is uint8: end the program with its dequantize"),
+        (lambda x: x + x, "its result is uint8, which wraps past 255: compute in float32, x.float"),
+        (lambda x: x.flip(2), "output flip is a uint8 input, moved or not: return it as float32"),
+        (lambda x: (x.float(), x), "is a uint8 input"),
+        (lambda x: (x.long() * 10**6).float().long().byte(), "made of floats of any size|may reach"),
     ],
 )
 def test_what_is_refused(function: Callable[[Tensor], Any], message: str) -> None:

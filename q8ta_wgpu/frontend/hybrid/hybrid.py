@@ -15,7 +15,7 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.export.constants import fold
 from q8ta_wgpu.frontend.export.plain import plain
 from q8ta_wgpu.frontend.hybrid.partition import Parted, part
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.report import Report
 from q8ta_wgpu.model.structure import Structure
@@ -64,16 +64,21 @@ class Piece(torch.nn.Module):
         found = self.session(*map(self._shifted, self.model.graph.inputs, tensors))
         single = len(self._outputs) == 1
         made = [
-            (torch.from_numpy(array) ^ -128).view(dtype) if dtype == torch.uint8 else torch.from_numpy(array).to(dtype)
+            _tensor(array, dtype).to(tensors[0].device)
             for array, dtype in zip([found] if single else found, self._outputs, strict=True)
         ]
-        made = [tensor.to(tensors[0].device) for tensor in made]
         return made[0] if single else tuple(made)
 
     def _shifted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What was quantized to uint8 as the int8 that the model holds it as."""
         moved = tensor.dtype == torch.uint8 and name not in self.model.graph.uint8
         return (tensor ^ 128).view(torch.int8) if moved else tensor
+
+
+def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A result of a piece: what is uint8 outside and stored as int8 is 128 more, what is stored as a number is that."""
+    made = torch.from_numpy(array)
+    return (made ^ -128).view(dtype) if (made.dtype, dtype) == (torch.int8, torch.uint8) else made.to(dtype)
 
 
 class Hybrid(torch.nn.Module):

@@ -35,7 +35,7 @@ from q8ta_wgpu.frontend.nodes import (
     source_of,
 )
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
-from q8ta_wgpu.ir.int8 import MASKED, Moves
+from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
 
@@ -66,12 +66,13 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     importer.problems.check()
     if given := [name for name in importer.graph.inputs if name in importer.shifted]:
         raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
-    unsigned = {n.name for n in program.graph.nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8}
     for name, found in zip(signature.user_outputs, outputs, strict=True):
         if name is not None and not isinstance(found, str):
             raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
-        if found in importer.shifted or name in unsigned:
+        if found in importer.shifted:
             raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
+        if isinstance(found, str) and importer.type(found).q == UINT8:
+            raise UnsupportedError(f"output {found} is a uint8 input, moved or not: return it as float32, x.float()")
     if not any(isinstance(name, str) for name in outputs):
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.operand(name) for name in outputs if isinstance(name, str)]
@@ -119,7 +120,7 @@ def _tokens(program: ExportedProgram) -> set[str]:
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
 
-_RESULTS = {torch.bool: "bool", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
+_RESULTS = {torch.bool: "bool", torch.uint8: "uint8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
 """The dtypes of results that are numbers in a graph, as the user gets them."""
 
 
@@ -241,6 +242,8 @@ class _Importer(GraphBuilder):
             if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
                 numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
                 args = {**args, "attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
+            if not isinstance(kind(node), Moves | Monotonic):
+                args = {key: self._number(value) for key, value in args.items()}
             name, args = meant(node, args)
             found = ATEN[name][1](self, args)
             return self.truth(found) if _decides(node) and isinstance(found, str) else found
@@ -277,22 +280,30 @@ class _Importer(GraphBuilder):
         return names if isinstance(value, (list, tuple)) else names[0]
 
     def _converted(self, node: torch.fx.Node, args: Mapping[str, Any]) -> str:
-        """A conversion between float32, integers and bools, all of which are float32 numbers; of an input given as
-        uint8, moved, to float32 a dequantize."""
-        x, given = self.operand(args["self"]), node.args[0]
+        """A conversion between float32, integers and bools, all of which are float32 numbers. Past 255 uint8 wraps, as
+        torch's does on CPUs."""
+        given = node.args[0]
         source = given.meta["val"].dtype if isinstance(given, torch.fx.Node) else None
         wanted = source if args["dtype"] is None else args["dtype"]
-        if source == torch.uint8 and wanted == torch.float32 and self.graph.types[x].q == UINT8:
-            return self.emit("dequantize", (x,))
+        x = args["self"] if source == wanted else self._number(args["self"])
         numbers = (torch.float32, torch.bool, *INTEGERS)
-        if source not in numbers or wanted not in numbers:
+        coded = source != wanted and self.type(x).q is not None
+        if coded or source not in numbers or wanted not in numbers:
             raise RefusedError(
-                f"it converts {source} to {wanted}: numbers are float32, integers and bools here, and inputs uint8 "
+                f"it converts {source} to {wanted}: numbers are float32, integers and bools here "
                 "(leave out torch.autocast, .half() and .to)"
             )
         if wanted == torch.bool and source != torch.bool:
             return self.truth(self.emit("ne_scalar", (x,), {"number": 0.0}))
-        return self.emit("trunc", (x,)) if source == torch.float32 and wanted in INTEGERS else x
+        if source == torch.float32 and wanted in INTEGERS:
+            x = self.emit("trunc", (x,))
+        wraps = wanted == torch.uint8 and source not in (torch.uint8, torch.bool)
+        return self.emit("remainder", (x,), {"divisor": 256.0}) if wraps else x
+
+    def _number(self, value: Any) -> Any:
+        """An input given as uint8, moved or not, as the numbers that it stands for; any other argument as it is."""
+        given = isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
+        return self.emit("dequantize", (value,)) if given else value
 
 
 def _decides(node: torch.fx.Node) -> bool:

@@ -12,13 +12,13 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.importer.builder import RefusedError
-from q8ta_wgpu.frontend.nodes import kind, named_arguments
+from q8ta_wgpu.frontend.nodes import is_qdq, kind, named_arguments
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 
 EXACT = 1 << 24
 """Up to which float32 holds every integer."""
 
-INTEGERS = (torch.int64, torch.int32, torch.int16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 """Dtypes of integers that a network computes with."""
 
 Range = tuple[float, float] | None
@@ -52,6 +52,8 @@ class Ranges:
             raise RefusedError(
                 f"its integers may reach {most:.0f}, and those of a graph are float32 numbers, exact up to {EXACT}"
             )
+        elif _wraps(node) and not (found and found[0] >= 0 and found[1] <= 255):
+            raise RefusedError("its result is uint8, which wraps past 255: compute in float32, x.float()")
         self._found[node] = found
 
     def check_result(self, node: Node) -> None:
@@ -66,7 +68,7 @@ class Ranges:
             return
         others = [r for r in map(self.of, node.args[:2]) if r != ROUNDED]
         compares = _name(node) in _COMPARISONS and all(r and max(map(abs, r)) <= EXACT for r in others) and others
-        if not compares and not _chooses(node) and _name(node) not in ("clamp", "neg", "abs"):
+        if not compares and (_is_uint8(node) or not _chooses(node)) and _name(node) not in ("clamp", "neg", "abs"):
             raise _unbounded()
 
     def of(self, value: Any) -> Range:
@@ -148,6 +150,15 @@ def _name(node: Node) -> str:
 def _chooses(node: Node) -> bool:
     """Whether results are elements of the operands."""
     return _name(node) in _CHOICES or isinstance(kind(node), Moves | Monotonic)
+
+
+def _is_uint8(node: Node) -> bool:
+    return bool(getattr(node.meta.get("val"), "dtype", None) == torch.uint8)
+
+
+def _wraps(node: Node) -> bool:
+    """Whether a call computes in uint8, and not only stores what was computed or chosen."""
+    return _is_uint8(node) and not _chooses(node) and not is_qdq(node)
 
 
 def _joined(node: Node, given: Mapping[str, Any]) -> int:
