@@ -113,7 +113,7 @@ def _written(module: Any, shape: tuple[int, ...], folder: Path) -> Array:
     if shape[1] == 1:  # luma
         batches = [(x - x.min()) / (x.max() - x.min()) for x in batches]
     x, *calibration = batches
-    q8.compile(q8.quantize(module, (x,), calibration=calibration, progress=False)).export_web(folder)
+    q8.export_web(q8.compile(q8.quantize(module, (x,), calibration=calibration, progress=False)), folder)
     (folder / "x.bin").write_bytes(x.numpy().tobytes())
     torch.onnx.export(module, (x,), str(folder / "float.onnx"), dynamo=False, input_names=["x"], output_names=["y"])
 

@@ -27,7 +27,7 @@ def write(model: q8.Model, folder: Path, size: tuple[int, int] = SIZE) -> None:
     for file in PAGE.iterdir():
         shutil.copy(file, folder)
     for name, (width, height) in (("landscape", size), ("portrait", size[::-1])):
-        model.reshape((1, 1, height, width)).export_web(folder / name)
+        q8.export_web(model.reshape((1, 1, height, width)), folder / name)
     photos.load("coffee.png").convert("RGB").save(folder / "photo.png")
 
 

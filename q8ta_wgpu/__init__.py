@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model, load
     from q8ta_wgpu.session.session import Session
     from q8ta_wgpu.session.tiled import TiledSession
+    from q8ta_wgpu.web.export import export_web
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "UnsupportedError",
     "compare",
     "compile",
+    "export_web",
     "load",
     "quantize",
 ]
@@ -58,6 +60,8 @@ def __getattr__(name: str) -> Any:
             from q8ta_wgpu.session import session as module
         case "TiledSession":
             from q8ta_wgpu.session import tiled as module
+        case "export_web":
+            from q8ta_wgpu.web import export as module
         case "compile":
             from q8ta_wgpu.frontend import compile as module
         case "compare" | "quantize" | "Quantizer":

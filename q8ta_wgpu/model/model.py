@@ -9,7 +9,6 @@ from pathlib import Path
 
 from q8ta_wgpu.errors import GraphError, InputError, counted, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
-from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.report import Report
@@ -76,17 +75,7 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Writes a .q8ta file. An existing file is replaced once the new one is complete. Raises ModelFileError."""
-        file.save(self.graph, self.structure, _path(path, "save"))
-
-    def export_web(self, folder: str | Path, target: Target = BASELINE) -> Path:
-        """Writes the model for web pages. Arguments and errors are those of `q8ta_wgpu.web.export.export_web`.
-
-        Examples:
-            >>> folder = model.export_web("net/")    # net/q8ta.js loads and runs it
-        """
-        from q8ta_wgpu.web.export import export_web
-
-        return export_web(self, _path(folder, "export_web", "a folder"), target)
+        file.save(self.graph, self.structure, path_of(path, "save"))
 
     def rebatch(self, size: int) -> Model:
         """The same model for another batch size: the first dimension of every batched input.
@@ -172,10 +161,11 @@ def load(path: str | Path) -> Model:
             differs), or its graph breaks a rule.
         InputError: `path` is no path.
     """
-    return Model(*file.load(_path(path, "load")))
+    return Model(*file.load(path_of(path, "load")))
 
 
-def _path(path: object, verb: str, what: str = "a .q8ta file") -> Path:
+def path_of(path: object, verb: str, what: str = "a .q8ta file") -> Path:
+    """The path that a caller gave to a function called `verb`. Raises InputError where it is none."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"{verb} takes the path of {what}, found {type(path).__name__}")
     return Path(path)

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.graph import Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.model import Model, path_of
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
@@ -35,7 +35,7 @@ CPU = dataclasses.replace(SOFTWARE, unroll=False)
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
 
-def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
+def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> Path:
     """Writes `model` for web pages and returns the folder, which any static server can serve.
 
     net.json names two programs, of which a page loads one: "gpu" for `target`, and "cpu" for browsers that run WebGPU
@@ -44,6 +44,9 @@ def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
     The export also holds a hash of what the reference computes from a made-up input, so that a browser which computes
     other bytes is refused.
 
+    Examples:
+        >>> folder = q8.export_web(model, "net/")    # net/q8ta.js loads and runs it
+
     Args:
         model: the model.
         folder: made if it does not exist; files of these names in it are replaced.
@@ -51,11 +54,17 @@ def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
             beyond that is requested from the browser.
 
     Raises:
-        InputError: the folder cannot be written, or `target` is no Target.
+        InputError: `model` is no Model, the folder cannot be written, or `target` is no Target.
         DeviceError: a tensor is too large for the target, or Dawn's compiler, if wgpudawn is installed, refuses a
             shader.
         UnsupportedError: the target has matrix units, which no browser offers.
     """
+    if not isinstance(model, Model):
+        raise InputError(
+            f"export_web takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, q8ta_wgpu.compile "
+            "makes one of a program whose operators are all supported (a page has no PyTorch to run the others)"
+        )
+    path = path_of(folder, "export_web", "a folder")
     if not isinstance(target, Target):
         raise InputError(f"target must be a q8ta_wgpu.ir.target.Target, found {shown(target)}")
     if target.matrix_units:
@@ -65,7 +74,7 @@ def export_web(model: Model, folder: Path, target: Target = BASELINE) -> Path:
         graph = lower(model.graph, chosen)
         programs[name] = build(graph, chosen, sync_layouts(graph, chosen)), chosen
         _compiled(programs[name][0].shaders)
-    return write(model, programs, folder)
+    return write(model, programs, path)
 
 
 def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) -> Path:

@@ -60,7 +60,7 @@ ROOMS: dict[str, set[str]] = {
     "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
-    | {"passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view", "writing"},
+    | {"passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view", "web", "writing"},
     "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }
@@ -74,10 +74,6 @@ OUTSIDE: dict[str, set[str]] = {
     "view": {"fast_sugiyama", "matplotlib"},
 }
 """Packages beyond the standard library and numpy."""
-
-
-UPWARDS = {("model.model", "web.export")}
-"""Methods of what callers hold that lead to a room above theirs, which is imported when they are called."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -101,20 +97,11 @@ def room(name: str) -> str:
 
 @functools.cache
 def imported(name: str) -> tuple[tuple[str, int], ...]:
-    """Every name a file imports when it runs (not for type checking alone), with its line."""
+    """Every name a file imports, when it runs or for type checking alone, with its line."""
     path = MODULES[name]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
     found: list[tuple[str, int]] = []
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -133,8 +120,6 @@ def test_a_module_imports_from_the_rooms_below_it(name: str) -> None:
     for target, line in imported(name):
         package, _, inner = target.partition(".")
         where = f"{MODULES[name].relative_to(ROOT)}:{line} imports {target}"
-        if (name, inner) in UPWARDS:
-            continue
         if package == "q8ta_wgpu":
             assert room(inner) in {here, *ROOMS[here]} or inner in ROOMS[here], where
         elif package not in sys.stdlib_module_names:
@@ -149,13 +134,9 @@ def test_the_rooms_exist_and_form_no_circle() -> None:
 
 
 def test_modules_form_no_circle() -> None:
-    """What runs at import, and what a function imports when it is called, alike."""
+    """What is imported at once, when a function is called, and for type checking, alike."""
     graph = {
-        name: {
-            inner
-            for target, _ in imported(name)
-            if target.startswith("q8ta_wgpu.") and (name, inner := target.removeprefix("q8ta_wgpu.")) not in UPWARDS
-        }
+        name: {target.removeprefix("q8ta_wgpu.") for target, _ in imported(name) if target.startswith("q8ta_wgpu.")}
         for name in MODULES
         if name not in FRONT_DOOR
     }

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "repeats big": (lambda: reference().time(X, repeats=BIG), "found int that cannot be shown"),
     "repeats switch": (lambda: reference().time(X, repeats=True), "found True and 5"),
     "warmup None": (lambda: reference().time(X, warmup=None), "found 20 and None"),  # type: ignore[arg-type]
-    "tiled shape None": (lambda: tiled(None), "shape .n, c, h, w. of an image, found None"),
+    "tiled shape None": (lambda: tiled(None), "shape .n, c, h, w. of the whole image, found None"),
     "tiled shape text": (lambda: tiled("1388"), "must be a tuple of integers"),
     "tiled shape big": (lambda: tiled((1, 3, BIG, 8)), "each from 1 to 2147483648"),
     "tiled bytes": (lambda: tiled((1, 3, 8, 8), max_bytes="3"), "integer of at least 1, found '3'"),
@@ -76,8 +76,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "skip bytes": (lambda: q8.Quantizer(skip=b"x"), "list of module paths.*found b'x'"),  # type: ignore[arg-type]
     "without a shape": (lambda: ANY_BATCH(Shapeless()), "'x' cannot become a numpy array, found Shapeless"),
     "compare a model": (lambda: q8.compare(nn.ReLU().eval(), MODEL, (ONES,)), "quantize returned, found Model"),  # type: ignore[arg-type]
-    "export to None": (lambda: MODEL.export_web(None), "export_web takes the path of a folder, found NoneType"),  # type: ignore[arg-type]
-    "export for text": (lambda: MODEL.export_web("x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]
+    "export to None": (lambda: q8.export_web(MODEL, None), "export_web takes the path of a folder, found NoneType"),  # type: ignore[arg-type]
+    "export of a module": (lambda: q8.export_web(nn.ReLU(), "x"), "takes a Model, found ReLU.*no PyTorch"),  # type: ignore[arg-type]
+    "export for text": (lambda: q8.export_web(MODEL, "x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]
     "model of nothing": (lambda: q8.Model(None, None), "a Graph and a Structure.*found NoneType and NoneType"),  # type: ignore[arg-type]
     "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
     "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True or False, found 'no'"),  # type: ignore[arg-type]

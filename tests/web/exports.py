@@ -119,7 +119,7 @@ def network(name: str) -> tuple[Model, dict[str, Array]]:
 
 def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Array], **options: Any) -> list[Array]:
     """What JavaScript computes from arrays, flat, in the order of the model's outputs."""
-    model.export_web(folder / name)
+    q8.export_web(model, folder / name)
     for key, array in inputs.items():
         (folder / name / f"{key}.bin").write_bytes(array.tobytes())
     code = "const y = await net.run(inputs); net.destroy(); return flat(y).map(text);"

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the server serves: the small model in `small`, of which tests copy."""
     made = tmp_path_factory.mktemp("web")
     (made / "package.json").write_text('{"type": "module"}')
-    MODEL.export_web(made / "small")
+    export.export_web(MODEL, made / "small")
     (made / "small" / "x.bin").write_bytes(small_input().tobytes())
     return made
 
@@ -303,7 +303,7 @@ def test_nothing_is_left_on_a_device(js: Any, folder: Path) -> None:
     graph = Graph(inputs=["a", "b"], outputs=["y", "z"], types=dict.fromkeys(("a", "b", "y", "z"), picture))
     attrs = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 13, "shift": 14, "lo": -128, "hi": 127}
     graph.nodes = [Node("q8ta_add", ("a", "b"), "y", attrs), Node("q8ta_add", ("b", "a"), "z", attrs)]
-    Model(graph, Structure({"list": [0, 1]})).export_web(folder / "pictures")
+    export.export_web(Model(graph, Structure({"list": [0, 1]})), folder / "pictures")
     code = """
         const device = await (await navigator.gpu.requestAdapter()).requestDevice();
         const live = new Set(), staging = new Set(), said = [];

@@ -29,7 +29,7 @@ MODULES = sorted((Path(export.__file__).parent / "js").glob("*.js"))
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return MODEL.export_web(tmp_path_factory.mktemp("web"))
+    return export.export_web(MODEL, tmp_path_factory.mktemp("web"))
 
 
 def test_no_picture_has_16_bits() -> None:
@@ -93,8 +93,9 @@ def test_no_package_of_a_gpu_is_needed(exported: Path, tmp_path: Path) -> None:
     code = f"""
         import sys
         sys.modules["wgpu"] = sys.modules["wgpudawn"] = None
+        from q8ta_wgpu import export_web
         from tests.small import small_model
-        small_model().export_web({str(tmp_path)!r})
+        export_web(small_model(), {str(tmp_path)!r})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
     assert (tmp_path / "net.json").read_bytes() == (exported / "net.json").read_bytes()
@@ -110,7 +111,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_targets_no_browser_has(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="no browser offers the matrix units of odd"):
-        MODEL.export_web(tmp_path, Target("odd", matrix_units=(MatrixUnit(16, 16, 32, 32),)))
+        export.export_web(MODEL, tmp_path, Target("odd", matrix_units=(MatrixUnit(16, 16, 32, 32),)))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
-        MODEL.export_web(tmp_path / "file")
+        export.export_web(MODEL, tmp_path / "file")

@@ -125,13 +125,6 @@ class Hybrid(torch.nn.Module):
             "program, path), and compile it again; or save what runs on the GPU, module.pieces[0].model.save(path)"
         )
 
-    def export_web(self, folder: Any, target: Any = None) -> NoReturn:
-        """Raises UnsupportedError: a page has no PyTorch."""
-        raise UnsupportedError(
-            f"cannot export to {shown(folder)}: a part of this module runs in PyTorch, which a page has not. "
-            "print(module.report()) names the operators; without them, compile(program) makes a Model to export"
-        )
-
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
         for piece in self.pieces:

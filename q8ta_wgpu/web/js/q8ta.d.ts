@@ -103,5 +103,5 @@ export class Network {
   destroy(): void;
 }
 
-/** Loads the folder, or its net.json, that `model.export_web` wrote. */
+/** Loads the folder, or its net.json, that `q8.export_web` wrote. */
 export function load(url: string | URL, options?: LoadOptions): Promise<Network>;
