@@ -135,6 +135,9 @@ class _Rounds(Stage):
         """2^-shift steps rounded to integers."""
         return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi, self.dtype)
 
+    def fields(self, around: Around) -> Params:
+        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
+
 
 @dataclass(frozen=True)
 class Residual(Stage):
@@ -226,9 +229,6 @@ class Requantize(_Rounds):
     def apply(self, value: Array, around: Around) -> Array:
         return self.rounded(value, arithmetic.FRACTION, around)
 
-    def fields(self, around: Around) -> Params:
-        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
-
 
 @dataclass(frozen=True)
 class RequantizeInt16(_Rounds):
@@ -243,9 +243,6 @@ class RequantizeInt16(_Rounds):
 
     def apply(self, value: Array, around: Around) -> Array:
         return self.rounded(value, arithmetic.INT16_FRACTION, around)
-
-    def fields(self, around: Around) -> Params:
-        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 
 THREADS = 256
@@ -31,6 +33,21 @@ class Rows:
     length: int
     inner: int
     vectors: int
+
+
+def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of operators on rows along the attribute `dim`: float32 of the same shape."""
+    shape, dim = types[0].shape, attrs["dim"]
+    if dim >= len(shape):
+        raise GraphError(f"rows along dimension {dim} of {shape}: there is no such dimension")
+    return shape, FLOAT32
+
+
+def along(call: Call) -> Rows:
+    """The rows along the attribute `dim`."""
+    shape, dim = call.output.shape, call.attrs["dim"]
+    inner = math.prod(shape[dim + 1 :])
+    return Rows(call.output.numel // shape[dim], shape[dim], inner, vectors=shape[dim] if inner == 1 else 1)
 
 
 RowsOf = Callable[[Call], Rows]

@@ -12,12 +12,13 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params, four_words
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move import gather
 from q8ta_wgpu.kernels.move.runs import axis_of
+from q8ta_wgpu.kernels.move.strided import word_kernels
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -53,21 +54,8 @@ def _params(call: Call) -> Params:
     }
 
 
-def _words(axis: int, layouts: LayoutSet) -> Kernel:
-    """Whole words of layouts packed along canonical `axis`."""
-
-    def supports(call: Call, target: Target) -> bool:
-        return call.output.dtype in INTEGERS and axis_of(call.output.shape, call.attrs["dim"]) != axis
-
-    return Kernel(
-        f"index_select.words_{'NCHW'[axis]}",
-        ("index_select", "words"),
-        (layouts,),
-        layouts,
-        supports=supports,
-        params=_params,
-        threads=four_words,
-    )
+def _keeps_words(call: Call, target: Target, axis: int) -> bool:
+    return axis_of(call.output.shape, call.attrs["dim"]) != axis
 
 
 def _places(b: Builder, value: Any) -> Array:
@@ -208,8 +196,7 @@ OPS = (
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=63), "extent": extent()},
         kernels=(
-            _words(1, CHANNELS_PACKED_INT8),
-            _words(3, WIDTH_PACKED_INT8),
+            *word_kernels("index_select.words", ("index_select", "words"), _keeps_words, _params),
             Kernel("index_select", ("index_select", "map"), (ANY,), ANY, params=_params),
         ),
         aten={

@@ -16,7 +16,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params, four_words
+from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, LayoutSet, Names, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
 from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Case, Import, Op, Operand, Reads
 from q8ta_wgpu.ir.target import Target
@@ -125,29 +125,48 @@ def _source(digits: Digits, *files: str) -> Callable[[Call], tuple[str, ...]]:
     return source
 
 
-def _keeps(digits: Digits, axis: int) -> Callable[[Call, Target], bool]:
-    def keeps(call: Call, target: Target) -> bool:
-        x, y = call.inputs[0], call.output
-        walk, offset = digits(x.shape, y.shape, call.attrs)
-        return y.dtype in INTEGERS and keeps_words(merged(walk), offset, canonical(x.shape), canonical(y.shape), axis)
+def word_kernels(
+    name: str,
+    source: Names,
+    supports: Callable[[Call, Target, int], bool],
+    params: Callable[[Call], Params],
+    cost: Callable[[Call], float] = lambda call: 0.0,
+    x: LayoutSet | None = None,
+) -> tuple[Kernel, ...]:
+    """Kernels that make whole words of integers, `name`_C in layouts packed along C and `name`_W along W.
 
-    return keeps
+    Args:
+        name, source, params, cost: as for Kernel.
+        supports: whether a kernel is made for a call of integers, on a target, with words along a canonical axis.
+        x: layouts of the operand; without them it has those of the result.
+    """
 
+    def takes(call: Call, target: Target, axis: int) -> bool:
+        return call.output.dtype in INTEGERS and supports(call, target, axis)
 
-def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
-            f"{name}.words_{'NCHW'[axis]}",
-            _source(digits, "words"),
-            (layouts,),
+            f"{name}_{'NCHW'[axis]}",
+            source,
+            (x or layouts,),
             layouts,
-            supports=_keeps(digits, axis),
-            params=_params(digits),
+            supports=functools.partial(takes, axis=axis),
+            params=params,
             threads=four_words,
-            cost=lambda call: 3.0 * call.output.numel,
+            cost=cost,
         )
         for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
     )
+
+
+def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
+    def keeps(call: Call, target: Target, axis: int) -> bool:
+        x, y = call.inputs[0].shape, call.output.shape
+        walk, offset = digits(x, y, call.attrs)
+        return keeps_words(merged(walk), offset, canonical(x), canonical(y), axis)
+
+    source = _source(digits, "words")
+    return word_kernels(f"{name}.words", source, keeps, _params(digits), lambda call: 3.0 * call.output.numel)
 
 
 def splats_words(walk: Sequence[Digit], y: Shape4, axis: int) -> bool:
@@ -162,21 +181,10 @@ def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
 
     def splats(call: Call, target: Target, axis: int) -> bool:
         walk, _ = digits(call.inputs[0].shape, call.output.shape, call.attrs)
-        return call.output.dtype in INTEGERS and splats_words(merged(walk), canonical(call.output.shape), axis)
+        return splats_words(merged(walk), canonical(call.output.shape), axis)
 
-    return tuple(
-        Kernel(
-            f"{name}.splat_{'NCHW'[axis]}",
-            _source(digits, "words", "load=load_splat"),
-            (ANY,),
-            layouts,
-            supports=functools.partial(splats, axis=axis),
-            params=_params(digits),
-            threads=four_words,
-            cost=lambda call: 0.5 * call.output.numel,
-        )
-        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
-    )
+    source = _source(digits, "words", "load=load_splat")
+    return word_kernels(f"{name}.splat", source, splats, _params(digits), lambda call: 0.5 * call.output.numel, ANY)
 
 
 def _item_kernel(name: str, digits: Digits) -> Kernel:

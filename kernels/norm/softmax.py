@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
@@ -19,21 +19,8 @@ from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import mask, rows
 
 
-def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape = types[0].shape
-    if attrs["dim"] >= len(shape):
-        raise GraphError(f"softmax over dimension {attrs['dim']} of {shape}")
-    return shape, FLOAT32
-
-
-def _rows(call: Call) -> rows.Rows:
-    shape, dim = call.output.shape, call.attrs["dim"]
-    inner = math.prod(shape[dim + 1 :])
-    return rows.Rows(call.output.numel // shape[dim], shape[dim], inner, vectors=shape[dim] if inner == 1 else 1)
-
-
 def _params(call: Call, item: int) -> Params:
-    return {"inner": np.uint32(_rows(call).inner)}
+    return {"inner": np.uint32(rows.along(call).inner)}
 
 
 def _softmax(call: Call, arrays: Sequence[Array]) -> Array:
@@ -100,7 +87,7 @@ def _too_long(shape: Shape, dim: int) -> str:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape, _ = _infer(types, attrs)
+    shape, _ = rows.infer(types, attrs)
     if text := _too_long(shape, attrs["dim"]):
         raise GraphError(f"softmax: {text}")
     if types[1].shape != (2, 256):
@@ -138,7 +125,7 @@ def _along_words(call: Call, target: Target) -> bool:
 
 
 def _int8_params(call: Call) -> Params:
-    found = _rows(call)
+    found = rows.along(call)
     return {**arithmetic.stored_fields(call), "inner": np.uint32(found.inner), "length": np.uint32(found.length)}
 
 
@@ -162,8 +149,8 @@ q8ta_softmax = Op(
             (ANY_INT8,),
             ANY_INT8,
             params=_int8_params,
-            turns=lambda call: 8 * _rows(call).length,
-            cost=lambda call: 2.0 * call.output.numel * _rows(call).length,
+            turns=lambda call: 8 * rows.along(call).length,
+            cost=lambda call: 2.0 * call.output.numel * rows.along(call).length,
         ),
     ),
     work=lambda call: 3 * call.output.numel,
@@ -178,10 +165,10 @@ def _op(name: str, log: bool) -> Op:
     return Op(
         name=name,
         operands=(Operand("x"),),
-        infer=_infer,
+        infer=rows.infer,
         reference=_log_softmax if log else _softmax,
         schema={"dim": Attr("int", low=0, high=7)},
-        kernels=(rows.kernel(name, ("softmax",), ("x", "y"), _rows, _params, 3, {"LOG": int(log)}),),
+        kernels=(rows.kernel(name, ("softmax",), ("x", "y"), rows.along, _params, 3, {"LOG": int(log)}),),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
         int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), masked=True),
         cases=(

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.reduce.rank import check_dim
 
 
 def _kept(shape: Shape, attrs: Attrs) -> Shape:
@@ -22,12 +22,7 @@ def _kept(shape: Shape, attrs: Attrs) -> Shape:
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, dim = types[0].shape, attrs["dim"]
-    if dim >= len(shape) or dim < len(shape) - 4 or (len(shape) > 4 and dim == len(shape) - 4):
-        raise GraphError(
-            f"an index along dimension {dim} of {shape}: it must be there, and one of the last three of five"
-        )
-    if shape[dim] > 1 << 24:
-        raise GraphError(f"indices among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
+    check_dim(shape, dim)
     kept = _kept(shape, attrs)
     return kept if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), FLOAT32
 

@@ -19,23 +19,24 @@ from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent
 from q8ta_wgpu.kernels.lib import share
 
 
-def _check(shape: Shape, dim: int) -> None:
+def check_dim(shape: Shape, dim: int) -> None:
+    """Raises GraphError where kernels find no index along a dimension, or none that float32 holds."""
     if not max(len(shape) - 4, 0) <= dim < len(shape) or (len(shape) > 4 and dim == len(shape) - 4):
         raise GraphError(
-            f"an order along dimension {dim} of {shape}: it must be there, and one of the last three of five"
+            f"indices along dimension {dim} of {shape}: it must be there, and one of the last three of five"
         )
     if shape[dim] > 1 << 24:
         raise GraphError(f"indices among {shape[dim]} elements are no float32 numbers, at most {1 << 24} are")
 
 
 def _infer_rank(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    _check(types[0].shape, attrs["dim"])
+    check_dim(types[0].shape, attrs["dim"])
     return types[0].shape, FLOAT32
 
 
 def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, dim = types[0].shape, attrs["dim"]
-    _check(shape, dim)
+    check_dim(shape, dim)
     if attrs["count"] > shape[dim]:
         raise GraphError(f"the first {attrs['count']} along dimension {dim} of {shape}: there are only {shape[dim]}")
     return (*shape[:dim], attrs["count"], *shape[dim + 1 :]), FLOAT32

@@ -5,14 +5,13 @@ prod is the last of the running products.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
@@ -22,16 +21,8 @@ TURNS = 12
 """Most turns of a thread for each of its items: one for each doubling up to 256 threads, and some."""
 
 
-def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape = types[0].shape
-    if attrs["dim"] >= len(shape):
-        raise GraphError(f"it runs along dimension {attrs['dim']} of {shape}")
-    return shape, FLOAT32
-
-
 def _rows(call: Call) -> rows.Rows:
-    shape, dim = call.output.shape, call.attrs["dim"]
-    return rows.Rows(call.output.numel // shape[dim], shape[dim], math.prod(shape[dim + 1 :]), vectors=1)
+    return replace(rows.along(call), vectors=1)
 
 
 def _check_dtype(b: Builder, args: Mapping[str, Any]) -> None:
@@ -92,7 +83,7 @@ def _op(
     return Op(
         name=name,
         operands=(Operand("x"),),
-        infer=_infer,
+        infer=rows.infer,
         reference=reference,
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("running", "extremes"), (), _rows, params, TURNS, {"RUNNING": index, **names}),),
