@@ -115,6 +115,7 @@ def quantize(
         watch_states(observed)
         if fits:
             watch_inputs(observed)
+        observed.recompile()
         index = -1
         for index, arguments in enumerate(itertools.chain(_taken(held), checked)):
             update(3 + index, total, "calibrating")

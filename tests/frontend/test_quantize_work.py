@@ -61,18 +61,22 @@ def test_work_grows_with_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert large["looked up"] <= 4 * small["looked up"]  # by squares 9
 
 
-def threads_while_calibrating(size: int) -> list[int]:
-    """Threads that torch takes in the calls of a convolution of so many pixels."""
+def threads_while_calibrating(module: nn.Module, *shape: int) -> list[int]:
+    """Threads that torch takes in the calls of a module."""
     found: list[int] = []
 
     def items() -> Iterator[Tensor]:
         for _ in range(2):
             found.append(torch.get_num_threads())
-            yield data(1, 8, size, size)
+            yield data(*shape)
 
-    module = nn.Conv2d(8, 8, 3).eval()
-    q8.quantize(module, (data(1, 8, size, size),), items(), progress=False)
+    q8.quantize(module.eval(), (data(*shape),), items(), progress=False)
     return found
+
+
+class Product(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ x.mT
 
 
 def test_a_small_network_is_calibrated_by_one_thread() -> None:
@@ -80,8 +84,12 @@ def test_a_small_network_is_calibrated_by_one_thread() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert threads_while_calibrating(8) == [1, 1]
-        assert threads_while_calibrating(400) == [2, 2]
+        assert threads_while_calibrating(nn.Conv2d(8, 8, 3), 1, 8, 8, 8) == [1, 1]
+        assert threads_while_calibrating(nn.Conv2d(8, 8, 3), 1, 8, 400, 400) == [2, 2]
+        assert threads_while_calibrating(nn.ConvTranspose2d(8, 8, 3), 1, 8, 400, 400) == [2, 2]
+        assert threads_while_calibrating(nn.LSTM(8, 8), 4, 1, 8) == [1, 1]
+        assert threads_while_calibrating(nn.LSTM(512, 512), 40, 1, 512) == [2, 2]
+        assert threads_while_calibrating(Product(), 600, 200) == [2, 2]
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

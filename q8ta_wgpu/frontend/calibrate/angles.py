@@ -25,7 +25,6 @@ def free_angles(observed: GraphModule) -> None:
             if all(map(_is_exact, made - {node})):
                 for reader in made:
                     _free(observed, reader)
-    observed.recompile()
 
 
 def _range(observed: GraphModule, angle: Node) -> float:

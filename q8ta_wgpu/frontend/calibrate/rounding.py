@@ -118,7 +118,6 @@ def watch_inputs(model: GraphModule) -> None:
             name = f"_inputs_of_{node.name}"
             model.add_submodule(name, Inputs(node, weight.shape))
             model.graph.call_module(name, (named_arguments(node)["input"],))
-    model.recompile()
 
 
 def round_weights(model: GraphModule) -> None:

@@ -72,7 +72,7 @@ def _size(x: Tensor) -> float:
 
 
 def watch_states(model: GraphModule) -> None:
-    """Lets a prepared model note what the states of its recurrent layers reach."""
+    """Lets a prepared model note what the states of its recurrent layers reach, once it is recompiled."""
     for node in _layers(model):
         arguments = named_arguments(node)
         name = f"_states_of_{node.name}"
@@ -81,7 +81,6 @@ def watch_states(model: GraphModule) -> None:
             hidden = model.graph.call_function(operator.getitem, (node, 0))
         with model.graph.inserting_after(hidden):
             model.graph.call_module(name, (arguments["input"], arguments["hx"], arguments["params"], hidden))
-    model.recompile()
 
 
 def scale_states(model: GraphModule) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import integer, is_transposed, is_weighted, named_arguments
+from q8ta_wgpu.frontend.nodes import integer, is_transposed, is_weighted, multiplies, named_arguments
 
 _SMALL = 1 << 26
 """Multiply-adds of a call up to which a network is small: some milliseconds of a core. Sharing each operator among
@@ -41,11 +41,25 @@ def few_threads(graph: GraphModule) -> Iterator[None]:
 
 
 def _work(graph: GraphModule) -> int:
-    """Multiply-adds of a call of a float graph, in its convolutions and linears."""
-    total = 0
-    for node in graph.graph.nodes:
-        given = named_arguments(node) if is_weighted(node) else {}
-        if isinstance(weight := given.get("weight"), Node):
-            many = given["input"] if is_transposed(node) else node
-            total += math.prod(map(integer, many.meta["val"].shape)) * math.prod(weight.meta["val"].shape[1:])
-    return total
+    """Multiply-adds of a call of a float graph."""
+    return sum(_multiply_adds(node) for node in graph.graph.nodes if node.op == "call_function")
+
+
+def _multiply_adds(node: Node) -> int:
+    """Of a convolution or linear, a recurrent layer, or a product of two activations; 0 of other calls."""
+    given = named_arguments(node) if isinstance(node.target, torch._ops.OpOverload) else {}
+    if "params" in given:
+        return _size(given["input"]) // integer(given["input"].meta["val"].shape[-1]) * sum(map(_size, given["params"]))
+    if "query" in given:
+        return 2 * _size(given["query"]) * integer(given["key"].meta["val"].shape[-2])
+    if multiplies(node):
+        return _size(node) * integer(node.all_input_nodes[0].meta["val"].shape[-1])
+    if not is_weighted(node) or not isinstance(weight := given.get("weight"), Node):
+        return 0
+    return _size(given["input"] if is_transposed(node) else node) * math.prod(
+        map(integer, weight.meta["val"].shape[1:])
+    )
+
+
+def _size(node: Node) -> int:
+    return math.prod(map(integer, node.meta["val"].shape))
