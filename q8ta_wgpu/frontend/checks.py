@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted, shown
 from q8ta_wgpu.frontend.nodes import INPUTS, module_paths, source_of
@@ -26,11 +29,12 @@ def check_module(module: Any) -> None:
         )
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
-    if isinstance(module, torch.jit.ScriptModule):
-        raise InputError(
-            f"expected a torch.nn.Module in Python, found a {type(module).__name__}, which torch.export cannot trace: "
-            "give the module it was scripted or traced from"
-        )
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InputError(
+                f"expected a torch.nn.Module in Python, found a {type(part).__name__}{name and f' at {name}'}, which "
+                "torch.export cannot trace: give the module it was scripted or traced from"
+            )
     if training := next((name for name, part in module.named_modules() if part.training), None):
         raise InputError(
             f"the module's part {training} is in training mode: call module.eval() first (see Quantizer(qat=True) for "
@@ -144,23 +148,73 @@ def check_quantizer(quantizer: Any, kind: type) -> None:
 
 
 def check_runs(module: torch.nn.Module, arguments: Tensors) -> None:
-    """Raises InputError unless the module runs; what its forward changes, or sets anew, is put back."""
-    kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
-    held = [(named, dict(named)) for part in module.modules() for named in (part.__dict__, part._buffers)]
+    """Raises InputError unless the module runs, UnsupportedError where its results depend on attributes that it changes
+    (those on buffers are found by torch.export). What it changes is put back."""
+    if not arguments and not inspect.signature(module.forward).parameters:
+        raise InputError("the module takes no inputs, so its results never change: compute them once, without int8")
+    before = _Attributes(module)
     try:
-        module(*(x.clone() for x in arguments))
+        first = module(*(x.clone() for x in arguments))
+        changed = before.changed()
+        again = module(*(x.clone() for x in arguments)) if changed else first
     except Exception as error:
         raise InputError(
             f"the module does not run on example_inputs, {described(arguments)}: {_short(error)}. quantize calls "
             "module(*example_inputs); wrap a module that takes other arguments in one that takes tensors by position"
         ) from error
     finally:
-        for named, before in held:
-            named.clear()
-            named.update(before)
-        for buffer, value in kept:
-            if buffer.shape == value.shape:
-                buffer.copy_(value)
+        before.put_back()
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(again), strict=False)
+    if changed and not all(torch.equal(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
+        raise UnsupportedError(
+            f"the module changes its {changed} while it runs, and computes with it: int8 inference keeps no state, so "
+            "make it an input and a result"
+        )
+
+
+class _Attributes:
+    """What a module holds before it runs: attributes, lists and dicts of them, buffers, and the tensors' values."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._held: list[tuple[str, Any, Any]] = []
+        for path, part in module.named_modules():
+            lists = [(name, value) for name, value in part.__dict__.items() if isinstance(value, (dict, list))]
+            for name, store in [("", part.__dict__), *lists]:
+                self._held.append((".".join(filter(None, (path, name))), store, copy.copy(store)))
+        tensors = [value for _, _, values in self._held for value in _values(values)]
+        self._tensors = [
+            (value, value.clone())
+            for value in tensors
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not value.is_meta
+        ]
+
+    def changed(self) -> str:
+        """The first attribute that is another one, or has other values, buffers apart; empty if none."""
+        written = {id(tensor) for tensor, value in self._tensors if not torch.equal(tensor, value)}
+        for path, store, values in self._held:
+            if path.endswith("_buffers"):
+                continue
+            for key, value in store.items() if isinstance(store, dict) else enumerate(store):
+                known = values.get(key) if isinstance(values, dict) else values[key] if key < len(values) else None
+                if value is not known or id(value) in written:
+                    return ".".join(filter(None, (path, str(key))))
+        return ""
+
+    def put_back(self) -> None:
+        """Makes all of it what it was."""
+        for _, store, values in self._held:
+            if isinstance(store, dict):
+                store.clear()
+                store.update(values)
+            else:
+                store[:] = values
+        for tensor, value in self._tensors:
+            if tensor.shape == value.shape:
+                tensor.copy_(value)
+
+
+def _values(store: Any) -> Iterable[Any]:
+    return store.values() if isinstance(store, dict) else store
 
 
 def check_floats(graph: GraphModule) -> None:
@@ -224,6 +278,13 @@ def check_ranges(prepared: GraphModule) -> None:
         unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise _not_finite(node, "the calibration")
+
+
+ZEROS = (
+    "every calibration input is zero: scales are those of what the network computes of zeros, and other inputs will be "
+    "clipped. Calibrate with representative inputs"
+)
+"""What a user is warned of whose calibration says nothing."""
 
 
 def lost_values(prepared: GraphModule) -> str:

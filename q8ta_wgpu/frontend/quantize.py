@@ -70,14 +70,15 @@ def quantize(
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
 
-    Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant.
+    Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant, and of a
+    calibration that is zeros alone.
 
     Raises:
         InputError: the module is in training mode, is not float32, holds NaN or infinities, or cannot run on the
             example; an argument is invalid; the calibration is empty, or an item is unlike the example or holds or
             causes NaN or infinities.
-        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, or changes its own
-            buffers or its inputs.
+        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, or changes its
+            inputs, or buffers and attributes that it computes with.
     """
     checks.check_module(module)
     checks.check_quantizer(quantizer, TorchaoQuantizer)
@@ -116,9 +117,10 @@ def quantize(
         if fits:
             watch_inputs(observed)
         observed.recompile()
-        index = -1
+        index, zeros = -1, True
         for index, arguments in enumerate(itertools.chain(_taken(held), checked)):
             update(3 + index, total, "calibrating")
+            zeros = zeros and not any(x.any() for x in arguments)
             with checks.finite(observed, arguments, index):
                 observed(*arguments)
         if index < 0:
@@ -129,7 +131,7 @@ def quantize(
         scale_states(observed)
         if fits:
             round_weights(observed)
-        lost = checks.lost_values(observed)
+        lost = checks.ZEROS if zeros else checks.lost_values(observed)
         int8 = converted(observed)
         fold(int8, quantizing=True)
         quantized = lifted(int8, program)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import keyword
 import reprlib
+from collections import OrderedDict, namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +19,8 @@ DTYPES = ("bool", "uint8", "int16", "int32", "int64")
 class Structure:
     """A tree of output positions: an int, None, {'tuple': [...]}, {'list': [...]} or {'dict': {...}}.
 
-    `dtypes` gives, by position, the dtype of the module's result where the graph stores other numbers: bools and
+    A named tuple has {'named': [its class, its fields ...]} beside its items, an OrderedDict {'ordered': True}.
+        `dtypes` gives, by position, the dtype of the module's result where the graph stores other numbers: bools and
     integers.
     """
 
@@ -53,13 +57,20 @@ def _encode(nested: Any) -> Any:
         return nested
     if isinstance(nested, dict):
         if other := [key for key in nested if not isinstance(key, str)]:
-            raise GraphError(f"the keys of a dict of outputs must be strings, found {other[0]!r}")
-        return {"dict": {key: _encode(value) for key, value in nested.items()}}
+            raise GraphError(
+                f"the keys of a dict of outputs must be strings, found {other[0]!r}: use names, or return a tuple"
+            )
+        tree = {"dict": {key: _encode(value) for key, value in nested.items()}}
+        return {**tree, "ordered": True} if type(nested) is OrderedDict else tree
     if isinstance(nested, tuple):
-        return {"tuple": [_encode(value) for value in nested]}
+        items = {"tuple": [_encode(value) for value in nested]}
+        named = getattr(nested, "_fields", None)
+        return items if named is None else {**items, "named": [type(nested).__name__, *named]}
     if isinstance(nested, list):
         return {"list": [_encode(value) for value in nested]}
-    raise GraphError(f"outputs may be tuples, lists and dicts of tensors, found {type(nested).__name__}")
+    raise GraphError(
+        f"outputs may be tuples, lists and dicts of tensors, found {type(nested).__name__}: return one of these"
+    )
 
 
 def _decode(tree: Any, outputs: Sequence[Any]) -> Any:
@@ -67,11 +78,20 @@ def _decode(tree: Any, outputs: Sequence[Any]) -> Any:
         return None
     if isinstance(tree, int):
         return outputs[tree]
-    ((kind, value),) = tree.items()
+    kind, value = next(iter(tree.items()))
     if kind == "dict":
-        return {key: _decode(item, outputs) for key, item in value.items()}
-    items = [_decode(item, outputs) for item in value]
-    return tuple(items) if kind == "tuple" else items
+        items = {key: _decode(item, outputs) for key, item in value.items()}
+        return OrderedDict(items) if "ordered" in tree else items
+    values = [_decode(item, outputs) for item in value]
+    if "named" in tree:
+        return _named(*tree["named"])(*values)
+    return tuple(values) if kind == "tuple" else values
+
+
+@functools.cache
+def _named(name: str, *fields: str) -> Any:
+    """A class of named tuples: a file has the names alone, so that it is no class of the user's."""
+    return namedtuple(name, fields)
 
 
 def _leaves(tree: Any, nested: Any) -> list[tuple[int, Any]]:
@@ -79,7 +99,7 @@ def _leaves(tree: Any, nested: Any) -> list[tuple[int, Any]]:
         return []
     if isinstance(tree, int):
         return [(tree, nested)]
-    ((kind, value),) = tree.items()
+    kind, value = next(iter(tree.items()))
     pairs = [(item, nested[key]) for key, item in value.items()] if kind == "dict" else zip(value, nested, strict=True)
     return [leaf for item, part in pairs for leaf in _leaves(item, part)]
 
@@ -91,10 +111,20 @@ def _positions(tree: Any, depth: int) -> list[int]:
         return []
     if isinstance(tree, int) and not isinstance(tree, bool):
         return [tree]
-    if isinstance(tree, dict) and len(tree) == 1:
-        ((kind, value),) = tree.items()
-        if kind == "dict" and isinstance(value, dict):
+    if isinstance(tree, dict) and tree:
+        (kind, value), *more = tree.items()
+        if kind == "dict" and isinstance(value, dict) and more in ([], [("ordered", True)]):
             return [p for item in value.values() for p in _positions(item, depth + 1)]
-        if kind in ("tuple", "list") and isinstance(value, list):
+        listed = kind in ("tuple", "list") and isinstance(value, list)
+        if listed and (not more or (kind == "tuple" and len(more) == 1 and _names(*more[0], len(value)))):
             return [p for item in value for p in _positions(item, depth + 1)]
     raise GraphError(f"the output structure holds {reprlib.repr(tree)}")
+
+
+def _names(key: str, names: Any, count: int) -> bool:
+    """Whether these are the names of a named tuple: of its class, and of its fields, which Python takes as such."""
+    if key != "named" or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return False
+    valid = all(n.isascii() and n.isidentifier() and not keyword.iskeyword(n) for n in names)
+    fields = names[1:]
+    return valid and len(fields) == count == len(set(fields)) and not any(n.startswith("_") for n in fields)

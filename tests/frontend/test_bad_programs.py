@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, conv, data
 
 
@@ -190,7 +195,7 @@ def test_every_unsupported_operator_is_named_with_its_place() -> None:
     with pytest.raises(q8.UnsupportedError) as caught:
         q8.compile(program)
     text = str(caught.value)
-    assert "aten.logcumsumexp.default at 1 (test_quantize.py:" in text
+    assert "aten.logcumsumexp.default at 1 (test_bad_programs.py:" in text
     assert "aten.linalg_inv" in text
 
 
@@ -261,6 +266,69 @@ def test_outputs_keep_their_structure() -> None:
     assert found["nothing"] is None
     assert isinstance(found["both"][1], list)
     assert found["y"].shape == (1, 4, 5, 5)
+
+
+class Found(NamedTuple):
+    scores: Any
+    boxes: Any
+
+
+def test_named_tuples_and_ordered_dicts_come_back(tmp_path: Path) -> None:
+    """A file has the names of a named tuple, not its class."""
+
+    def forward(s: Any, x: Tensor) -> object:
+        y = s.a(x)
+        return OrderedDict(b=Found(y, [y * 2, None]), a=y.relu())
+
+    model = q8.compile(quantize(Plain(forward, a=conv(3, 4)), data(1, 3, 5, 5)))
+    model.save(tmp_path / "net.q8ta")
+    model = q8.load(tmp_path / "net.q8ta")
+    found = q8.Session(model, "reference")(data(1, 3, 5, 5))
+    assert type(found) is OrderedDict
+    assert list(found) == ["b", "a"]
+    assert type(found["b"]).__name__ == "Found"
+    assert found["b"]._fields == ("scores", "boxes")
+    assert found["b"].boxes[1] is None
+    assert [y.shape for y in model.structure.flatten(found)] == [(1, 4, 5, 5)] * 3
+
+
+def test_constants_are_results_of_their_own_dtypes(vulkan: Device) -> None:
+    def forward(s: Any, x: Tensor) -> object:
+        return s.a(x), torch.arange(3), torch.tensor([True, False]), torch.tensor(7), torch.tensor([1.5])
+
+    module = Plain(forward, a=conv(3, 4))
+    model = q8.compile(quantize(module, data(1, 3, 5, 5)))
+    with q8.Session(model, vulkan) as session:
+        found = session(data(1, 3, 5, 5))
+    for ours, theirs in zip(found[1:], module(data(1, 3, 5, 5))[1:], strict=True):
+        assert ours.dtype == theirs.numpy().dtype
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(q8.UnsupportedError, match="integers that float32 does not"):
+        q8.compile(quantize(Plain(lambda s, x: (s.a(x), torch.tensor(2**24 + 1)), a=conv(3, 4)), data(1, 3, 5, 5)))
+
+
+def test_integers_given_to_a_program_are_refused_once() -> None:
+    program = torch.export.export(Plain(lambda _, x: x + 1), (torch.zeros(2, 3, dtype=torch.int32),))
+    with pytest.raises(q8.UnsupportedError, match=r"found torch.int32: quantities are float32 outside") as caught:
+        q8.compile(program)
+    assert "aten.add" not in str(caught.value)
+
+
+def test_float64_as_the_default_dtype() -> None:
+    x = data(1, 2, 8, 8)
+    functions: tuple[Callable[..., Any], ...] = (
+        lambda _, x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+        lambda _, x: torch.fft.irfft(torch.fft.rfft(x) + torch.zeros(5, dtype=torch.complex64)),
+        lambda _, x: F.interpolate(x, (5, 12), mode="bilinear"),
+    )
+    torch.set_default_dtype(torch.float64)
+    try:
+        for function in functions:
+            module = Plain(function).eval()
+            found = q8.Session(q8.compile(quantize(module, x)), "reference")(x)
+            np.testing.assert_allclose(found, module(x), atol=0.1)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_an_input_that_is_also_an_output() -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,40 @@ class KeywordOnly(nn.Module):
 class Scripted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + 1
+
+
+class Constant(nn.Module):
+    def forward(self) -> Tensor:
+        return torch.ones(3)
+
+
+class Stateful(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function, self.state, self.count, self.kept = function, torch.zeros(1), 0, [torch.zeros(1)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def set_anew(s: Stateful, x: Tensor) -> Tensor:
+    s.state = s.state + 1
+    return x * s.state
+
+
+def changed(s: Stateful, x: Tensor) -> Tensor:
+    s.state.add_(1)
+    return x * s.state
+
+
+def counted(s: Stateful, x: Tensor) -> Tensor:
+    s.count += 1
+    return x * s.count
+
+
+def listed(s: Stateful, x: Tensor) -> Tensor:
+    s.kept[0] = s.kept[0] + 1
+    return x * s.kept[0]
 
 
 @dataclass
@@ -137,6 +172,30 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         "RecursiveScriptModule.*scripted or traced from",
         {"module": torch.jit.script(Scripted())},
     ),
+    "a scripted part": (
+        InputError,
+        "RecursiveScriptModule at part, which torch.export cannot trace",
+        {"module": module(lambda s, x: s.part(s.conv(x)), part=torch.jit.script(Scripted().eval()))},
+    ),
+    "a result by number": (
+        UnsupportedError,
+        "keys of a dict of outputs must be strings, found 0: use names",
+        {"module": module(lambda s, x: {0: s.conv(x)})},
+    ),
+    "a deque": (
+        UnsupportedError,
+        "found deque: return one of these",
+        {"module": module(lambda s, x: deque([s.conv(x)]))},
+    ),
+    "no inputs": (
+        InputError,
+        "takes no inputs, so its results never change",
+        {"module": Constant().eval(), "example": ()},
+    ),
+    "a tensor set anew": (UnsupportedError, "changes its state while it runs", {"module": Stateful(set_anew).eval()}),
+    "a tensor changed": (UnsupportedError, "changes its state while it runs", {"module": Stateful(changed).eval()}),
+    "a number counted": (UnsupportedError, "changes its count while it runs", {"module": Stateful(counted).eval()}),
+    "a list changed": (UnsupportedError, "changes its kept.0 while it runs", {"module": Stateful(listed).eval()}),
     "a quantizer's name": (InputError, r"found 'int8': write q8ta_wgpu.Quantizer\(\)", {"quantizer": "int8"}),
     "a quantizer's class": (InputError, "found the class Quantizer", {"quantizer": q8.Quantizer}),
     "in place": (UnsupportedError, "changes its inputs", {"module": module(lambda s, x: s.conv(x.mul_(2)))}),
@@ -196,6 +255,33 @@ def test_buffers_that_forward_changes_are_put_back() -> None:
     with pytest.raises(UnsupportedError, match="changes its buffers seen"):
         q8.quantize(counter, (X,), calibration=[X], progress=False)
     assert counter.seen.item() == 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("function", [set_anew, changed, counted, listed])
+def test_attributes_that_forward_changes_are_put_back(function: Callable[..., Tensor]) -> None:
+    stateful = Stateful(function).eval()
+    with pytest.raises(UnsupportedError, match="keeps no state, so make it an input and a result"):
+        q8.quantize(stateful, (X,), calibration=[X], progress=False)
+    assert (stateful.count, stateful.state.item(), stateful.kept[0].item()) == (0, 0, 0)
+
+
+def test_attributes_that_results_do_not_depend_on_may_change() -> None:
+    """A cache of what depends on no input, and values that are kept to be looked at."""
+
+    def cached(s: Stateful, x: Tensor) -> Tensor:
+        if s.count == 0:
+            s.count, s.state = 1, torch.arange(5.0)
+        s.kept.append(x * s.state)
+        return s.kept[-1]
+
+    stateful = Stateful(cached).eval()
+    q8.quantize(stateful, (X,), calibration=[X], progress=False)
+    assert (stateful.count, len(stateful.kept)) == (0, 1)
+
+
+def test_a_calibration_of_zeros_is_told() -> None:
+    with pytest.warns(UserWarning, match="every calibration input is zero"):
+        q8.quantize(module(), (X,), calibration=[torch.zeros_like(X)] * 2, progress=False)
 
 
 def test_an_observer_that_takes_nan() -> None:

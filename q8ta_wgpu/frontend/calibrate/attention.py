@@ -102,7 +102,7 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
         made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(given.meta["val"].shape)}
         return made
     name = f"_mask_{node.name}"
-    module.register_buffer(name, torch.zeros(takes_part.shape).masked_fill(~takes_part, MASKED))
+    module.register_buffer(name, torch.zeros(takes_part.shape, dtype=torch.float32).masked_fill(~takes_part, MASKED))
     made = module.graph.get_attr(name)
     made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(takes_part.shape)}
     return made

@@ -144,7 +144,7 @@ def _matrix_product(target: Any, x: Pair, y: Pair) -> Pair:
 
 
 def _filled(target: Any, size: Sequence[int], value: Any, **_: Any) -> Pair:
-    return Pair(torch.full(size, value.real), torch.full(size, value.imag))
+    return Pair(*(torch.full(size, part, dtype=torch.float32) for part in (value.real, value.imag)))
 
 
 def _quotient(_: Any, x: Any, y: Any) -> Pair:

@@ -30,7 +30,7 @@ def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) ->
     """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as torch has it."""
     step = _step(size, extent, factor, align_corners)
     place = torch.arange(size) * step if align_corners else (torch.arange(size) + 0.5) * step - 0.5
-    first, along, weights = place.floor(), torch.arange(extent), torch.zeros(size, extent)
+    first, along, weights = place.floor(), torch.arange(extent), torch.zeros(size, extent, dtype=torch.float32)
     for tap in (-1, 0, 1, 2):
         column = (first + tap).clamp(0, extent - 1)
         weights = weights + _cubic_kernel((place - first - tap).abs(), -0.75)[:, None] * (column[:, None] == along)

@@ -47,6 +47,7 @@ def compute_written(program: ExportedProgram) -> None:
     for node, users in readers.items():
         if users:
             made = _constant(program, node, written[node].clone())
+            program.graph_signature.replace_all_uses(node.name, made.name)
             for user in users:
                 user.replace_input_with(node, made)
     for node in reversed(written):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.op import Operand
 from q8ta_wgpu.kernels import ATEN, OPS
@@ -61,6 +62,15 @@ class GraphBuilder:
             return name
         made = self.constant(numbers, name)
         return self.truth(made) if array.dtype == bool else made
+
+    def result(self, name: str) -> str:
+        """A value that the graph gives: a constant of bools or integers as float32 numbers."""
+        array = self.raw.get(name)
+        if array is None or array.dtype.kind not in "biu":
+            return self.operand(name)
+        if (array.astype(np.float32).astype(np.int64) != array).any():
+            raise UnsupportedError(f"output {name} holds integers that float32 does not: they may reach 16777216")
+        return self.constant(array.astype(np.float32), name)
 
     def append(self, node: Node) -> None:
         """Adds a node whose output has a type already."""

@@ -68,20 +68,25 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
     for name, found in zip(signature.user_outputs, outputs, strict=True):
         if name is not None and not isinstance(found, str):
-            raise UnsupportedError(f"an output is {name!r}: outputs must be tensors or None")
+            raise UnsupportedError(
+                f"an output is {name!r}: outputs must be tensors or None, so return the others apart"
+            )
         if found in importer.shifted:
             raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
         if isinstance(found, str) and importer.type(found).q == UINT8:
             raise UnsupportedError(f"output {found} is a uint8 input, moved or not: return it as float32, x.float()")
     if not any(isinstance(name, str) for name in outputs):
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
-    importer.graph.outputs = [importer.operand(name) for name in outputs if isinstance(name, str)]
+    importer.graph.outputs = [importer.result(name) for name in outputs if isinstance(name, str)]
     spec = program.call_spec.out_spec
     assert spec is not None
     dtypes_of = {node.name: getattr(node.meta.get("val"), "dtype", torch.float32) for node in program.graph.nodes}
     pairs = zip(signature.user_outputs, outputs, strict=True)
     dtypes = [_RESULTS.get(dtypes_of[str(name)]) for name, value in pairs if isinstance(value, str)]
-    return importer.graph, Structure.of(tree_unflatten(_numbered(outputs), spec), dtypes)
+    try:
+        return importer.graph, Structure.of(tree_unflatten(_numbered(outputs), spec), dtypes)
+    except GraphError as error:
+        raise UnsupportedError(str(error)) from error
 
 
 def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
@@ -157,7 +162,7 @@ class _Importer(GraphBuilder):
                 values[node.name] = self._placeholder_for(node) if token else self._placeholder(node)
             elif node.op == "call_function" and (node.users or node.name in outputs):
                 values[node.name] = self._call(node, values)
-        for node in self.nodes.output_node().all_input_nodes:
+        for node in self.nodes.output_node().all_input_nodes if not self.problems else ():
             try:
                 self.ranges.check_result(node)
             except RefusedError as problem:
@@ -180,7 +185,11 @@ class _Importer(GraphBuilder):
             return integer(value)
         if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in INPUTS):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
-            self.problems.add(f"input {node.name} must be a float32, uint8 or bool tensor, found {found}", node)
+            self.problems.add(
+                f"input {node.name} must be a float32, uint8 or bool tensor, found {found}: quantities are float32 "
+                'outside of the network, masks bool; token numbers need unsupported="torch"',
+                node,
+            )
             return self._placeholder_for(node)
         dynamic = [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]
         if dynamic:
