@@ -185,7 +185,9 @@ class _Attributes:
         self._tensors = [
             (value, value.clone())
             for value in tensors
-            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and not value.is_meta
+            if isinstance(value, torch.Tensor)
+            and not isinstance(value, torch.nn.Parameter)
+            and not _without_values(value)
         ]
 
     def changed(self) -> str:
@@ -209,7 +211,7 @@ class _Attributes:
             else:
                 store[:] = values
         for tensor, value in self._tensors:
-            if tensor.shape == value.shape:
+            if tensor.shape == value.shape and not torch.equal(tensor, value):
                 tensor.copy_(value)
 
 

@@ -275,6 +275,9 @@ def test_attributes_that_results_do_not_depend_on_may_change() -> None:
         return s.kept[-1]
 
     stateful = Stateful(cached).eval()
+    with torch.inference_mode():  # tensors that nothing may write to, were it what they hold
+        stateful.frozen = torch.ones(2)
+    stateful.sparse = torch.eye(3).to_sparse()
     q8.quantize(stateful, (X,), calibration=[X], progress=False)
     assert (stateful.count, len(stateful.kept)) == (0, 1)
 
