@@ -14,10 +14,12 @@ from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.fold_tables import fold_tables
-from q8ta_wgpu.passes.fuse_batch_norm import fuse_batch_norm
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
-from q8ta_wgpu.passes.scale_parts import scale_parts
+from q8ta_wgpu.passes.plan.masks import gather_masks
+from q8ta_wgpu.passes.plan.patterns import combine
+from q8ta_wgpu.passes.round_scores import round_scores
+from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify
 
 Pass = Callable[[Graph], None]
@@ -27,16 +29,21 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     # Quantizes of constants become int8 constants, views of weights become weights.
     fold_constants,
-    # Needs the convolutions' float weights as constants; before fusion, so that the bias is final.
-    fuse_batch_norm,
-    # Parts of a sum that have scales of their own are one int8 tensor before byte-moving operators take them apart.
-    scale_parts,
+    # Operators that programs write as several, while nothing is fused.
+    combine,
+    # Slices of a sum that have scales of their own are one int8 tensor before byte-moving operators take it apart.
+    scale_slices,
+    # However masks of scores are written they are one, before softmax and attention look for it; what they mask may be
+    # moved behind them.
+    gather_masks,
     # Byte-moving operators leave the float side: dequantizes move down past them, activations and quantizes up.
     sink_dequantize,
     sink_moves,
     hoist_quantize,
     # Equal quantizations that follow each other, around moves as well, are one: a product sees what its operand is.
     cancel_qdq,
+    # What masks were taken out of may be computed from int8 values, and rounded by nobody.
+    round_scores,
     # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x. Two products of activations and a
     # softmax between them that nobody quantized are an attention.
     fuse_int8,

@@ -32,28 +32,29 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.fuse_attention import attend
 from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
 from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
+from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
-from q8ta_wgpu.passes.tail import Tail, rounded_to, tail_of
 
 
 def fuse_int8(graph: Graph) -> None:
     """Makes every int8 form there is; notes each operator that stays in float between int8 values, and why."""
     rewriter = Rewriter(graph)
+    regions = Regions(rewriter)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
         if node.output in graph.kept or kind is None or isinstance(kind, Moves | Monotonic):
             continue
-        tail = tail_of(rewriter, node)
-        readers = rewriter.readers(tail.value)
+        region = regions.find(node)
+        readers = rewriter.readers(region.end)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
-            if attend(rewriter, node, tail, quantize):
+            if attend(rewriter, region, quantize):
                 continue
-            if reason := _fuse(rewriter, node, tail, quantize):
+            if reason := _fuse(rewriter, region, quantize):
                 given = reason is NOT_QUANTIZED and adds_given_numbers(rewriter, node)
                 _note(graph, node, GIVEN_NUMBERS if given else reason)
-        real = tail.value in graph.outputs or any(reader.op != "quantize" for reader in readers)
+        real = region.end in graph.outputs or any(reader.op != "quantize" for reader in readers)
         if (isinstance(kind, WeightedSum) and real) or _is_state(node):
-            reason = _fuse(rewriter, node, Tail(node.output), None)
+            reason = _fuse(rewriter, Region.of(node), None)
             if reason and reason is not NOT_QUANTIZED:
                 _note(graph, node, reason)
     rewriter.commit()
@@ -73,17 +74,19 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
         graph.notes.append(text)
 
 
-def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> str:
-    """Replaces `quantize`, or with None `node` itself, by the int8 form of `node`; returns why it cannot."""
+def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
+    """Replaces `quantize`, or with None the region's first node, by the int8 form of the region; returns why it
+    cannot."""
+    node = region.first
     reader, mask = unmasked(rewriter, node)
     reader, factor = unscaled(rewriter, reader)
-    call = _quantized_call(rewriter, reader, replace(tail, factor=tail.factor * factor), quantize)
+    call = _quantized_call(rewriter, reader, replace(region, factor=region.factor * factor), quantize)
     form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=mask is not None))
     if isinstance(form, str):
         return form
     old = quantize or node
     sources = [
-        mask if mask is not None and operand is MASK else _int8_source(rewriter, old, reader, tail, operand)
+        mask if mask is not None and operand is MASK else _int8_source(rewriter, old, reader, region, operand)
         for operand in form.operands
     ]
     if reason := _misfit(rewriter.graph, form, sources, old.output):
@@ -98,14 +101,15 @@ def _fuse(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> 
     return ""
 
 
-def _int8_source(rewriter: Rewriter, old: Node, node: Node, tail: Tail, operand: int | Array) -> str | Array:
+def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, operand: int | Array) -> str | Array:
     """What an operand of an int8 form is: the value behind a dequantize, a product's second one turned before the node
     it replaces, or a new constant."""
     if isinstance(operand, np.ndarray):
         return operand
     if operand != RESIDUAL and OPS[node.op].operand(operand, node.attrs).real:
         return node.inputs[operand]
-    int8 = tail.residual if operand == RESIDUAL else int8_behind(rewriter, node.inputs[operand])
+    name = region.addend if operand == RESIDUAL else node.inputs[operand]
+    int8 = int8_behind(rewriter, name) if name is not None else None
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
     return turned(rewriter, old, int8) if second else int8
@@ -122,7 +126,7 @@ def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result
     return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
-def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node | None) -> QuantizedCall | str:
+def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: Node | None) -> QuantizedCall | str:
     graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
@@ -139,17 +143,18 @@ def _quantized_call(rewriter: Rewriter, node: Node, tail: Tail, quantize: Node |
         if constant is None:
             return NOT_QUANTIZED
         constants[position] = constant
-    out, lo, hi = rounded_to(graph, tail, quantize) if quantize else (None, -128, 127)
-    residual = graph.types[tail.residual].q if tail.residual else None
+    out, lo, hi = rounded_to(graph, region, quantize) if quantize else (None, -128, 127)
+    addend = int8_behind(rewriter, region.addend) if region.addend else None
+    residual = graph.types[addend].q if addend else None
     slopes = activation = None
-    if tail.activation and isinstance(OPS[tail.activation.op].int8, Sloped):
-        slopes = graph.constants[tail.activation.inputs[1]]
-    elif tail.activation:
-        activation = _function(tail.activation)
-    elif tail.functions:
-        activation = _chained(tail.functions)
+    if region.activation and isinstance(OPS[region.activation.op].int8, Sloped):
+        slopes = graph.constants[region.activation.inputs[1]]
+    elif region.activation:
+        activation = _function(region.activation)
+    elif region.functions:
+        activation = _chained(region.functions)
     inputs = tuple(graph.types[name] for name in node.inputs)
-    affine = _affine(graph, tail.norm) if tail.norm else None
+    affine = _affine(graph, region.norm) if region.norm else None
     return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes)
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import MASKED, Moves, Rowwise
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import MASKED, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.passes.operands import int8_behind
+from q8ta_wgpu.passes.plan.attention import choice_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 FAINT = 22.0
@@ -62,40 +63,30 @@ def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, str | None] |
     for scores in add.inputs if add is not None else ():
         int8 = int8_behind(rewriter, scores)
         q = rewriter.graph.types[int8].q if int8 else None
-        bools = chosen_by(rewriter, node, add, scores, -_span(q)) if add is not None and q is not None else None
+        bools = predicate(rewriter, node, add, scores, -_span(q)) if add is not None and q is not None else None
         if bools is not None:
             return replace(node, inputs=(scores, *node.inputs[1:])), bools
     return None
 
 
-def chosen_by(rewriter: Rewriter, node: Node, add: Node, scores: str, low: float) -> str | None:
-    """The bools by which 0, or a number of `low` and less, is added to scores: int8 values of as many dimensions that
-    are computed before a node, 0 where an element takes no part. None where something else is added."""
-    graph, shape = rewriter.graph, rewriter.graph.types[add.output].shape
-    if add.op != "add" or add.attrs["alpha"] != 1 or graph.types[scores].shape != shape:
+def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: float) -> str | None:
+    """The bools by which a sum adds 0, or a number of `low` and less, to scores: int8 values of as many dimensions that
+    are computed before a node, 0 where an element takes no part. None where it adds something else."""
+    graph, choice = rewriter.graph, choice_of(rewriter, add, scores, low)
+    if choice is None:
         return None
-    choice, moves = rewriter.producer(next((n for n in add.inputs if n != scores), scores)), list[Node]()
-    while choice is not None and OPS[choice.op].int8 == Moves() and len(choice.inputs) == 1:  # a pad adds numbers
-        moves.append(choice)
-        choice = rewriter.producer(choice.inputs[0])
-    bools = int8_behind(rewriter, choice.inputs[0]) if choice is not None and choice.op == "where" else None
-    if choice is None or bools is None or graph.types[bools].q != BOOL:
-        return None
-    ends = [_number(graph, name) for name in choice.inputs[1:]]
-    if 0.0 not in ends or not min(ends) <= low:
-        return None
-    if moves and graph.types[bools].shape != graph.types[choice.output].shape:  # what is moved is larger
-        return None
-    if ends[0] < 0:
+    bools = int8_behind(rewriter, choice.node.inputs[0])
+    assert bools is not None
+    if choice.inverted:
         table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
-        bools = rewriter.insert(node, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
-    for move in reversed(moves):
+        bools = rewriter.insert(before, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
+    for move in reversed(choice.moves):
         to = replace(graph.types[bools], shape=graph.types[move.output].shape)
-        bools = rewriter.insert(node, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
-    found = graph.types[bools]
-    if len(found.shape) < len(shape):
-        to = replace(found, shape=(1,) * (len(shape) - len(found.shape)) + found.shape)
-        bools = rewriter.insert(node, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
+        bools = rewriter.insert(before, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
+    found, rank = graph.types[bools], len(graph.types[add.output].shape)
+    if len(found.shape) < rank:
+        to = replace(found, shape=(1,) * (rank - len(found.shape)) + found.shape)
+        bools = rewriter.insert(before, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
     return bools
 
 
@@ -112,12 +103,6 @@ def adds_given_numbers(rewriter: Rewriter, node: Node) -> bool:
         return False
     known = [name in rewriter.graph.constants or int8_behind(rewriter, name) is not None for name in add.inputs]
     return any(known) and not all(known)
-
-
-def _number(graph: Graph, name: str) -> float:
-    """The number that a constant holds everywhere; NaN of what is not constant, or not one number."""
-    values = graph.constants.get(name)
-    return float(values.flat[0]) if values is not None and (values == values.flat[0]).all() else np.nan
 
 
 def _span(q: QParams) -> float:

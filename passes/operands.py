@@ -32,6 +32,11 @@ def factor_of(node: Node | None) -> float | None:
     return factor if factor > 0 and not term else None
 
 
+def is_scale(node: Node) -> bool:
+    """Whether a node multiplies by a positive number."""
+    return factor_of(node) is not None
+
+
 def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
     """A product of activations reading what positive factors were multiplied with, and these factors' product."""
     inputs, factor = list(node.inputs), 1.0

@@ -223,6 +223,7 @@ TORCH: Mapping[str, Function] = {
     "elu": _elu,
     "softplus": lambda a, x: F.softplus(x, a["beta"], a["threshold"]),
     "mish": lambda _, x: F.mish(x),
+    "softsign": lambda _, x: F.softsign(x),
     "exp": lambda _, x: torch.exp(x),
     "log": lambda _, x: torch.log(x),
     "sqrt": lambda _, x: torch.sqrt(x),

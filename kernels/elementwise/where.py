@@ -99,7 +99,7 @@ OPS = (
         reference=lambda call, arrays: np.where(arrays[0] != 0, arrays[1], arrays[2]).astype(np.float32),
         kernels=(Kernel("where", ("where", "map", "compute=chosen"), (FLOAT,), FLOAT),),
         aten={
-            "aten.where.self": _import,
+            **{f"aten.where.{name}": _import for name in ("self", "Scalar", "ScalarSelf", "ScalarOther")},
             "aten.masked_fill.Scalar": _import_masked_fill,
             "aten.masked_fill.Tensor": _import_masked_fill,
         },

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 IR = {"errors", "ir"}
 TABLE = IR | {"kernels"}
 GRAPH = TABLE | {"model"}
+REWRITING = {"passes.rewriter", "passes.operands"}
 FRONTEND = {"frontend.nodes", "frontend.export", "frontend.importer"}
 
 ROOMS: dict[str, set[str]] = {
@@ -43,13 +44,17 @@ ROOMS: dict[str, set[str]] = {
     "kernels": IR,
     # graph to graph to plan
     "model": TABLE | {"kernels.epilogue", "writing"},
-    "passes": GRAPH | {"kernels.attention", "kernels.epilogue", "kernels.lib", "kernels.move"},
+    "passes.rewriter": IR,
+    "passes.operands": TABLE | {"passes.rewriter"},
+    "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
+    "passes": GRAPH
+    | {"kernels.attention", "kernels.epilogue", "kernels.lib", "kernels.move", "passes.plan", *REWRITING},
     "passes.layout_sync": TABLE,
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,
     "frontend.export": TABLE | {"frontend.nodes"},
     "frontend.importer": GRAPH | {"frontend.nodes", "frontend.export"},
-    "frontend.calibrate": GRAPH | {"kernels.attention", "passes", *FRONTEND},
+    "frontend.calibrate": GRAPH | {"passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": IR | {"frontend.nodes"},
     "frontend": GRAPH

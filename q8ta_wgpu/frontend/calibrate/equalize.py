@@ -13,8 +13,9 @@ that read a channel grow by as much.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +23,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from q8ta_wgpu.frontend.calibrate import choices
-from q8ta_wgpu.frontend.calibrate.masks import sums_to_one
-from q8ta_wgpu.frontend.calibrate.parts import moved, moves
+from q8ta_wgpu.frontend.calibrate.moves import moved, moves, result_of
 from q8ta_wgpu.frontend.calibrate.scaled import by_input, by_output, give, tensors_of
 from q8ta_wgpu.frontend.export.norms import is_known
+from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
     integer,
     is_constant,
@@ -38,6 +38,7 @@ from q8ta_wgpu.frontend.nodes import (
     normalizes,
 )
 from q8ta_wgpu.ir.int8 import Monotonic, Sloped
+from q8ta_wgpu.passes.plan.masks import whole_rows
 
 LEAST = 128
 """Inputs that say how large channels are. By 32, when there are no more to calibrate with, a vision transformer lost
@@ -72,12 +73,14 @@ class _Followed:
 
     Attributes:
         fixed: whether each channel, from 1 on, is read by what does not take a factor back.
+        whole_rows: gives the calls of softmax of which every row sums up to one.
         shifts: whether channels may be moved to the middle, too.
     """
 
     source: Node
     readers: list[_Reader]
     fixed: Tensor
+    whole_rows: Callable[[], Collection[str]]
     shifts: bool = True
 
     def fix(self, places: Tensor) -> None:
@@ -138,9 +141,15 @@ def _is_noted(node: Node) -> bool:
 
 
 def _found(model: GraphModule) -> Iterator[_Followed]:
+    whole = functools.cache(lambda: _whole_rows(model))
     for node in list(model.graph.nodes):
-        if _makes_channels(node) and (followed := _follow(node)) is not None:
+        if _makes_channels(node) and (followed := _follow(node, whole)) is not None:
             yield followed
+
+
+def _whole_rows(model: GraphModule) -> set[str]:
+    imported = import_float(model)
+    return {imported.calls[name] for name in whole_rows(imported.graph)}
 
 
 def _makes_channels(node: Node) -> bool:
@@ -172,13 +181,13 @@ def _convolves(node: Node) -> bool:
     return "groups" in {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
 
 
-def _follow(source: Node) -> _Followed | None:
+def _follow(source: Node, whole: Callable[[], Collection[str]]) -> _Followed | None:
     """All that reads a node's channels; None where nothing takes any of them back."""
     shape = [integer(size) for size in source.meta["val"].shape]
     axis = _axis(source) % len(shape)
     places = torch.arange(1, shape[axis] + 1, dtype=torch.float64)
     waiting = [(source, places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
-    followed = _Followed(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool))
+    followed = _Followed(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool), whole)
     while waiting and not followed.fixed[1:].all():
         value, places = waiting.pop()
         for user in value.users:
@@ -227,11 +236,11 @@ def _passed(followed: _Followed, node: Node, value: Node, places: Tensor) -> Ite
     elif name == "aten.cat.default":
         shapes = {n: [integer(size) for size in n.meta["val"].shape] for n in node.all_input_nodes}
         others = {n: torch.zeros(shape, dtype=places.dtype) for n, shape in shapes.items()}
-        yield node, choices.result(node, {**others, value: places})
+        yield node, result_of(node, {**others, value: places})
     elif _PRODUCTS.fullmatch(name) and places.dim() > 1 and node.args[1] is value and node.args[0] is not value:
         row = places.narrow(-2, 0, 1)
         if torch.equal(row.expand_as(places), places):
-            followed.shifts &= sums_to_one(node.args[0])
+            followed.shifts &= isinstance(node.args[0], Node) and node.args[0].name in followed.whole_rows()
             yield node, row.expand([integer(size) for size in node.meta["val"].shape])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,35 @@ def check_module(module: torch.fx.GraphModule) -> None:
     importer.problems.check()
 
 
+@dataclass(frozen=True)
+class Imported:
+    """A float graph, and what its values are in torch's.
+
+    Attributes:
+        graph: with a value of its own for every call of torch's graph.
+        values: each call, input or constant of one tensor by the name of its value.
+        calls: the call that each node is part of, by the node's output: its name in torch's graph.
+    """
+
+    graph: Graph
+    values: Mapping[str, torch.fx.Node]
+    calls: Mapping[str, str]
+
+
+def import_float(module: torch.fx.GraphModule) -> Imported:
+    """The graph of a float module. A call that is not supported gives a value that nothing computes."""
+    importer = _of_module(module)
+    importer.aliases = False
+    importer.run([])
+    importer.graph.outputs = [
+        importer.values[node.name]
+        for node in module.graph.output_node().all_input_nodes
+        if isinstance(importer.values.get(node.name), str)
+    ]
+    names = {value: node for node in module.graph.nodes if isinstance(value := importer.values.get(node.name), str)}
+    return Imported(importer.graph, names, importer.calls)
+
+
 def _of_module(module: torch.fx.GraphModule) -> _Importer:
     attributes = module.graph.find_nodes(op="get_attr")
     return _Importer(module.graph, {n: operator.attrgetter(str(n.target))(module) for n in attributes})
@@ -132,7 +162,8 @@ _RESULTS = {torch.bool: "bool", torch.uint8: "uint8", torch.int16: "int16", torc
 class _Importer(GraphBuilder):
     """The walk over a graph.
 
-    `constants` are the values of its parameters; `tokens` placeholders without a value.
+    `constants` are the values of its parameters; `tokens` placeholders without a value. Where `aliases` is false, a
+    call that gives what it reads, as a conversion to the dtype it has, gives a view of it.
     """
 
     def __init__(
@@ -148,26 +179,42 @@ class _Importer(GraphBuilder):
         self.problems = Problems()
         self.unknown: set[str] = set()
         self.ranges = Ranges({})
+        self.values: dict[str, Any] = {}
+        self.calls: dict[str, str] = {}
+        self.aliases = True
 
     def run(self, outputs: Sequence[Any]) -> list[Any]:
         """Imports every node; what the named ones became. `problems` says what could not be imported."""
-        values: dict[str, Any] = {}
+        values = self.values
         fixed = computed(self.nodes, self.constants)
         self.ranges = Ranges(fixed)
         for node in self.nodes.nodes:
+            known = len(self.graph.nodes)
             if node in fixed:
                 values[node.name] = self._constant(node, fixed)
             elif node.op == "placeholder":
                 token = node.name in self.tokens
                 values[node.name] = self._placeholder_for(node) if token else self._placeholder(node)
             elif node.op == "call_function" and (node.users or node.name in outputs):
-                values[node.name] = self._call(node, values)
+                values[node.name] = self._named(node, self._call(node, values), values)
+            self.calls.update((made.output, node.name) for made in self.graph.nodes[known:])
         for node in self.nodes.output_node().all_input_nodes if not self.problems else ():
             try:
                 self.ranges.check_result(node)
             except RefusedError as problem:
                 self.problems.add(str(problem), node)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
+
+    def _named(self, node: torch.fx.Node, found: Any, values: Mapping[str, Any]) -> Any:
+        """What a call gives, as a value of its own where it must not be that of another call."""
+        if (
+            self.aliases
+            or not isinstance(found, str)
+            or found not in (values.get(n.name) for n in node.all_input_nodes)
+        ):
+            return found
+        self.hint, self.source = node.name, source_of(node)
+        return self.emit("view", (found,), {"shape": self.type(found).shape})
 
     def _constant(self, node: torch.fx.Node, fixed: Mapping[torch.fx.Node, Any]) -> Any:
         """A value that depends on no input: of a tensor the name of its array, if something else reads it."""

@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.parts import taken_apart
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.passes.plan.slices import slices_of
+from q8ta_wgpu.passes.rewriter import Rewriter
 from tests import simulation
 from tests.quantizing import Plain, data
 
@@ -137,7 +139,7 @@ def test_an_attention_reads_parts_of_other_zero_points() -> None:
     """Other quantizers give each part one; what reads all of them in place knows one zero point for a tensor."""
     torch.manual_seed(0)
     affine = Quantizer()
-    affine._part = affine._activation
+    affine._slice = affine._activation
     module = Plain(
         lambda s, x: s.out(stacked(s.qkv(x)).transpose(1, 2).flatten(2)),
         qkv=joint(48, offset=1.0),
@@ -156,13 +158,14 @@ def test_an_attention_reads_parts_of_other_zero_points() -> None:
 
 
 def apart(function: Callable[..., object], dynamic: bool = False) -> int:
-    """How many parts a linear's result is taken apart into."""
+    """How many slices a linear's result is taken apart into."""
     x = data(2, 7, 16)
     module = Plain(lambda s, x: function(s.qkv(x)), qkv=joint(48)).eval()
     graph = float_graph(float_program(module, (x,), dynamic))
     Quantizer().transform_for_annotation(graph)
-    (linear,) = (node for node in graph.graph.nodes if "linear" in str(node.target))
-    return len(taken_apart(linear)[1])
+    imported = import_float(graph).graph
+    (linear,) = (node for node in imported.nodes if node.op == "linear")
+    return len(slices_of(Rewriter(imported), linear))
 
 
 def test_forms() -> None:

@@ -1,36 +1,23 @@
-"""scaled_dot_product_attention as the operators it is made of, and where these are attention, however it is written."""
+"""scaled_dot_product_attention as the operators it is made of."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.choices import CHOICE
-from q8ta_wgpu.frontend.calibrate.masks import given_mask
 from q8ta_wgpu.frontend.nodes import (
     constant,
-    integer,
     is_constant,
-    is_float,
-    is_kept,
-    kind,
-    multiplies,
     named_arguments,
-    scales,
 )
-from q8ta_wgpu.ir.int8 import MASKED, Moves
-from q8ta_wgpu.kernels.attention.attention import bias_of, takes
-from q8ta_wgpu.kernels.attention.sizes import Sizes
+from q8ta_wgpu.ir.int8 import MASKED
 
 _aten = torch.ops.aten
 _ATTENTION = _aten.scaled_dot_product_attention.default
-_VIEWS = (_aten.view.default, _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
 
 
 def expand_attention(module: GraphModule) -> None:
@@ -98,7 +85,7 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
         takes_part = constant(module, given)
     else:  # bools that are known when the network runs: PyTorch makes numbers of them
         with module.graph.inserting_before(node):
-            made = module.graph.call_function(CHOICE, (given, 0.0, MASKED))
+            made = module.graph.call_function(_aten.where.Scalar, (given, 0.0, MASKED))
         made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(given.meta["val"].shape)}
         return made
     name = f"_mask_{node.name}"
@@ -106,70 +93,3 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
     made = module.graph.get_attr(name)
     made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(takes_part.shape)}
     return made
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Calls that are one q8ta_attention: the product that gives scores, what makes weights of them, and the product of
-    weights and values."""
-
-    scores: Node
-    between: tuple[Node, ...]
-    context: Node
-
-    @property
-    def values(self) -> Node:
-        """What weights are multiplied with."""
-        return self.context.all_input_nodes[1]
-
-
-def attention_of(softmax: Node) -> Attention | None:
-    """The attention a softmax is part of: scores of two activations, with factors, constants and one mask of bools that
-    are added, and views between, each read by the next alone, and a product of the result with values. Rows are whole
-    words."""
-    if softmax.target is not _aten.softmax.int or softmax.args[1] not in (-1, softmax.meta["val"].dim() - 1):
-        return None
-    between, x, masked = [softmax], softmax.args[0], False
-    while isinstance(x, Node) and not multiplies(x):
-        mask = None if masked or x.meta["val"].dim() > 4 else _chosen(x)
-        read = [n for n in x.all_input_nodes if not is_constant(n) and n is not mask]
-        biased = x.target is _aten.add.Tensor and x.kwargs.get("alpha", 1) == 1 and len(x.all_input_nodes) == 2
-        held = all(_is_bias(n) for n in x.all_input_nodes if is_constant(n))
-        if len(read) != 1 or not ((biased and held) or scales(x) or x.target in _VIEWS):
-            return None
-        masked |= mask is not None
-        between.append(x)
-        x = read[0]
-    context = next(iter(softmax.users))
-    if not isinstance(x, Node) or not multiplies(context) or [n is softmax for n in context.args] != [True, False]:
-        return None
-    found = Attention(x, tuple(between), context)
-    alone = all(len(node.users) == 1 and is_float(node) for node in (x, *between))
-    kept = any(map(is_kept, (x, *between, context)))
-    return found if alone and not kept and _is_whole(found) else None
-
-
-def _chosen(node: Node) -> Node | None:
-    """The term of a sum that is a choice by bools between 0 and a number that masks, moved or not."""
-    mask = choice = given_mask(node)
-    while choice is not None and isinstance(kind(choice), Moves) and len(choice.all_input_nodes) == 1:
-        choice = choice.all_input_nodes[0]
-    return mask if choice is not None and choice.target is CHOICE else None
-
-
-def _is_bias(node: Node) -> bool:
-    """Whether attention takes a constant as a bias: one without rows of numbers beside which scores are lost."""
-    module = node.graph.owning_module
-    assert module is not None
-    return bias_of(np.atleast_1d(constant(module, node).detach().float().numpy())) is not None
-
-
-def _is_whole(found: Attention) -> bool:
-    """Whether the extents of operands belong together without repeating any, and a kernel takes them."""
-    operands = (*found.scores.args[:2], found.values, found.scores, found.between[0])
-    q, k, v, *scores = ([integer(n) for n in node.meta["val"].shape] for node in operands if isinstance(node, Node))
-    if len(scores) != 2 or scores[0] != scores[1] or min(map(len, (q, k, v))) < 3:
-        return False
-    if q[:-2] != k[:-2] or q[:-2] != v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
-        return False
-    return takes(Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1]))

@@ -1,0 +1,148 @@
+"""Values that follow from predicates (tensors of bools) and constants alone: their truth tables.
+
+A mask is often arithmetic with bools: `(1 - m) * -1e9`, `where(m & causal, 0, -inf)`. What it is worth is told by
+computing it once for every combination of the predicates it depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.verify import infer
+from q8ta_wgpu.passes.plan.regions import is_move, kind_of
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+MOST = 3
+"""Predicates that a value is computed for, in all their combinations."""
+
+
+@dataclass(frozen=True)
+class TruthTable:
+    """A value that predicates decide, element by element.
+
+    Attributes:
+        predicates: names of int8 values that hold bools, each of a shape that broadcasts to the value's.
+        values: a constant for each combination: in number n, predicate i is true where n has bit i.
+    """
+
+    predicates: tuple[str, ...]
+    values: tuple[Array, ...]
+
+    def over(self, predicates: Sequence[str]) -> Iterator[Array]:
+        """The values for every combination of more predicates."""
+        places = [predicates.index(name) for name in self.predicates]
+        for number in range(1 << len(predicates)):
+            yield self.values[sum((number >> place & 1) << i for i, place in enumerate(places))]
+
+
+def union(*tables: TruthTable) -> tuple[str, ...]:
+    """The predicates of all tables."""
+    return tuple(dict.fromkeys(name for table in tables for name in table.predicates))
+
+
+class Predicates:
+    """The truth tables of a graph's values, and new nodes that compute with predicates."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self.rewriter = rewriter
+        self._found: dict[str, TruthTable | None] = {}
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.rewriter.graph
+
+    def table(self, name: str) -> TruthTable | None:
+        """The truth table of a value; None where it depends on anything but predicates and constants."""
+        if name not in self._found:
+            constant = self.graph.constants.get(name)
+            self._found[name] = self._computed(name) if constant is None else TruthTable((), (constant,))
+        return self._found[name]
+
+    def _computed(self, name: str) -> TruthTable | None:
+        node = self.rewriter.producer(name)
+        if node is None:
+            return None
+        if node.op == "dequantize":
+            return self._predicate(node.inputs[0])
+        if is_move(node):
+            source = self.table(node.inputs[0])
+            return None if source is None else self.moved(node, source)
+        if not _is_pointwise(node):
+            return None
+        tables = [table for table in map(self.table, node.inputs) if table is not None]
+        predicates = union(*tables)
+        if len(tables) < len(node.inputs) or len(predicates) > MOST:
+            return None
+        combinations = zip(*(table.over(predicates) for table in tables), strict=True)
+        return TruthTable(predicates, tuple(_result(self.graph, node, values) for values in combinations))
+
+    def _predicate(self, int8: str) -> TruthTable | None:
+        """Of bools: what they follow from, or themselves."""
+        if self.graph.types[int8].q != BOOL:
+            return None
+        made = self.rewriter.producer(int8)
+        found = self.table(made.inputs[0]) if made is not None and made.op == "quantize" else None
+        return found or TruthTable((int8,), (np.zeros((), np.float32), np.ones((), np.float32)))
+
+    def moved(self, move: Node, source: TruthTable) -> TruthTable | None:
+        """The truth table of what a node moves, by predicates that are moved alike."""
+        shape = self.graph.types[move.inputs[0]].shape
+        if move.op == "view" and shape == self.graph.types[move.output].shape:
+            return source
+        fills = getattr(kind_of(move), "fill", None) is not None
+        numbers = all(value.size == 1 for value in source.values) and not fills
+        if fills and source.predicates:
+            return None
+        predicates = []
+        for name in source.predicates:
+            whole = name
+            if self.graph.types[name].shape != shape:
+                whole = self.call(move, "expand", (name,), {"shape": shape})
+            predicates.append(self.call(move, move.op, (whole,), move.attrs))
+        if numbers:
+            return TruthTable(tuple(predicates), source.values)
+        values = (np.broadcast_to(value, shape).astype(np.float32) for value in source.values)
+        return TruthTable(tuple(predicates), tuple(_result(self.graph, move, (value,)) for value in values))
+
+    def number(self, name: str) -> float | None:
+        """The number that a constant of one element holds; None of any other value."""
+        values = self.graph.constants.get(name)
+        return float(values.reshape(())) if values is not None and values.size == 1 else None
+
+    def call(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> str:
+        """A new node before another one; returns its value's name."""
+        to = infer(self.graph, Node(op, inputs, "", attrs))
+        return self.rewriter.insert(before, op, inputs, attrs, to, f"{before.output}.{op}")
+
+    def constant(self, before: Node, value: Array) -> str:
+        """A new constant for what is computed at a node."""
+        return self.graph.add_constant(f"{before.output}.mask", np.asarray(value, np.float32))
+
+    def real(self, before: Node, predicate: str) -> str:
+        """The bools of an int8 value as the numbers 0 and 1."""
+        return self.call(before, "dequantize", (predicate,), {})
+
+    def logical(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> str:
+        """A new predicate: an operator on the numbers of others, stored as bools."""
+        found = self.call(before, op, tuple(self.real(before, name) for name in inputs), attrs)
+        low, high = BOOL.range
+        to = replace(self.graph.types[found], dtype=BOOL.dtype, q=BOOL)
+        return self.rewriter.insert(before, "quantize", (found,), {"lo": low, "hi": high}, to, f"{found}.bools")
+
+
+def _is_pointwise(node: Node) -> bool:
+    """Whether an operator makes each element of the operands' elements at that place."""
+    kind = kind_of(node)
+    return isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and len(node.inputs) > 1)
+
+
+def _result(graph: Graph, node: Node, values: Sequence[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(OPS[node.op].reference(graph.call(node), [np.asarray(v, np.float32) for v in values]))
