@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, Array, Attrs, Call
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
@@ -21,6 +21,14 @@ from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.lib import valid
 
 
+def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
+    multiplier = arrays[2]
+    assert multiplier is not None
+    if call.attrs["epilogue"].keeps_accumulator and (bad := multiplier[np.abs(multiplier) < SMALLEST_SCALE]).size:
+        return f"must be normal float32 numbers before the stage scale, from 2^-126 on, found {bad[0]}"
+    return valid.finite(2, negative=False)(call, arrays)
+
+
 def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
     offset = arrays[3]
     assert offset is not None
@@ -28,8 +36,8 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
     if offset.dtype != dtype:
         return f"must be {dtype} before the stage {call.attrs['epilogue'].stages[0].name}, found {offset.dtype}"
     limit = FLOAT_MAX if dtype == FLOAT32 else arithmetic.OFFSET_LIMIT
-    bad = offset[~(np.abs(offset.astype(np.float64)) <= limit)]
-    return f"must be in [{-limit:g}, {limit:g}], found {bad[0]}" if bad.size else ""
+    bad = offset[~((np.abs(offset.astype(np.float64)) <= limit) & (offset == np.rint(offset)))]
+    return f"must be in [{-limit:g}, {limit:g}] and whole, found {bad[0]}" if bad.size else ""
 
 
 def input_zero(call: Call) -> int:
@@ -88,7 +96,7 @@ def _largest_accumulator(rows: Array, zero: int, sums: NDArray[np.int64]) -> int
 OPERANDS = (
     Operand("x", dtypes=(INT8X4,)),
     Operand("weight", constant=True, dtypes=(INT8,)),
-    Operand("multiplier", constant=True, valid=valid.finite(2, negative=False)),
+    Operand("multiplier", constant=True, valid=_valid_multiplier),
     Operand("offset", constant=True, dtypes=(INT32, FLOAT32), valid=_valid_offset),
     Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
 )
@@ -123,6 +131,8 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
             offset = np.rint(bias.astype(np.float64) / scale).astype(np.float32)
         if (bad := ~np.isfinite(offset)).any():
             return f"its bias {bias[bad][0]:g} is too large for its scale {scale[bad][0]:.3g}"
+        if (bad := (scale < SMALLEST_SCALE) | (scale > FLOAT_MAX)).any():
+            return f"the scale of its input times its weight's, {scale[bad][0]:.3g}, is no normal float32 number"
         operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
     reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())

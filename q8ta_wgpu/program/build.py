@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
@@ -121,7 +121,9 @@ class _Builder:
         return self.constant_index[key]
 
     def _port(self, name: str) -> Port:
-        t, layout = self.graph.types[name], self.plan.layouts.get(name, Layout.TENSOR_WIDTH_PACKED)
+        t = self.graph.types[name]
+        row_major = Layout.PACKED_INT8_4W if t.dtype in RANGES else Layout.TENSOR_WIDTH_PACKED
+        layout = self.plan.layouts.get(name, row_major)
         buffer: BufferRef = (
             ("slot", self.slot[name]) if name in self.slot else ("constant", self._output_constant(name, layout))
         )

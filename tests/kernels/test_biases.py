@@ -62,13 +62,20 @@ def test_a_float_head_keeps_the_bias_of_every_channel(quantizer: Callable[[], An
         np.testing.assert_array_equal(session(x), found)
 
 
-def test_a_bias_of_more_steps_than_float32_counts_leaves_the_layer_in_float() -> None:
+@pytest.mark.parametrize(
+    ("scale", "bias", "reason"),
+    [
+        (1e-35, 1e6, "its bias 1e+06 is too large for its scale 2.4e-37"),
+        (1e-37, 0.0, "the scale of its input times its weight's, 2.4e-39, is no normal float32 number"),
+    ],
+)
+def test_scales_beyond_float32_leave_the_layer_in_float(scale: float, bias: float, reason: str) -> None:
     linear = OPS["linear"]
     graph, inputs = op_graphs.unfused_epilogue(linear, linear.cases[0], op_graphs.SETTINGS[0], "scale")
-    graph.constants["w.scale"][0] = 1e-35
-    graph.constants["c2"][0] = 1e6
+    graph.constants["w.scale"][0] = scale
+    graph.constants["c2"][0] = bias
     expected = reference.run(graph, inputs)
     graph = run_passes(graph)
-    assert "linear stays in float32: its bias 1e+06 is too large for its scale 2.4e-37" in graph.notes[0]
+    assert f"linear stays in float32: {reason}" in graph.notes[0]
     found = reference.run(graph, inputs)
     np.testing.assert_allclose(found["real"], expected["real"], rtol=1e-5)

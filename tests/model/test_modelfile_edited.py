@@ -16,8 +16,12 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import ModelFileError
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.op import MAX_EXTENT
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import encoding
 from q8ta_wgpu.model import file as modelfile
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from tests import op_graphs
 from tests.modelfiles import MODEL, Edit, field, forge, node, read, refused, same, sealed, stages, unpacked
 
 
@@ -265,6 +269,29 @@ def test_edited_by_hand(name: str, saved: bytes, tmp_path: Path) -> None:
     message = refused(forge(saved, edit), tmp_path)
     assert expected in message, message
     assert "checksum" not in message
+
+
+HEAD: dict[str, tuple[Edit, str]] = {
+    "denormal multiplier": (constant("real.multiplier", lambda a: a * np.float32(1e-39)), "from 2^-126 on, found"),
+    "multiplier zero": (constant("real.multiplier", np.zeros_like), "from 2^-126 on, found 0.0"),
+    "denormal offset": (constant("real.offset", lambda a: a * 0 + np.float32(1e-45)), "and whole, found"),
+    "offset infinite": (constant("real.offset", lambda a: a + np.float32(np.inf)), "and whole, found"),
+    "offset int32": (
+        constant("real.offset", lambda a: np.zeros_like(a, np.int32), retype=True),
+        "must be float32 before",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEAD)
+def test_a_float_head_edited_by_hand(name: str, tmp_path: Path) -> None:
+    """Its result is never rounded: numbers that some devices count as zero would give other bytes."""
+    linear = OPS["linear"]
+    graph, _ = op_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], "scale")
+    Model(graph, Structure(0)).save(tmp_path / "head.q8ta")
+    edit, expected = HEAD[name]
+    message = refused(forge((tmp_path / "head.q8ta").read_bytes(), edit), tmp_path)
+    assert expected in message, message
 
 
 @pytest.mark.parametrize("key", ["inputs", "outputs", "structure", "notes", "values", "nodes"])

@@ -16,7 +16,7 @@ import torch
 
 from q8ta_wgpu import Session, TiledSession
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device
@@ -276,6 +276,18 @@ def test_threads_on_one_session(session: Session) -> None:
     with ThreadPoolExecutor(6) as pool:
         for found, wanted in zip(pool.map(session, inputs * 8), expected * 8, strict=True):
             same_bytes(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, INT8X4, INT16X4])
+def test_an_output_may_be_a_constant(dtype: str, device: Device) -> None:
+    q = QParams(0.1, 3, dtype) if dtype in RANGES else None
+    graph = Graph(["x"], ["y", "fixed"], [Node("relu", ("x",), "y", {})])
+    graph.types = {"x": TensorType((3, 5)), "y": TensorType((3, 5))}
+    fixed = np.arange(-7, 8).reshape(3, 5).astype(DTYPES[dtype])
+    graph.types["fixed"], graph.constants["fixed"] = TensorType((3, 5), dtype, q), fixed
+    with Session(Model(graph, Structure({"tuple": [0, 1]})), device) as opened:
+        _, found = opened(np.ones((3, 5), np.float32))
+    np.testing.assert_array_equal(found, fixed)
 
 
 def test_threads_open_run_and_close_sessions_of_one_device(device: Device) -> None:
