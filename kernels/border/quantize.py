@@ -52,8 +52,13 @@ def _row_words(call: Call) -> np.uint32:
     return np.uint32(-(-dims(call.output)[3] // 4))
 
 
-def _whole_rows(call: Call, target: Target) -> bool:
+def _whole_rows(call: Call) -> bool:
+    """Whether rows of floats are whole words."""
     return dims(call.output)[3] % 4 == 0
+
+
+_RAGGED = ("Loaded=vec4<i32>", "load=load_ragged", "result=result_ragged")
+"""What dequantize.rows reads and writes where they are not."""
 
 
 def _dequantize_rows_params(call: Call) -> Params:
@@ -93,20 +98,10 @@ OPS = (
         kernels=(
             Kernel(
                 "quantize.rows",
-                ("quantize", "words"),
+                lambda call: ("quantize", "words", *(() if _whole_rows(call) else ("load=load_ragged",))),
                 (FLOAT,),
                 ONLY_4W,
-                supports=_whole_rows,
-                wide=("x",),
-                params=_quantize_params,
-                threads=four_words,
-            ),
-            Kernel(
-                "quantize.ragged",
-                ("quantize", "words", "load=load_ragged"),
-                (FLOAT,),
-                ONLY_4W,
-                supports=lambda call, target: not _whole_rows(call, target),
+                wide=lambda call: ("x",) if _whole_rows(call) else (),
                 params=lambda call: {**_quantize_params(call), "row_words": _row_words(call)},
                 threads=four_words,
             ),
@@ -144,20 +139,10 @@ OPS = (
         kernels=(
             Kernel(
                 "dequantize.rows",
-                ("dequantize", "words"),
+                lambda call: ("dequantize", "words", *(() if _whole_rows(call) else _RAGGED)),
                 (ONLY_4W,),
                 FLOAT,
-                supports=_whole_rows,
-                wide=("y",),
-                params=_dequantize_rows_params,
-                threads=_dequantize_rows_threads,
-            ),
-            Kernel(
-                "dequantize.ragged",
-                ("dequantize", "words", "Loaded=vec4<i32>", "load=load_ragged", "result=result_ragged"),
-                (ONLY_4W,),
-                FLOAT,
-                supports=lambda call, target: _is_int8(call, target) and not _whole_rows(call, target),
+                supports=lambda call, target: _whole_rows(call) or _is_int8(call, target),
                 wide=("y",),
                 params=_dequantize_rows_params,
                 threads=_dequantize_rows_threads,
