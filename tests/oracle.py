@@ -130,7 +130,7 @@ def _rank(a: Attrs, x: Tensor) -> Tensor:
 
 def _ranked(a: Attrs, ranks: Tensor) -> Tensor:
     """The last place of each rank, 0 where none has it."""
-    slots = torch.arange(a["count"]).unsqueeze(-1)
+    slots = torch.arange(a["count"] or ranks.shape[a["dim"]]).unsqueeze(-1)
     ranks = ranks.movedim(a["dim"], -1).unsqueeze(-2)
     places = torch.where(ranks == slots, torch.arange(ranks.shape[-1]), 0).amax(-1)
     return places.movedim(-1, a["dim"]).double()

@@ -174,7 +174,7 @@ def spread(b: Builder, left: str, right: str) -> tuple[str, str]:
     if len(shape) <= 4 or shapes[0][:-3] == shapes[1][:-3]:
         return left, right
     first, second = (
-        name if found == shape else b.emit("expand", (name,), {"shape": shape})
+        name if found == shape else b.aten("aten.expand.default", {"self": name, "size": shape})
         for name, found in zip((left, right), shapes, strict=True)
     )
     return first, second

@@ -68,7 +68,9 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
     shape = np.broadcast_shapes(*shapes)
     if len(shape) > 4:
         names = [
-            name if found == shape or np.prod(found) == 1 else b.emit("expand", (name,), {"shape": shape})
+            name
+            if found == shape or np.prod(found) == 1
+            else b.aten("aten.expand.default", {"self": name, "size": shape})
             for name, found in zip(names, shapes, strict=True)
         ]
     return b.emit("where", names)

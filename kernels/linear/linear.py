@@ -191,7 +191,7 @@ def _expand_batch(b: Builder, name: str, batch: tuple[int, ...]) -> str:
     lead = (1,) * (len(batch) + 2 - len(shape)) + shape[:-2]
     if lead[:-1] == batch[:-1] or math.prod(lead[:-1]) == 1:
         return name
-    return b.emit("expand", (name,), {"shape": (*batch, *shape[-2:])})
+    return b.aten("aten.expand.default", {"self": name, "size": (*batch, *shape[-2:])})
 
 
 def _float_sizes(call: Call) -> sgemm.Sizes:

@@ -39,7 +39,7 @@ def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
     check_dim(shape, dim)
     if attrs["count"] > shape[dim]:
         raise GraphError(f"the first {attrs['count']} along dimension {dim} of {shape}: there are only {shape[dim]}")
-    return (*shape[:dim], attrs["count"], *shape[dim + 1 :]), FLOAT32
+    return (*shape[:dim], attrs["count"] or shape[dim], *shape[dim + 1 :]), FLOAT32
 
 
 def _order(x: Array, dim: int, largest: bool) -> Array:
@@ -55,7 +55,8 @@ def _reference_rank(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _reference_ranked(call: Call, arrays: Sequence[Array]) -> Array:
-    ranks, dim, count = np.moveaxis(arrays[0], call.attrs["dim"], -1), call.attrs["dim"], call.attrs["count"]
+    dim = call.attrs["dim"]
+    ranks, count = np.moveaxis(arrays[0], dim, -1), call.output.shape[dim]
     with np.errstate(invalid="ignore"):
         taken = (ranks >= 0) & (ranks < count) & (ranks == np.floor(ranks))
     slots = np.where(taken, ranks, count).astype(np.int64)
@@ -77,8 +78,9 @@ def _work(call: Call) -> int:
     return math.prod(call.output.shape) * call.inputs[0].shape[call.attrs["dim"]]
 
 
-def _import(count: Callable[[Mapping[str, Any], int], int], largest: str) -> Any:
-    """The first `count` elements in order, and their indices. `largest` names the argument that says which end."""
+def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
+    """The first `count` elements in order (0: all), and their indices. `largest` names the argument that says which
+    end."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
         x, shape = args["self"], b.type(args["self"]).shape
@@ -88,13 +90,13 @@ def _import(count: Callable[[Mapping[str, Any], int], int], largest: str) -> Any
             raise b.refuse(f"it orders a tensor of at most 4 dimensions, found {shape}")
         dim = args["dim"] % len(shape)
         ranks = b.emit("rank", (x,), {"dim": dim, "largest": bool(args[largest])})
-        places = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args, shape[dim])})
+        places = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args)})
         return [b.emit("gather", (x, places), {"dim": dim}), places]
 
     return rule
 
 
-_SORT = _import(lambda args, extent: extent, "descending")
+_SORT = _import(lambda args: 0, "descending")
 
 OPS = (
     Op(
@@ -126,16 +128,16 @@ OPS = (
         operands=(Operand("rank"),),
         infer=_infer_ranked,
         reference=_reference_ranked,
-        schema={"dim": Attr("int", low=0, high=63), "count": extent()},
+        schema={"dim": Attr("int", low=0, high=63), "count": extent(0)},
         kernels=share.kernels(Kernel("ranked", ("ranked", "map"), (FLOAT,), FLOAT, params=_params), _extents),
         aten={
-            "aten.topk.default": _import(lambda args, extent: int(args["k"]), "largest"),
+            "aten.topk.default": _import(lambda args: int(args["k"]), "largest"),
             "aten.sort.default": _SORT,
             "aten.sort.stable": _SORT,
         },
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "count": 4}, "ties"),
-            Case(((3, 257),), {"dim": 1, "count": 257}, "ties"),
+            Case(((3, 257),), {"dim": 1, "count": 0}, "ties"),
         ),
         work=_work,
     ),

@@ -61,9 +61,10 @@ def _import_extreme(op: str) -> Import:
         if not shape:
             return [found, b.emit("affine", (x,), {"factor": 0.0, "term": 0.0})]
         dim = args["dim"] % len(shape)
-        places = np.arange(shape[dim], dtype=np.float32).reshape([-1 if i == dim else 1 for i in range(len(shape))])
-        met = b.emit("maximum", (b.truth(b.emit("eq", (x, found))), b.truth(b.emit("isnan", (x,)))))
-        choice = {"condition": met, "self": b.constant(places, "places"), "other": 0.0}
+        nan = b.truth(b.emit("isnan", (x,)))
+        met, ones = (b.emit("maximum", (b.truth(b.emit("eq", (x, other))), nan)) for other in (found, x))
+        places = b.emit("affine", (b.emit("cumsum", (ones,), {"dim": dim}),), {"factor": 1.0, "term": -1.0})
+        choice = {"condition": met, "self": places, "other": 0.0}
         return [found, b.emit("cummax", (b.aten("aten.where.self", choice),), {"dim": dim})]
 
     return rule

@@ -33,7 +33,8 @@ from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
+from q8ta_wgpu.frontend.importer.importer import FIXED, check_module, import_decomposed
+from q8ta_wgpu.frontend.sizes import fixed_sizes
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -100,12 +101,20 @@ def quantize(
         traced = batched(example) if dynamic_batch else example
         program = float_program(module, traced, dynamic_batch, whole)
         update(1, total, "folding constants and batch norms")
-        graph = float_graph(program)
+        graph = _folded(program)
         stack.enter_context(few_threads(graph))
         if whole and dynamic_batch:
             check_module(graph)
         if whole:
             checks.check_floats(graph)
+        fixed = whole and fixed_sizes(
+            program,
+            graph,
+            lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
+            traced,
+            dynamic_batch,
+        )
+        fold_norms(graph)
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
@@ -135,6 +144,8 @@ def quantize(
         int8 = converted(observed)
         fold(int8, quantizing=True)
         quantized = lifted(int8, program)
+        if fixed:
+            quantized.graph_module.meta["custom"] = {FIXED: fixed}
     register()
     if lost:
         warnings.warn(lost, stacklevel=2)
@@ -197,9 +208,14 @@ def float_program(
 def float_graph(program: ExportedProgram) -> GraphModule:
     """A float program as it is quantized: with what depends on no input computed, and batch norms folded where that is
     right."""
+    graph = _folded(program)
+    fold_norms(graph)
+    return graph
+
+
+def _folded(program: ExportedProgram) -> GraphModule:
     graph: GraphModule = program.module(check_guards=False)
     fold(graph)
     if program.range_constraints:
         fold_batches(graph)
-    fold_norms(graph)
     return graph

@@ -188,6 +188,8 @@ class Graph:
         bools: int8x4 inputs passed as bools, 0 and 1 at scale 1.
         batched: inputs whose first dimension is a batch of any size.
         kept: values whose operators stay in float32 because the quantizer was asked to skip them.
+        fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
+            were computed from it.
         notes: notes of the passes for the report, such as why a node stays in float32.
     """
 
@@ -201,6 +203,7 @@ class Graph:
     bools: set[str] = field(default_factory=set)
     batched: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
+    fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
 
     def call(self, node: Node) -> Call:
         """The call of a node, with the types of its inputs and output."""
@@ -247,6 +250,7 @@ class Graph:
             set(self.bools),
             set(self.batched),
             set(self.kept),
+            dict(self.fixed),
         )
 
     def given(self, name: str) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 7
+VERSION = 8
 """Format version, raised with every change of what a file holds. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
@@ -52,6 +52,9 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "batched": sorted(graph.batched),
+        "fixed": [
+            {"input": name, "dim": dim, "step": step, "why": why} for (name, dim), (step, why) in graph.fixed.items()
+        ],
         "structure": structure.tree,
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
@@ -90,9 +93,8 @@ def _parse(text: str) -> Any:
 
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    _known(
-        data, ("version", "inputs", "outputs", "batched", "structure", "dtypes", "notes", "values", "nodes"), "the file"
-    )
+    keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "values", "nodes")
+    _known(data, keys, "the file")
     values, nodes = _get(data, "values", dict, "the file"), _get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=_names(data, "inputs", "the file"),
@@ -101,6 +103,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         types={_name(name): _type(name, t) for name, t in values.items()},
         constants={_name(name): array for name, array in constants.items()},
         batched=set(_names(data, "batched", "the file")),
+        fixed=dict(_fixed(entry) for entry in _get(data, "fixed", list, "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
         bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
     )
@@ -151,6 +154,13 @@ def _name(value: Any) -> str:
 
 def _names(data: Any, key: str, where: str) -> list[str]:
     return [_name(name) for name in _get(data, key, list, where)]
+
+
+def _fixed(data: Any) -> tuple[tuple[str, int], tuple[int, str]]:
+    where = "a size of an input"
+    _known(data, ("input", "dim", "step", "why"), where)
+    dim, step = (_get(data, key, int, where) for key in ("dim", "step"))
+    return (_name(_get(data, "input", str, where)), dim), (step, _text(_get(data, "why", str, where), where))
 
 
 def _type(name: str, data: Any) -> TensorType:

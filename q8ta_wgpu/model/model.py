@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from q8ta_wgpu.errors import GraphError, InputError, counted, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.report import Report
+from q8ta_wgpu.model.resize import resized
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
@@ -109,42 +109,21 @@ class Model:
             dimension stays one. A number that may have been counted from a size is refused.
 
         Raises:
-            InputError: the network does not fit the shapes, or a value or dispatch would be too large; names the node.
+            InputError: the network does not fit the shapes, computes something from a size that would change, or a
+                value or dispatch would be too large; names the node.
         """
         if len(shapes) != len(self.graph.inputs):
             raise InputError(
                 f"reshape takes one tuple of sizes for each input ({', '.join(self.graph.inputs)}), found {len(shapes)}"
             )
-        graph = self.graph.copy()
-        for name, shape in zip(graph.inputs, shapes, strict=True):
-            old = graph.types[name]
-            try:
-                sizes = tuple(operator.index(d) for d in shape)
-            except TypeError:
-                raise InputError(
-                    f"the shape of input {name} must be a tuple of integers, found {shown(shape)}"
-                ) from None
-            if len(sizes) != len(old.shape) or not all(0 < size <= MAX_ELEMENTS for size in sizes):
-                raise InputError(
-                    f"input {name} has {len(old.shape)} dimensions {old.shape}, each from 1 to {MAX_ELEMENTS}, found "
-                    f"{shown(shape)}"
-                )
-            graph.types[name] = replace(old, shape=sizes)
-        wanted = ", ".join(shown(tuple(shape)) for shape in shapes)
-        batch = next((graph.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
-        if batch is not None:
-            graph.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in graph.nodes]
-        for node in graph.nodes:
-            types = tuple(graph.types[i] for i in node.inputs)
-            try:
-                shape, _ = OPS[node.op].check(types, node.attrs)
-                graph.types[node.output] = replace(graph.types[node.output], shape=shape)
-            except GraphError as error:
-                what = f"{node.output}{node.origin}"
-                raise InputError(f"the model cannot take inputs of {wanted}: {what}: {error}") from None
+        sizes = [
+            _sizes(name, self.graph.types[name], shape) for name, shape in zip(self.graph.inputs, shapes, strict=True)
+        ]
         try:
+            graph = resized(self.graph, sizes)
             verify(graph, RUNNABLE)
         except GraphError as error:
+            wanted = ", ".join(map(shown, sizes))
             raise InputError(f"the model cannot take inputs of {wanted}: {error}") from None
         return Model(graph, self.structure)
 
@@ -162,6 +141,20 @@ def load(path: str | Path) -> Model:
         InputError: `path` is no path.
     """
     return Model(*file.load(path_of(path, "load")))
+
+
+def _sizes(name: str, old: TensorType, shape: object) -> tuple[int, ...]:
+    """A shape asked for. Raises InputError where it is none that an input of this type may have."""
+    try:
+        sizes = tuple(operator.index(d) for d in shape)  # type: ignore[attr-defined]
+    except TypeError:
+        raise InputError(f"the shape of input {name} must be a tuple of integers, found {shown(shape)}") from None
+    if len(sizes) != len(old.shape) or not all(0 < size <= MAX_ELEMENTS for size in sizes):
+        raise InputError(
+            f"input {name} has {len(old.shape)} dimensions {old.shape}, each from 1 to {MAX_ELEMENTS}, found "
+            f"{shown(shape)}"
+        )
+    return sizes
 
 
 def path_of(path: object, verb: str, what: str = "a .q8ta file") -> Path:

@@ -67,6 +67,9 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
     for name in graph.batched:
         if name not in graph.inputs or not graph.types[name].shape:
             raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")
+    for (name, dim), (step, _) in graph.fixed.items():
+        if name not in graph.inputs or not 0 <= dim < len(graph.types[name].shape) or not 0 <= step <= MAX_ELEMENTS:
+            raise GraphError(f"dimension {dim} of {name} changes by multiples of {step}: it must be one of an input")
     for name in graph.types:
         if name not in defined:
             raise GraphError(f"value {name} is neither input, constant nor the output of a node")

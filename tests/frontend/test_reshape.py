@@ -44,6 +44,13 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (2, 3)), (2, 5, 4, 9), (1, 5, 7, 10)),
     "conv1d": (lambda x: F.conv1d(x, torch.ones(3, 5, 3), padding=1), (2, 5, 7), (3, 5, 9)),
     "select_last": (lambda x: x[:, 3], (2, 4, 5), (2, 6, 5)),
+    "sort": (lambda x: x.sort(1).values, (2, 4, 5), (3, 7, 6)),
+    "argsort": (lambda x: x.argsort(-1, descending=True).float(), (2, 4, 5), (3, 7, 6)),
+    "kthvalue": (lambda x: x.kthvalue(2, 1).values, (2, 4, 5), (3, 7, 6)),
+    "cumsum": (lambda x: x.cumsum(1), (2, 4, 5), (3, 7, 6)),
+    "cummax": (lambda x: x.cummax(1).indices.float(), (2, 4, 5), (3, 7, 6)),
+    "variance": (lambda x: x.var(1, correction=0), (2, 4, 5), (3, 7, 6)),
+    "five_dimensions": (lambda x: torch.where(x > 0, x[:, :1], x * x[..., :1]), (2, 3, 2, 4, 5), (3, 3, 2, 6, 5)),
 }
 
 
@@ -73,6 +80,7 @@ def test_reshape(name: str) -> None:
         lambda x: x.split([1, 3], 1)[0],
         lambda x: x.chunk(2, 1)[0],
         lambda x: x.unbind(1)[1],
+        lambda x: x.median(1).values,
     ],
 )
 def test_reshape_refuses_what_may_be_counted_from_the_size(function: Function) -> None:
@@ -81,6 +89,13 @@ def test_reshape_refuses_what_may_be_counted_from_the_size(function: Function) -
     model.reshape((3, 4, 7))
     with pytest.raises(InputError, match="counted in 4 elements"):
         model.reshape((2, 6, 5))
+
+
+def test_reshape_repeats_no_constant_of_the_old_size() -> None:
+    """One element beside a constant that was made for five would become five."""
+    model = imported(lambda x: x + torch.arange(x.shape[1]), data(2, 5))
+    with pytest.raises(InputError, match="an operand has 5 elements in dimension -1, made for 5; args_0 has 1"):
+        model.reshape((2, 1))
 
 
 def test_reshape_refuses_what_the_network_fixes() -> None:

@@ -258,6 +258,10 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "inputs hold numbers": (field(inputs=[0]), "a name must be"),
     "inputs is text": (field(inputs="x"), "'inputs' must be a list"),
     "notes hold objects": (field(notes=[{}]), "printable"),
+    "a fixed size of no input": (field(fixed=[{"input": "z", "dim": 0, "step": 0, "why": ""}]), "one of an input"),
+    "a fixed size of no dimension": (field(fixed=[{"input": "x", "dim": 9, "step": 0, "why": ""}]), "dimension 9 of x"),
+    "a fixed size in steps back": (field(fixed=[{"input": "x", "dim": 0, "step": -1, "why": ""}]), "multiples of -1"),
+    "a fixed size without a reason": (field(fixed=[{"input": "x", "dim": 0, "step": 1}]), "'why' is missing"),
     "a node's inputs are text": (lambda d, c: node(d, TABLE).update(inputs="ab"), "'inputs' must be a list"),
     "a node's attributes are a list": (lambda d, c: node(d, TABLE).update(attrs=[]), "'attrs' must be a dict"),
 }
@@ -294,7 +298,7 @@ def test_a_float_head_edited_by_hand(name: str, tmp_path: Path) -> None:
     assert expected in message, message
 
 
-@pytest.mark.parametrize("key", ["inputs", "outputs", "structure", "notes", "values", "nodes"])
+@pytest.mark.parametrize("key", ["inputs", "outputs", "fixed", "structure", "notes", "values", "nodes"])
 def test_missing_key(key: str, saved: bytes, tmp_path: Path) -> None:
     assert f"'{key}' is missing" in refused(forge(saved, lambda data, _: data.pop(key)), tmp_path)
 

@@ -65,10 +65,11 @@ def _round_to(x: Tensor, *, decimals: int) -> Tensor:
 
 def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     dims = dim or list(range(x.dim()))
-    count = math.prod(x.shape[d] for d in dims)
     distance = x - x.mean(dims, True)
-    free = max(count - (1 if correction is None else correction), 0)
-    return (distance * distance).sum(dims, keepdim) / free if free else NotImplemented
+    if correction == 0:
+        return (distance * distance).mean(dims, keepdim)
+    free = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
+    return (distance * distance).sum(dims, keepdim) / free if free > 0 else NotImplemented
 
 
 def _variance_and_mean(
@@ -84,7 +85,11 @@ def _kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple
 
 
 def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _kth_value(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+    """The middle one of three parts, which says of how many elements it is the middle."""
+    below = (x.shape[dim] - 1) // 2
+    parts = [size for size in (below, 1, x.shape[dim] - below - 1) if size]
+    values, places = (torch.split(y, parts, dim)[1 if below else 0] for y in x.sort(dim))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 
 def _median_of_all(x: Tensor) -> Tensor:

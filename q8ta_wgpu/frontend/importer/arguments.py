@@ -44,7 +44,8 @@ def arguments_of(node: torch.fx.Node, values: Mapping[str, Any]) -> dict[str, An
 def _freezes_batch(node: torch.fx.Node) -> bool:
     """Whether the size of a dynamic batch, as exported, would stay in a call. As an entry of a shape a reshaped model
     finds it anew, but not where a part of it is cut out."""
-    if any(_is_symbolic(argument) for argument in node.args):
+    parts = node.args[1] if "split" in str(node.target) and isinstance(node.args[1], (list, tuple)) else ()
+    if any(map(_is_symbolic, (*node.args, *parts))):
         return True
     source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
     if str(node.target) == "aten.slice.Tensor" and isinstance(source, torch.Tensor):

@@ -51,7 +51,13 @@ def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Gra
             the first place, module path and source line; also mutated buffers, dynamic dimensions other than the
             batch, inputs that are not float32 tensors.
     """
-    return import_decomposed(plain(program))
+    graph, structure = import_decomposed(plain(program))
+    if (variance := next(filter(_divides_by_count, program.graph.nodes), None)) is not None:
+        why = f"the variance at {source_of(variance) or variance.name} divides by the number of its elements less one"
+        for name in graph.inputs:
+            for dim in range(name in graph.batched, len(graph.types[name].shape)):
+                graph.fixed.setdefault((name, dim), (0, why))
+    return graph, structure
 
 
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
@@ -79,6 +85,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     if not any(isinstance(name, str) for name in outputs):
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.result(name) for name in outputs if isinstance(name, str)]
+    for index, dim, step, why in program.graph_module.meta.get("custom", {}).get(FIXED, ()):
+        importer.graph.fixed[importer.graph.inputs[index], dim] = (step, why)
     spec = program.call_spec.out_spec
     assert spec is not None
     dtypes_of = {node.name: getattr(node.meta.get("val"), "dtype", torch.float32) for node in program.graph.nodes}
@@ -154,6 +162,12 @@ def _tokens(program: ExportedProgram) -> set[str]:
     """Inputs that order effects and hold no values."""
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
+
+_VARIANCES = tuple(getattr(torch.ops.aten, name) for name in ("var", "var_mean", "std", "std_mean"))
+
+FIXED = "q8ta_fixed"
+"""In what torch keeps with a program as "custom": the dimensions of inputs from which the network computes numbers, as
+(input, dimension, step, why); see `Graph.fixed`."""
 
 _RESULTS = {torch.bool: "bool", torch.uint8: "uint8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
 """The dtypes of results that are numbers in a graph, as the user gets them."""
@@ -360,6 +374,12 @@ class _Importer(GraphBuilder):
         """An input given as uint8, moved or not, as the numbers that it stands for; any other argument as it is."""
         given = isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
         return self.emit("dequantize", (value,)) if given else value
+
+
+def _divides_by_count(node: torch.fx.Node) -> bool:
+    """Whether a call becomes operators with a number that is computed from sizes."""
+    varies = isinstance(node.target, torch._ops.OpOverload) and node.target.overloadpacket in _VARIANCES
+    return varies and 0 not in (named_arguments(node).get(name, 1) for name in ("correction", "unbiased"))
 
 
 def _decides(node: torch.fx.Node) -> bool:

@@ -1,0 +1,60 @@
+"""A graph for inputs of other sizes: shape rules run again, and what was computed from the old sizes is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.kernels import OPS
+
+
+def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
+    """A copy of a graph for inputs of these shapes, in order, each of as many dimensions as before.
+
+    Raises GraphError where a node does not fit them, or a dimension of an input is part of the graph.
+    """
+    found = graph.copy()
+    for name, shape in zip(graph.inputs, shapes, strict=True):
+        found.types[name] = replace(graph.types[name], shape=tuple(shape))
+    for (name, axis), (step, why) in graph.fixed.items():
+        old, new = (g.types[name].shape[axis] for g in (graph, found))
+        if new != old and (not step or (new - old) % step):
+            kept = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
+            way = "quantize with example_inputs of that size"
+            raise GraphError(f"dimension {axis} of input {name} must {kept}, found {new}: {why}; {way}")
+    batch = next((found.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
+    if batch is not None:
+        found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in graph.nodes]
+    for node in found.nodes:
+        try:
+            shape, _ = OPS[node.op].check(tuple(found.types[name] for name in node.inputs), node.attrs)
+            found.types[node.output] = replace(graph.types[node.output], shape=shape)
+            _check_repeated(graph, found, node)
+        except GraphError as error:
+            raise GraphError(f"{node.output}{node.origin}: {error}") from None
+    return found
+
+
+def _check_repeated(graph: Graph, found: Graph, node: Node) -> None:
+    """Refuses to repeat, for an operand that keeps its extent, what had the same extent and is 1 now: a constant made
+    for the old size."""
+    operands = [graph.types[name].shape for name in node.inputs]
+    if len(operands) < 2 or graph.types[node.output].shape != _broadcast(operands):
+        return
+    for name in node.inputs:
+        pairs = zip(*(g.types[n].shape[::-1] for n in (name, node.output) for g in (graph, found)), strict=False)
+        for axis, (old, new, whole, result) in enumerate(pairs, 1):
+            if old == whole != 1 and new == 1 != result:
+                raise GraphError(f"an operand has {result} elements in dimension -{axis}, made for {old}; {name} has 1")
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    try:
+        return tuple(np.broadcast_shapes(*shapes))
+    except ValueError:
+        return None
