@@ -195,7 +195,6 @@ ROWS = (
     _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}),
     _Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}),
     _Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}),
-    _Row("softsign", lambda x, _: x / (1 + np.abs(x)), joins=True),  # by its row in passes/plan/patterns.py
     _Row("log1p", lambda x, _: np.log1p(x), aten={"log1p.default": _none}),
     _Row("expm1", lambda x, _: np.expm1(x), aten={"expm1.default": _none}),
     _Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}),
@@ -283,6 +282,7 @@ ROWS = (
         },
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
+    _Row("softsign", lambda x, _: x / (1 + np.abs(x)), joins=True),  # by its row in passes/plan/patterns.py
 )
 """The functions, in the order of their numbers in unary.wgsl."""
 
