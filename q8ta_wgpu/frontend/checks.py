@@ -205,6 +205,8 @@ class _Attributes:
     def put_back(self) -> None:
         """Makes all of it what it was."""
         for _, store, values in self._held:
+            if _is_same(store, values):
+                continue
             if isinstance(store, dict):
                 store.clear()
                 store.update(values)
@@ -213,6 +215,13 @@ class _Attributes:
         for tensor, value in self._tensors:
             if tensor.shape == value.shape and not torch.equal(tensor, value):
                 tensor.copy_(value)
+
+
+def _is_same(store: Any, values: Any) -> bool:
+    """Whether a list or dict holds what its copy does: nothing is put back into one that may refuse writes."""
+    same_keys = not isinstance(store, dict) or list(store) == list(values)
+    pairs = zip(_values(store), _values(values), strict=False)
+    return len(store) == len(values) and same_keys and all(one is other for one, other in pairs)
 
 
 def _values(store: Any) -> Iterable[Any]:

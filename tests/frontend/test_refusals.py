@@ -282,6 +282,19 @@ def test_attributes_that_results_do_not_depend_on_may_change() -> None:
     assert (stateful.count, len(stateful.kept)) == (0, 1)
 
 
+def test_a_dict_that_refuses_writes_is_left_alone() -> None:
+    """diffusers' networks keep their configuration in one: it was emptied, then update raised."""
+
+    class Frozen(dict[str, int]):
+        def update(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("frozen")
+
+    plain = module()
+    plain.config = Frozen(size=3)  # type: ignore[assignment]
+    q8.quantize(plain, (X,), calibration=[X], progress=False)
+    assert plain.config == {"size": 3}
+
+
 def test_a_calibration_of_zeros_is_told() -> None:
     with pytest.warns(UserWarning, match="every calibration input is zero"):
         q8.quantize(module(), (X,), calibration=[torch.zeros_like(X)] * 2, progress=False)
