@@ -41,67 +41,10 @@ def normalizes(node: Node) -> bool:
     return isinstance(kind(node), Normalization)
 
 
-def takes_result(node: Node) -> bool:
-    """Whether a node takes the result from a batch norm that gives statistics as well."""
-    return node.target is operator.getitem and normalizes(node.all_input_nodes[0])
-
-
-def clamps(node: Node) -> bool:
-    """Whether a node is a clamp, which folds into the operator before it."""
-    int8 = kind(node)
-    return isinstance(int8, Elementwise) and int8.clamp is not None
-
-
 def joins(node: Node) -> bool:
-    """Whether a node is an activation that the weighted sum before it takes in before rounding."""
+    """Whether a node is an activation or clamp that the weighted sum before it takes in before rounding."""
     int8 = kind(node)
-    return isinstance(int8, Elementwise) and int8.joins
-
-
-def slopes_of(node: Node, first: Node) -> bool:
-    """Whether a node has a slope for each channel of what begins with `first`, whose outputs must be its channels."""
-    if not isinstance(kind(node), Sloped) or not is_constant(node.all_input_nodes[1]):
-        return False
-    return not is_weighted(first) or has_channels(first)
-
-
-_PAIRS = re.compile(r"aten\.(add|sub|mul)_?\.Tensor")
-_WITH_NUMBER = re.compile(r"aten\.(add|sub|mul|div)_?\.(Tensor|Scalar)(_mode)?")
-
-
-def is_pair(node: Node) -> bool:
-    """Whether a node adds, subtracts or multiplies two tensors, neither of them a constant of one element."""
-    operands = node.args[:2]
-    tensors = all(isinstance(a, Node) and is_float(a) for a in operands)
-    return (
-        bool(_PAIRS.fullmatch(str(node.target)))
-        and tensors
-        and not any(is_constant(n) and n.meta["val"].numel() == 1 for n in node.all_input_nodes)
-    )
-
-
-def is_function(node: Node) -> bool:
-    """Whether a node is a function of one tensor, element by element: an activation, or arithmetic with a number."""
-    number = bool(_WITH_NUMBER.fullmatch(str(node.target))) and isinstance(node.args[1], (int, float))
-    return is_float(node) and (number or isinstance(kind(node), Elementwise))
-
-
-def gives_whole(node: Node) -> bool:
-    """Whether a node rounds to whole numbers."""
-    int8 = kind(node)
-    return node.kwargs.get("rounding_mode") is not None or (isinstance(int8, Elementwise) and int8.whole)
-
-
-def adds(node: Node, term: Node) -> Node | None:
-    """The other term of a sum of two float tensors of one shape, None where a node is no such sum."""
-    if str(node.target) not in ("aten.add.Tensor", "aten.add_.Tensor") or len(node.args) != 2:
-        return None
-    if node.kwargs.get("alpha", 1) != 1 or not all(isinstance(argument, Node) for argument in node.args):
-        return None
-    other = node.args[1] if node.args[0] is term else node.args[0]
-    assert isinstance(other, Node)
-    same = is_float(other) and other.meta["val"].shape == term.meta["val"].shape
-    return other if same and other is not term and not is_constant(other) else None
+    return isinstance(int8, Sloped) or (isinstance(int8, Elementwise) and (int8.joins or int8.clamp is not None))
 
 
 def is_weighted(node: Any) -> bool:
@@ -130,12 +73,6 @@ def multiplies(node: Node) -> bool:
     operands = node.all_input_nodes[:2]
     products = isinstance(kind(node), Product) or str(node.target) in ("aten.matmul.default", "aten.mm.default")
     return products and not any(is_constant(n) for n in operands)
-
-
-def scales(node: Node) -> bool:
-    """Whether a node multiplies a tensor by a positive number, or divides by one."""
-    scaling = str(node.target) in ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
-    return scaling and isinstance(node.args[1], (int, float)) and node.args[1] > 0
 
 
 def named_arguments(node: Node) -> dict[str, Any]:

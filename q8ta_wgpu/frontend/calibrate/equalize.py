@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from q8ta_wgpu.frontend.calibrate.moves import moved, moves, result_of
-from q8ta_wgpu.frontend.calibrate.scaled import by_input, by_output, give, tensors_of
+from q8ta_wgpu.frontend.export.editor import give, tensors_of
 from q8ta_wgpu.frontend.export.norms import is_known
+from q8ta_wgpu.frontend.export.scaled import by_input, by_output
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
     integer,

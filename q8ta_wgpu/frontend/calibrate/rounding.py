@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.export.norms import new_constant, tensor_of
-from q8ta_wgpu.frontend.nodes import is_constant, is_transposed, is_weighted, multiplies, named_arguments
+from q8ta_wgpu.frontend.export.editor import folded, give
+from q8ta_wgpu.frontend.nodes import constant, is_constant, is_transposed, is_weighted, multiplies, named_arguments
 
 _LARGEST = 512
 """Inputs of one output up to which they are told apart: the time it takes grows with the square."""
@@ -128,16 +128,14 @@ def round_weights(model: GraphModule) -> None:
         inputs: Any = model.get_submodule(str(watch.target))
         model.graph.erase_node(watch)
         model.delete_submodule(str(watch.target))
-        observer, bias = arguments["weight"], arguments.get("bias")
+        observer = arguments["weight"]
         given = observer.all_input_nodes[0]
-        weight = tensor_of(model, given)
+        weight = constant(model, given).detach().double()
         rounded = _rounded(weight, model.get_submodule(str(observer.target)), inputs.covariance())
-        with model.graph.inserting_before(observer):
-            observer.replace_input_with(given, new_constant(model, node, "weight", rounded))
+        observer.replace_input_with(given, folded(model, node, "weight", rounded, before=observer))
         _correct_bias(model, node, (rounded - weight).float(), inputs.mean)
-        for constant in filter(None, (given, bias)):
-            if not constant.users:
-                model.graph.erase_node(constant)
+        if not given.users:
+            model.graph.erase_node(given)
 
 
 def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor:
@@ -174,10 +172,7 @@ def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor) 
     moved: Tensor = node.target(**{**arguments, "input": mean, "weight": change, "bias": None})  # type: ignore[operator]
     channel = 1 if "groups" in _names(node) else moved.dim() - 1
     moved = moved.double().mean([axis for axis in range(moved.dim()) if axis != channel])
-    with model.graph.inserting_before(node):
-        corrected = new_constant(model, node, "bias", (tensor_of(model, bias) if bias else 0.0) - moved)
-    node.args = (*node.args[:2], corrected, *node.args[3:])
-    node.kwargs = {name: value for name, value in node.kwargs.items() if name != "bias"}
+    give(model, node, {"bias": (constant(model, bias).detach().double() if bias else 0.0) - moved})
 
 
 def _layers(model: GraphModule) -> Iterator[Node]:

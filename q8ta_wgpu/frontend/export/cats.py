@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.export.norms import fold_norms, new_constant, tensor_of
+from q8ta_wgpu.frontend.export.editor import call, folded
+from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.nodes import (
-    clamps,
+    constant,
     has_channels,
     is_constant,
     is_weighted,
     joins,
-    kind,
     named_arguments,
     normalizes,
 )
-from q8ta_wgpu.ir.int8 import Sloped
 
 _CAT = torch.ops.aten.cat.default
 
@@ -59,11 +58,7 @@ def factors_before_cats(model: GraphModule) -> None:
         along = (*dim, 0)[0] % rank - rank  # counted from the end, as shapes broadcast
         if factor.meta["val"].dim() >= -along and factor.meta["val"].shape[along] > 1:
             continue
-        with model.graph.inserting_before(cat):
-            parts = [model.graph.call_function(user.target, (x, factor)) for x in inputs]
-        for part, x in zip(parts, inputs, strict=True):
-            part.meta = {**user.meta, "val": x.meta["val"]}
-        cat.args = (parts, *dim)
+        cat.args = ([call(cat, user.target, x, factor, like=user) for x in inputs], *dim)
         user.replace_all_uses_with(cat)
         model.graph.erase_node(user)
 
@@ -74,10 +69,9 @@ def _chain(cat: Node) -> list[Node]:
     while len((chain or [cat])[-1].users) == 1:
         end = (chain or [cat])[-1]
         user = next(iter(end.users))
-        sloped = isinstance(kind(user), Sloped)
-        fits = (joins(user) or clamps(user) or sloped) if chain else normalizes(user)
-        constant = all(map(is_constant, (n for n in user.all_input_nodes if n is not end)))
-        if not fits or not constant or not isinstance(user.meta["val"], Tensor):
+        fits = joins(user) if chain else normalizes(user)
+        known = all(map(is_constant, (n for n in user.all_input_nodes if n is not end)))
+        if not fits or not known or not isinstance(user.meta["val"], Tensor):
             break
         chain.append(user)
     return chain
@@ -99,9 +93,8 @@ def _move(model: GraphModule, cat: Node, chain: list[Node]) -> None:
     parts, first = [], 0
     for x in cat.all_input_nodes:
         channels = slice(first, first + x.meta["val"].shape[1])
-        with model.graph.inserting_before(cat):
-            for node in chain:
-                x = _copied(model, node, x, channels)
+        for node in chain:
+            x = _copied(model, cat, node, x, channels)
         parts.append(x)
         first = channels.stop
     cat.args = (parts, *cat.args[1:])
@@ -110,7 +103,7 @@ def _move(model: GraphModule, cat: Node, chain: list[Node]) -> None:
         model.graph.erase_node(node)
 
 
-def _copied(model: GraphModule, node: Node, x: Node, channels: slice) -> Node:
+def _copied(model: GraphModule, cat: Node, node: Node, x: Node, channels: slice) -> Node:
     """A call on one input of the cat, with its channels of what it is called with."""
     arguments: dict[str, Any] = named_arguments(node)
     for name, value in arguments.items():
@@ -118,10 +111,8 @@ def _copied(model: GraphModule, node: Node, x: Node, channels: slice) -> Node:
             continue
         if not is_constant(value):
             arguments[name] = x
-        elif (numbers := tensor_of(model, value)).numel() > 1:
-            arguments[name] = new_constant(model, node, f"{name}_{channels.start}", numbers[channels])
+        elif (numbers := constant(model, value).detach()).numel() > 1:
+            arguments[name] = folded(model, node, f"{name}_{channels.start}", numbers[channels], before=cat)
     positional = [argument.name for argument in node.target._schema.arguments][: len(node.args)]  # type: ignore[union-attr]
     args = tuple(arguments.pop(name) for name in positional)
-    made = model.graph.call_function(node.target, args, arguments)  # type: ignore[arg-type]
-    made.meta = {**node.meta, "val": x.meta["val"].new_empty(x.meta["val"].shape)}
-    return made
+    return call(cat, node.target, *args, like=node, **arguments)

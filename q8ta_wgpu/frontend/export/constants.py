@@ -11,7 +11,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import QDQ, is_float, quantizes
+from q8ta_wgpu.frontend.export.editor import call, new_constant
+from q8ta_wgpu.frontend.nodes import QDQ, constant, is_float, quantizes
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -60,18 +61,13 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
     known = {
         node: value
         for node in module.graph.nodes
-        if node.op == "get_attr" and isinstance(value := _attribute(module, str(node.target)), torch.Tensor)
+        if node.op == "get_attr" and isinstance(value := constant(module, node), torch.Tensor)
     }
     values = computed(module.graph, known, quantizing)
     for node, value in values.items():
         if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
             continue
-        name = f"_folded_{node.name}"
-        module.register_buffer(name, value.detach().clone())
-        with module.graph.inserting_before(node):
-            folded = module.graph.get_attr(name)
-        folded.meta = dict(node.meta)
-        node.replace_all_uses_with(folded)
+        node.replace_all_uses_with(new_constant(module, node, f"_folded_{node.name}", value.detach().clone()))
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
 
@@ -86,14 +82,10 @@ def float_constants(module: GraphModule) -> None:
         if node.op != "get_attr" or is_float(node):
             continue
         users = [user for user in node.users if str(user.target) in _ARITHMETIC and is_float(user)]
-        value = _attribute(module, str(node.target))
+        value = constant(module, node)
         if not users or not isinstance(value, torch.Tensor) or not torch.equal(value.float().to(value.dtype), value):
             continue
-        name = f"_float_{node.name}"
-        module.register_buffer(name, value.float())
-        with module.graph.inserting_after(node):
-            made = module.graph.get_attr(name)
-        made.meta = {**node.meta, "val": node.meta["val"].float()}
+        made = new_constant(module, node, f"_float_{node.name}", value.float())
         for user in users:
             user.replace_input_with(node, made)
 
@@ -104,7 +96,7 @@ def fold_batches(module: GraphModule) -> None:
     repeated, since attention does that, nor is one number for all elements where its readers do."""
     nodes = module.graph.nodes
     sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
-    known = {n: _attribute(module, str(n.target)) for n in nodes if n.op == "get_attr"}
+    known = {n: constant(module, n) for n in nodes if n.op == "get_attr"}
     small, large = (computed(module.graph, {**known, **dict.fromkeys(sizes, size)}) for size in (2, 3))
     for node, value in small.items():
         if node in known or node in sizes or all(user in small for user in node.users):
@@ -112,19 +104,14 @@ def fold_batches(module: GraphModule) -> None:
         attends = all(str(user.target) == "aten.scaled_dot_product_attention.default" for user in node.users)
         axis = _repeats(value, large[node]) if isinstance(value, torch.Tensor) else None
         if axis is not None:
-            one, fake = (v.narrow(axis, 0, 1) for v in (value, node.meta["val"]))
+            one = value.narrow(axis, 0, 1)
             is_number = bool((one == one.flatten()[0]).all()) and all(_broadcasts(user, node) for user in node.users)
             if is_number:
-                one, fake = (v[(slice(1),) * v.dim()] for v in (one, fake))
-            name = f"_folded_{node.name}"
-            module.register_buffer(name, one.detach().clone())
-            with module.graph.inserting_before(node):
-                folded = module.graph.get_attr(name)
-                folded.meta = {**node.meta, "val": fake}
-                if not (attends or is_number):
-                    shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
-                    folded = module.graph.call_function(torch.ops.aten.expand.default, (folded, shape))
-                    folded.meta = dict(node.meta)
+                one = one[(slice(1),) * one.dim()]
+            folded = new_constant(module, node, f"_folded_{node.name}", one.detach().clone())
+            if not (attends or is_number):
+                shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
+                folded = call(node, torch.ops.aten.expand.default, folded, shape, value=node.meta["val"])
             node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
 
@@ -152,10 +139,3 @@ def _repeats(small: torch.Tensor, large: torch.Tensor) -> int | None:
         if same and bool((small == one).all() and (large == one).all()):
             return axis
     return None
-
-
-def _attribute(module: GraphModule, path: str) -> Any:
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value

@@ -18,6 +18,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, GraphModule, Node
 
+from q8ta_wgpu.frontend.export.editor import value_of
 from q8ta_wgpu.frontend.nodes import qdq_dtype
 
 
@@ -90,13 +91,12 @@ def _copied(graph: Graph, node: Node, nodes: dict[Node, Any], rounded: dict[Any,
     made = graph.create_node("call_function", target, args, kwargs, name)
     made.meta = dict(node.meta)
     if "val" not in made.meta:
-        values: Any
-        values, named = torch.fx.map_arg((args, kwargs), lambda argument: argument.meta["val"])
         if (dtype := qdq_dtype(made)) is None:
-            made.meta["val"] = target(*values, **named)
+            made.meta["val"] = value_of(made)
             return made
-        key = (dtype, str(values[0].shape), str(values[0].stride()))
+        value = made.all_input_nodes[0].meta["val"]
+        key = (dtype, str(value.shape), str(value.stride()))
         if key not in rounded:
-            rounded[key] = torch.empty_like(values[0], dtype=dtype)
+            rounded[key] = torch.empty_like(value, dtype=dtype)
         made.meta["val"] = rounded[key]
     return made

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.fx import Graph, Node
+from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from q8ta_wgpu.frontend.export.editor import call, replace, splice
 from q8ta_wgpu.frontend.nodes import is_complex
 
 _aten = torch.ops.aten
@@ -41,10 +42,8 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
     nodes = list(graph.nodes)
     first = next(node for node in nodes if node.op != "placeholder")
     for node in filter(is_complex, graph.find_nodes(op="placeholder")):
-        with graph.inserting_before(first):
-            real = graph.call_function(_aten.view_as_real.default, (node,))
-        real.meta = {**node.meta, "val": torch.view_as_real(node.meta["val"])}
-        parts[node] = Pair(*_put(graph, real, lambda x: (x[..., 0], x[..., 1]), [real], table, first))
+        real = call(first, _aten.view_as_real.default, node, like=node)
+        parts[node] = Pair(*(call(first, _aten.select.int, real, -1, part, like=node) for part in (0, 1)))
     kept = set(nodes)
     for node in nodes:
         complexes = [source for source in node.all_input_nodes if is_complex(source)]
@@ -52,12 +51,11 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
         if node.op != "call_function" or not known or not (complexes or is_complex(node)):
             continue
         arguments = torch.fx.map_arg((node.args, node.kwargs), lambda source: parts.get(source, source))
-        made = _put(graph, node, *_call(node, arguments), table, node)
+        made = _put(node, *_call(node, arguments), table)
         if is_complex(node):
             parts[node] = Pair(*made)
         else:
-            node.replace_all_uses_with(made[0])
-            program.graph_signature.replace_all_uses(node.name, made[0].name)
+            replace(program, node, made[0])
         kept.remove(node)
     for node in reversed(graph.nodes):
         if node not in kept and not node.users:
@@ -68,14 +66,14 @@ def _call(node: Node, arguments: Any) -> tuple[Callable[..., Any], list[Node]]:
     """The rule of a call as a function of tensors, and what gives them."""
     leaves, structure = pytree.tree_flatten(arguments)
 
-    def call(*tensors: Tensor) -> Any:
+    def function(*tensors: Tensor) -> Any:
         left = iter(tensors)
         given = [next(left) if isinstance(leaf, Node) else _split(leaf) for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(given, structure)
         result = RULES[node.target](node.target, *args, **kwargs)
         return list(result) if isinstance(result, Pair) else result  # a tracer takes named tuples for calls
 
-    return call, [leaf for leaf in leaves if isinstance(leaf, Node)]
+    return function, [leaf for leaf in leaves if isinstance(leaf, Node)]
 
 
 def _split(value: Any) -> Any:
@@ -84,24 +82,12 @@ def _split(value: Any) -> Any:
 
 
 def _put(
-    graph: Graph,
-    like: Node,
-    call: Callable[..., Any],
-    sources: Sequence[Node],
-    table: Mapping[Any, Callable[..., Any]],
-    place: Node,
+    like: Node, function: Callable[..., Any], sources: Sequence[Node], table: Mapping[Any, Callable[..., Any]]
 ) -> list[Node]:
-    """The operators of a function of tensors in front of a place; what gives its results."""
-    values = [source.meta["val"] for source in sources]
-    with like.meta["val"].fake_mode, graph.inserting_before(place):
-        traced = make_fx(call, decomposition_table=dict(table))(*values).graph
-        nodes: dict[Node, Node] = dict(zip(traced.find_nodes(op="placeholder"), sources, strict=True))
-        for made in traced.nodes:
-            if made.op == "call_function":
-                nodes[made] = graph.node_copy(made, nodes.__getitem__)
-                args, kwargs = torch.fx.map_arg((nodes[made].args, nodes[made].kwargs), lambda node: node.meta["val"])
-                nodes[made].meta = {**like.meta, "val": made.target(*args, **kwargs)}
-    return [nodes[result] for result in pytree.tree_leaves(traced.output_node().args[0])]
+    """The operators of a function of tensors in front of a node; what gives its results."""
+    with like.meta["val"].fake_mode:
+        traced = make_fx(function, decomposition_table=dict(table))(*(source.meta["val"] for source in sources)).graph
+    return splice(like, traced, sources)
 
 
 def _each(target: Any, *args: Any, **kwargs: Any) -> Pair:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.frontend.export import editor
 from q8ta_wgpu.frontend.export.constants import fold
 from q8ta_wgpu.frontend.export.tracing import shapes_of_layer
 from q8ta_wgpu.frontend.nodes import kind, named_arguments
@@ -51,8 +53,7 @@ def expand_recurrent(module: GraphModule) -> None:
     scale they share. Those of a gru that leave the program are its state and stay: they are finer than int8."""
     found = [node for node in module.graph.nodes if is_recurrent(node)]
     for node in found:
-        with module.graph.inserting_before(node):
-            _expand(module, node)
+        _expand(module, node)
         module.graph.erase_node(node)
     if found:
         fold(module)  # parts of first states
@@ -75,11 +76,7 @@ def _expand(module: GraphModule, node: Node) -> None:
     for user in list(node.users):
         users.setdefault(user.args[1], []).append(user)
 
-    def call(function: Callable[..., Any], *args: Any) -> Node:
-        made = module.graph.call_function(function, args)
-        values = torch.fx.map_arg(args, lambda n: n.meta["val"])
-        made.meta = {**node.meta, "val": (shapes_of_layer if function is target else function)(*values)}
-        return made
+    call = functools.partial(editor.call, node)
 
     def first(given: Any, layer: int) -> Any:
         if layers == 1:
@@ -102,7 +99,9 @@ def _expand(module: GraphModule, node: Node) -> None:
     for layer in range(layers):
         parameters = list(arguments["params"][each * layer :][:each])
         rest = (arguments["has_biases"], 1, 0.0, False, arguments["bidirectional"], arguments["batch_first"])
-        made = call(target, x, first(arguments["hx"], layer), parameters, *rest)
+        states_of_layer = first(arguments["hx"], layer)
+        shapes = shapes_of_layer(*torch.fx.map_arg((x, states_of_layer), lambda n: n.meta["val"]), *rest)
+        made = call(target, x, states_of_layer, parameters, *rest, value=shapes)
         x = call(operator.getitem, made, 0)
         if 1 in users:
             hidden.append(call(operator.getitem, made, 1) if kept else last(x))

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from q8ta_wgpu.frontend.export.constants import is_pure
 from q8ta_wgpu.frontend.export.decompose import table
+from q8ta_wgpu.frontend.export.editor import call, replace, splice, value_of
 from q8ta_wgpu.frontend.export.identities import is_idle_dropout
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS
 from q8ta_wgpu.frontend.export.writes import compute_written
@@ -34,9 +35,8 @@ def rewrite(program: ExportedProgram) -> None:
     elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
     constants put together by writes, weighted sums of one image, for one output or with weights that the network
     computes, and composites of one result by what they are made of."""
-    places = {node: place for place, node in enumerate(program.graph.nodes)}
     traced: dict[Any, Graph | None] = {}
-    for node in list(places):
+    for node in list(program.graph.nodes):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not node.users:
             continue
@@ -45,18 +45,18 @@ def rewrite(program: ExportedProgram) -> None:
         elif target is torch.ops.aten.expand_as.default:
             _name_sizes(node)
         elif target._schema.is_mutable:
-            _make_functional(node, places)
+            _make_functional(node)
         elif isinstance(kind(node), WeightedSum):
             if not _follows(named_arguments(node).get("weight"), program.graph_signature.user_inputs):
-                _name_one(program, node, places)
+                _name_one(program, node)
             elif target in AS_PRODUCTS:
-                _expand(program, node, places, traced)
+                _expand(program, node, traced)
         elif (
             str(target) not in ATEN
             and isinstance(node.meta.get("val"), torch.Tensor)
             and all(user.op != "output" for user in node.users)
         ):
-            _expand(program, node, places, traced)
+            _expand(program, node, traced)
     compute_written(program)
 
 
@@ -85,7 +85,7 @@ def _follows(node: Any, inputs: Container[Any]) -> bool:
     return any(source.name in inputs for source in met)
 
 
-def _name_one(program: ExportedProgram, node: Node, places: dict[Node, int]) -> None:
+def _name_one(program: ExportedProgram, node: Node) -> None:
     """Gives a convolution of one image a batch of one, and a linear for one output a dimension of outputs."""
     arguments = named_arguments(node)
     x, weight = arguments.get("input"), arguments.get("weight")
@@ -100,19 +100,13 @@ def _name_one(program: ExportedProgram, node: Node, places: dict[Node, int]) -> 
     if not implied:
         return
     value = node.meta["val"]
-    with node.graph.inserting_before(node):
-        named = node.graph.call_function(torch.ops.aten.unsqueeze.default, (one, 0))
-    with node.graph.inserting_after(node):
-        result = node.graph.call_function(torch.ops.aten.squeeze.dim, (node, dim))
-    node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
-    program.graph_signature.replace_all_uses(node.name, result.name)
-    node.replace_input_with(one, named)
-    for made, what in ((named, one.meta["val"].unsqueeze(0)), (result, value), (node, value.unsqueeze(dim))):
-        made.meta = {**node.meta, "val": what}
-        places[made] = places[node]
+    result = call(node.next, torch.ops.aten.squeeze.dim, node, dim, like=node, value=value)
+    replace(program, node, result)
+    node.replace_input_with(one, call(node, torch.ops.aten.unsqueeze.default, one, 0))
+    node.meta = {**node.meta, "val": value.unsqueeze(dim)}
 
 
-def _make_functional(node: Node, places: dict[Node, int]) -> None:
+def _make_functional(node: Node) -> None:
     """Lets an in-place operator give a new value, which is what its operand's later readers then read."""
     x = node.args[0] if node.args else None
     if not isinstance(x, Node):
@@ -122,11 +116,11 @@ def _make_functional(node: Node, places: dict[Node, int]) -> None:
         return
     if not _is_fresh(x) or any(user.op == "output" for user in x.users):
         return
-    if not all(_ends_before(node, user, places) for user in x.users if places[user] < places[node]):
+    if not all(_ends_before(node, user) for user in x.users if user < node):
         return
     if (call := _functional(node)) is None:
         return
-    x.replace_all_uses_with(node, delete_user_cb=lambda user: places[user] > places[node])
+    x.replace_all_uses_with(node, delete_user_cb=lambda user: user > node)
     node.target, node.args, node.kwargs = call
 
 
@@ -137,11 +131,9 @@ def _is_fresh(node: Node) -> bool:
     return isinstance(kind(node), _FRESH) and not node.target._schema.is_mutable  # type: ignore[union-attr]
 
 
-def _ends_before(node: Node, reader: Node, places: dict[Node, int]) -> bool:
+def _ends_before(node: Node, reader: Node) -> bool:
     """Whether what a reader gives is no view, or one that nothing reads at a node and behind it."""
-    return _is_fresh(reader) or all(
-        places[user] < places[node] and _ends_before(node, user, places) for user in reader.users
-    )
+    return _is_fresh(reader) or all(user < node and _ends_before(node, user) for user in reader.users)
 
 
 def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
@@ -162,12 +154,11 @@ def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | Non
 
 def _same_type(functional: Any, node: Node) -> bool:
     """Whether an operator gives what the in-place one leaves: a comparison gives bools, where numbers were."""
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
-    value, found = node.meta["val"], functional(*args, **kwargs)
+    value, found = node.meta["val"], value_of(node, functional)
     return bool(found.dtype == value.dtype and found.shape == value.shape)
 
 
-def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], traced: dict[Any, Graph | None]) -> None:
+def _expand(program: ExportedProgram, node: Node, traced: dict[Any, Graph | None]) -> None:
     """Puts the operators in place of a call that torch makes of it, if the table knows all of them; their place is
     that of the call. Calls that are alike are traced once."""
     sources = node.all_input_nodes
@@ -181,17 +172,8 @@ def _expand(program: ExportedProgram, node: Node, places: dict[Node, int], trace
         traced[key] = _operators(node, values)
     if (operators := traced[key]) is None:
         return
-    nodes: dict[Node, Node] = dict(zip(operators.find_nodes(op="placeholder"), sources, strict=True))
-    with program.graph.inserting_before(node):
-        for made in operators.nodes:
-            if made.op in ("placeholder", "output"):
-                continue
-            nodes[made] = program.graph.node_copy(made, nodes.__getitem__)
-            nodes[made].meta = {**node.meta, "val": made.meta["val"]}
-            places[nodes[made]] = places[node]
-    result = nodes[operators.output_node().args[0]]  # type: ignore[index]
-    node.replace_all_uses_with(result)
-    program.graph_signature.replace_all_uses(node.name, result.name)
+    (result,) = splice(node, operators, sources)
+    replace(program, node, result)
     program.graph.erase_node(node)
 
 
@@ -199,14 +181,14 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
     """What torch makes of a call on these values; None if the table does not know all that depends on them, and of a
     view that is copied: what writes into one writes into what it is of."""
 
-    def call(*tensors: torch.Tensor) -> Any:
+    def made_of(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        function: Any = AS_PRODUCTS.get(node.target, node.target)
-        return function(*args, **kwargs)
+        rule: Any = AS_PRODUCTS.get(node.target, node.target)
+        return rule(*args, **kwargs)
 
     try:
-        graph: Graph = make_fx(call, decomposition_table=table())(*values).graph
+        graph: Graph = make_fx(made_of, decomposition_table=table())(*values).graph
     except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
         return None
     views, varying = _views(node), set[Node]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import (
-    constant,
-    is_constant,
-    named_arguments,
-)
+from q8ta_wgpu.frontend.export import editor
+from q8ta_wgpu.frontend.nodes import constant, is_constant, named_arguments
 from q8ta_wgpu.ir.int8 import MASKED
 
 _aten = torch.ops.aten
@@ -24,8 +22,7 @@ def expand_attention(module: GraphModule) -> None:
     """softmax(q k^T * scale + mask) v in place of every call that says all of: one without dropout."""
     for node in list(module.graph.nodes):
         if node.target is _ATTENTION and _is_plain(arguments := named_arguments(node)):
-            with module.graph.inserting_before(node):
-                node.replace_all_uses_with(_expanded(module, node, arguments))
+            node.replace_all_uses_with(_expanded(module, node, arguments))
             module.graph.erase_node(node)
             _reshape_views(module.graph)
 
@@ -45,12 +42,7 @@ def _is_plain(arguments: dict[str, Any]) -> bool:
 def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Node:
     """The nodes, at the place of the call in the user's model, with the values that quantizers look at."""
 
-    def call(target: Any, *args: Any) -> Node:
-        made = module.graph.call_function(target, args)
-        values = [argument.meta["val"] if isinstance(argument, Node) else argument for argument in args]
-        made.meta = {**node.meta, "val": target(*values)}
-        return made
-
+    call = functools.partial(editor.call, node)
     query, key, value = (arguments[name] for name in ("query", "key", "value"))
     if arguments.get("enable_gqa"):
         heads = query.meta["val"].shape[-3]
@@ -84,12 +76,7 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
     elif is_constant(given):
         takes_part = constant(module, given)
     else:  # bools that are known when the network runs: PyTorch makes numbers of them
-        with module.graph.inserting_before(node):
-            made = module.graph.call_function(_aten.where.Scalar, (given, 0.0, MASKED))
-        made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(given.meta["val"].shape)}
-        return made
-    name = f"_mask_{node.name}"
-    module.register_buffer(name, torch.zeros(takes_part.shape, dtype=torch.float32).masked_fill(~takes_part, MASKED))
-    made = module.graph.get_attr(name)
-    made.meta = {**node.meta, "val": scores.meta["val"].new_zeros(takes_part.shape)}
-    return made
+        value = scores.meta["val"].new_zeros(given.meta["val"].shape)
+        return editor.call(node, _aten.where.Scalar, given, 0.0, MASKED, value=value)
+    mask = torch.zeros(takes_part.shape, dtype=torch.float32).masked_fill(~takes_part, MASKED)
+    return editor.new_constant(module, node, f"_mask_{node.name}", mask)

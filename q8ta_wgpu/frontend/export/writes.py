@@ -23,10 +23,9 @@ def compute_written(program: ExportedProgram) -> None:
     nodes = list(program.graph.nodes)
     if not any(map(_writes, nodes)):
         return
-    places = {node: place for place, node in enumerate(nodes)}
     values: dict[Node, Any] = dict(parameters(program))
     kept = {_storage(value) for value in values.values()}
-    last: dict[int, int] = {}
+    last: dict[int, Node] = {}
     with torch.no_grad():
         for node in nodes:
             if not _follows(node, values):
@@ -35,14 +34,14 @@ def compute_written(program: ExportedProgram) -> None:
             if _writes(node):
                 if not isinstance(args[0], torch.Tensor) or _storage(args[0]) in kept:
                     return
-                last[_storage(args[0])] = places[node]
+                last[_storage(args[0])] = node
             values[node] = node.target(*args, **kwargs)
     written = {
         node: value for node, value in values.items() if isinstance(value, torch.Tensor) and _storage(value) in last
     }
     readers = {node: [user for user in node.users if user not in written] for node in written}
     for node, users in readers.items():
-        if any(places[user] < last[_storage(written[node])] or _writes(user) for user in users):
+        if any(user < last[_storage(written[node])] or _writes(user) for user in users):
             return
     for node, users in readers.items():
         if users:
