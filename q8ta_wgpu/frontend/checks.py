@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted, shown
-from q8ta_wgpu.frontend.nodes import INPUTS, module_paths, source_of
+from q8ta_wgpu.frontend.nodes import INPUTS, module_paths, other_float, source_of
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -231,8 +231,7 @@ def _values(store: Any) -> Iterable[Any]:
 def check_floats(graph: GraphModule) -> None:
     """Raises UnsupportedError where a value that depends on an input is computed in another float than float32."""
     for node in graph.graph.nodes:
-        dtype = getattr(node.meta.get("val"), "dtype", torch.float32)
-        if node.op == "call_function" and dtype.is_floating_point and dtype != torch.float32:
+        if dtype := other_float(node):
             raise UnsupportedError(
                 f"{node.target} at {source_of(node) or node.name} computes in {dtype}: int8 is made from float32, so "
                 "make its other operand float32 (.float())"
@@ -281,14 +280,19 @@ def finite(prepared: GraphModule, item: Tensors, index: int) -> Iterator[None]:
 
 def check_ranges(prepared: GraphModule) -> None:
     """Raises InputError where an observer saw NaN or an infinity without failing."""
-    for node in prepared.graph.nodes:
-        observer = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
-        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
-        if not isinstance(low, torch.Tensor) or not isinstance(high, torch.Tensor) or not low.numel():
-            continue
+    for node, _, low, high in _ranges(prepared):
         unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise _not_finite(node, "the calibration")
+
+
+def _ranges(prepared: GraphModule) -> Iterator[tuple[torch.fx.Node, Any, torch.Tensor, torch.Tensor]]:
+    """The observers that met something: node, module, and the ends of the range that it met."""
+    for node in prepared.graph.nodes:
+        observer = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
+        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
+        if isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor) and low.numel():
+            yield node, observer, low, high
 
 
 ZEROS = (
@@ -305,10 +309,8 @@ def lost_values(prepared: GraphModule) -> str:
     away. What does not vary is none of them.
     """
     lost: list[tuple[torch.fx.Node, str]] = []
-    for node in prepared.graph.nodes:
-        observer: Any = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
-        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
-        if not (isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor) and low.numel() == 1 and low < high):
+    for node, observer, low, high in _ranges(prepared):
+        if low.numel() != 1 or not low < high:
             continue
         whole = max(float(high), 0.0) - min(float(low), 0.0)
         steps = (getattr(observer, "quant_max", None) or 127) - (getattr(observer, "quant_min", None) or 0)

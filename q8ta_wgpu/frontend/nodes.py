@@ -64,8 +64,7 @@ def folds_into(norm: Node, weighted: Any) -> bool:
 
 def has_channels(weighted: Node) -> bool:
     """Whether the outputs of a convolution or linear are dimension 1 of its result."""
-    names = {argument.name for argument in weighted.target._schema.arguments}  # type: ignore[union-attr]
-    return "groups" in names or weighted.meta["val"].dim() == 2
+    return convolves(weighted) or weighted.meta["val"].dim() == 2
 
 
 def multiplies(node: Node) -> bool:
@@ -75,15 +74,24 @@ def multiplies(node: Node) -> bool:
     return products and not any(is_constant(n) for n in operands)
 
 
+def argument_names(node: Node) -> list[str]:
+    """The names that the schema of a call's operator gives its arguments."""
+    return [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+
+
 def named_arguments(node: Node) -> dict[str, Any]:
     """The arguments a call gives, by the names of its schema."""
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    return dict(zip(names, node.args, strict=False)) | node.kwargs
+    return dict(zip(argument_names(node), node.args, strict=False)) | node.kwargs
+
+
+def convolves(node: Node) -> bool:
+    """Whether a weighted sum is a convolution."""
+    return "groups" in argument_names(node)
 
 
 def is_transposed(node: Node) -> bool:
     """Whether a call is a transposed convolution, whose weight is (inputs, outputs / groups, ...)."""
-    names = {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
+    names = argument_names(node)
     return bool(named_arguments(node)["transposed"] if "transposed" in names else "output_padding" in names)
 
 
@@ -98,6 +106,12 @@ def is_float(node: Node) -> bool:
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (list, tuple)) and value else value
     return isinstance(first, torch.Tensor) and first.dtype == torch.float32
+
+
+def other_float(node: Node) -> torch.dtype | None:
+    """The dtype of a call that computes in another float than float32; None of other nodes."""
+    dtype: torch.dtype = getattr(node.meta.get("val"), "dtype", torch.float32)
+    return dtype if node.op == "call_function" and dtype.is_floating_point and dtype != torch.float32 else None
 
 
 def is_complex(node: Node) -> bool:

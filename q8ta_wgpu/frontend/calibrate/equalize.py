@@ -29,6 +29,7 @@ from q8ta_wgpu.frontend.export.norms import is_known
 from q8ta_wgpu.frontend.export.scaled import by_input, by_output
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
+    convolves,
     integer,
     is_constant,
     is_transposed,
@@ -169,17 +170,13 @@ def _absorbs(node: Node) -> bool:
 def _has_batch(node: Node) -> bool:
     """Whether channels are where they are looked for: torch's convolutions also take one image by itself."""
     given = named_arguments(node)
-    return not _convolves(node) or bool(given["input"].meta["val"].dim() == given["weight"].meta["val"].dim())
+    return not convolves(node) or bool(given["input"].meta["val"].dim() == given["weight"].meta["val"].dim())
 
 
 def _axis(node: Node) -> int:
     """Of the channels in what a node makes, and reads."""
-    by_rows = str(node.target) == _LAYER_NORM or (is_weighted(node) and not _convolves(node))
+    by_rows = str(node.target) == _LAYER_NORM or (is_weighted(node) and not convolves(node))
     return -1 if by_rows else 1
-
-
-def _convolves(node: Node) -> bool:
-    return "groups" in {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
 
 
 def _follow(source: Node, whole: Callable[[], Collection[str]]) -> _Followed | None:

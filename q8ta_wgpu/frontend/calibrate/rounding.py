@@ -17,7 +17,15 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import folded, give
-from q8ta_wgpu.frontend.nodes import constant, is_constant, is_transposed, is_weighted, multiplies, named_arguments
+from q8ta_wgpu.frontend.nodes import (
+    constant,
+    convolves,
+    is_constant,
+    is_transposed,
+    is_weighted,
+    multiplies,
+    named_arguments,
+)
 
 _LARGEST = 512
 """Inputs of one output up to which they are told apart: the time it takes grows with the square."""
@@ -170,7 +178,7 @@ def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor) 
     arguments = named_arguments(node)
     bias = arguments.get("bias")
     moved: Tensor = node.target(**{**arguments, "input": mean, "weight": change, "bias": None})  # type: ignore[operator]
-    channel = 1 if "groups" in _names(node) else moved.dim() - 1
+    channel = 1 if convolves(node) else moved.dim() - 1
     moved = moved.double().mean([axis for axis in range(moved.dim()) if axis != channel])
     give(model, node, {"bias": (constant(model, bias).detach().double() if bias else 0.0) - moved})
 
@@ -190,10 +198,6 @@ def _layers(model: GraphModule) -> Iterator[Node]:
         observer = model.get_submodule(str(weight.target))
         if hasattr(observer, "ch_axis") and (bias is None or is_constant(bias)):
             yield node
-
-
-def _names(node: Node) -> set[str]:
-    return {argument.name for argument in node.target._schema.arguments}  # type: ignore[union-attr]
 
 
 def _each(value: Any, axes: int) -> list[int]:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.export.editor import call, folded
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.nodes import (
+    argument_names,
     constant,
     has_channels,
     is_constant,
@@ -113,6 +114,5 @@ def _copied(model: GraphModule, cat: Node, node: Node, x: Node, channels: slice)
             arguments[name] = x
         elif (numbers := constant(model, value).detach()).numel() > 1:
             arguments[name] = folded(model, node, f"{name}_{channels.start}", numbers[channels], before=cat)
-    positional = [argument.name for argument in node.target._schema.arguments][: len(node.args)]  # type: ignore[union-attr]
-    args = tuple(arguments.pop(name) for name in positional)
+    args = [arguments.pop(name) for name in argument_names(node)[: len(node.args)]]
     return call(cat, node.target, *args, like=node, **arguments)

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.nodes import constant, is_constant, named_arguments
+from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, named_arguments
 
 
 def call(before: Node, target: Any, *args: Any, like: Node | None = None, value: Any = None, **kwargs: Any) -> Node:
@@ -76,8 +76,7 @@ def tensors_of(model: GraphModule, node: Node) -> dict[str, Tensor]:
 def give(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
     """Lets a node be called with other constants, parameters in float32."""
     before = node.all_input_nodes
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    arguments = named_arguments(node)
+    names, arguments = argument_names(node), named_arguments(node)
     arguments |= {name: folded(model, node, name, value) for name, value in tensors.items()}
     positional = names[: max(len(node.args), *(names.index(name) + 1 for name in tensors))]
     node.args = tuple(arguments.pop(name, None) for name in positional)  # what is left out before a weight or bias

@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend.export.editor import call, replace, splice, value_of
 from q8ta_wgpu.frontend.export.identities import is_idle_dropout
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS
 from q8ta_wgpu.frontend.export.writes import compute_written
-from q8ta_wgpu.frontend.nodes import kind, named_arguments
+from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
@@ -91,7 +91,7 @@ def _name_one(program: ExportedProgram, node: Node) -> None:
     x, weight = arguments.get("input"), arguments.get("weight")
     if not isinstance(x, Node) or not isinstance(weight, Node):
         return
-    if "groups" in {argument.name for argument in node.target._schema.arguments}:  # type: ignore[union-attr]
+    if convolves(node):
         one, dim = x, 0
         implied = x.meta["val"].dim() < weight.meta["val"].dim()
     else:

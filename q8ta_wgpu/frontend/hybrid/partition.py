@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from q8ta_wgpu.frontend.importer.importer import import_piece
 from q8ta_wgpu.frontend.importer.problems import Problems
-from q8ta_wgpu.frontend.nodes import integer, is_qdq
+from q8ta_wgpu.frontend.nodes import integer, is_qdq, other_float
 from q8ta_wgpu.ir.graph import Graph
 
 SMALL = "there are no multiply-adds beside it that pay for the way to the GPU and back"
@@ -107,12 +107,7 @@ def _split(module: GraphModule, refused: Mapping[str, str], macs: Mapping[str, i
 
 def _unfit(module: GraphModule) -> dict[str, str]:
     """Calls that compute in another float than float32."""
-    found = {}
-    for node in module.graph.nodes:
-        dtype = getattr(node.meta.get("val"), "dtype", torch.float32)
-        if node.op == "call_function" and dtype.is_floating_point and dtype != torch.float32:
-            found[node.name] = f"it computes in {dtype}"
-    return found
+    return {node.name: f"it computes in {dtype}" for node in module.graph.nodes if (dtype := other_float(node))}
 
 
 def _spread(piece: GraphModule, refused: Mapping[str, str]) -> dict[str, str]:
