@@ -102,11 +102,11 @@ def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
     """The graph of a piece of a program, or which of its nodes stand in the way, each with the reason.
 
     What goes in and out of a piece is float32 or quantized: int8, int16, or uint8, which the graph holds as int8 that
-    is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's.
+    is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's, nor are results that are no tensors.
     """
     importer = _of_module(piece)
     ends: Any = piece.graph.output_node().args[0]
-    ends = ends if isinstance(ends, tuple) else (ends,)
+    ends = [n for n in (ends if isinstance(ends, tuple) else (ends,)) if isinstance(n, torch.fx.Node)]
     outputs = importer.run([n.name for n in ends])
     for node, found in zip(ends, outputs, strict=True):
         if not isinstance(found, str):
