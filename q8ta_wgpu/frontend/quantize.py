@@ -6,7 +6,7 @@ import inspect
 import itertools
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -126,30 +126,46 @@ def quantize(
         if fits:
             watch_inputs(observed)
         observed.recompile()
-        index, zeros = -1, True
-        for index, arguments in enumerate(itertools.chain(_taken(held), checked)):
-            update(3 + index, total, "calibrating")
-            zeros = zeros and not any(x.any() for x in arguments)
-            with checks.finite(observed, arguments, index):
-                observed(*arguments)
-        if index < 0:
-            raise InputError("the calibration is empty: give an iterable of representative inputs")
-        update(4 + index, total and 4 + index + 1, "choosing scales and quantizing weights")
-        checks.check_ranges(observed)
-        free_angles(observed)
-        scale_states(observed)
-        if fits:
-            round_weights(observed)
-        lost = checks.ZEROS if zeros else checks.lost_values(observed)
-        int8 = converted(observed)
-        fold(int8, quantizing=True)
-        quantized = lifted(int8, program)
+        every = itertools.chain(_taken(held), checked)
+        met, zeros = _calibrate(observed, every, lambda index: update(3 + index, total, "calibrating"))
+        update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
+        quantized, lost = _converted(observed, program, fits)
         if fixed:
             quantized.graph_module.meta["custom"] = {FIXED: fixed}
     register()
-    if lost:
-        warnings.warn(lost, stacklevel=2)
+    if zeros or lost:
+        warnings.warn(checks.ZEROS if zeros else lost, stacklevel=2)
     return quantized
+
+
+def _calibrate(
+    observed: GraphModule, items: Iterable[checks.Tensors], update: Callable[[int], None]
+) -> tuple[int, bool]:
+    """Runs a module with observers on every item; returns how many there were, and whether all were zeros. Raises
+    InputError where there is none, or one leads to NaN or an infinity."""
+    met, zeros = 0, True
+    for index, arguments in enumerate(items):
+        update(index)
+        zeros = zeros and not any(x.any() for x in arguments)
+        with checks.finite(observed, arguments, index):
+            observed(*arguments)
+        met = index + 1
+    if not met:
+        raise InputError("the calibration is empty: give an iterable of representative inputs")
+    return met, zeros
+
+
+def _converted(observed: GraphModule, program: ExportedProgram, fits: bool) -> tuple[ExportedProgram, str]:
+    """The int8 program of a calibrated module, and what int8 makes constant in it."""
+    checks.check_ranges(observed)
+    free_angles(observed)
+    scale_states(observed)
+    if fits:
+        round_weights(observed)
+    lost = checks.lost_values(observed)
+    int8 = converted(observed)
+    fold(int8, quantizing=True)
+    return lifted(int8, program), lost
 
 
 def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:
