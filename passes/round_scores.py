@@ -22,19 +22,25 @@ Interval = tuple[float, float]
 
 def round_scores(graph: Graph) -> None:
     """Quantizes the scores of each masked softmax that are computed from int8 values by sums, factors and moves."""
-    rewriter = Rewriter(graph)
+    rewriter, known = Rewriter(graph), dict[str, Interval | None]()
     for node in rewriter.nodes():
         add = rewriter.producer(node.inputs[0]) if reads_masks(node) else None
         for name in add.inputs if add is not None and add.op == "add" else ():
             made = rewriter.producer(name)
             computed = made is not None and made.op != "dequantize" and name not in graph.constants
-            if computed and (found := _interval(rewriter, name)) is not None:
+            if computed and (found := _interval(rewriter, name, known)) is not None:
                 _round(rewriter, add, name, found)  # type: ignore[arg-type]
     rewriter.commit()
 
 
-def _interval(rewriter: Rewriter, name: str) -> Interval | None:
+def _interval(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) -> Interval | None:
     """The range of a value that follows from int8 values and constants; None of what follows from anything else."""
+    if name not in known:
+        known[name] = _computed(rewriter, name, known)
+    return known[name]
+
+
+def _computed(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) -> Interval | None:
     graph = rewriter.graph
     if name in graph.constants:
         values = graph.constants[name]
@@ -47,7 +53,7 @@ def _interval(rewriter: Rewriter, name: str) -> Interval | None:
         if q is None or q == BOOL:
             return None
         return (q.range[0] - q.zero) * q.scale, (q.range[1] - q.zero) * q.scale
-    ranges = [_interval(rewriter, n) for n in node.inputs]
+    ranges = [_interval(rewriter, n, known) for n in node.inputs]
     if None in ranges:
         return None
     if node.op == "add":

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves
-from q8ta_wgpu.passes.operands import is_scale
+from q8ta_wgpu.passes.operands import affine_of
 from q8ta_wgpu.passes.plan.masks import Mask, Masking, reads_masks
-from q8ta_wgpu.passes.plan.predicates import TruthTable
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -65,7 +64,7 @@ class _Finder:
                 continue
             if node.op in ("add", "where"):
                 masks = {name for name in node.inputs if self._is_mask(node, name)}
-            elif is_scale(node) or is_move(node):
+            elif affine_of(node) is not None or is_move(node):
                 masks = set()
             else:
                 continue
@@ -82,9 +81,8 @@ class _Finder:
         if node.op == "where":
             return table is not None and self.masking.filled(node) is not None
         if table is not None:
-            if node.attrs["alpha"] == -1 and name == node.inputs[1]:
-                table = TruthTable(table.predicates, tuple(-v for v in table.values))
-            return Mask.of(table) is not None
+            alpha = node.attrs["alpha"] if name == node.inputs[1] else 1.0
+            return Mask.of(self.masking.scaled(name, alpha)) is not None
         other = node.inputs[1 - node.inputs.index(name)]
         supplied = name in self.supplied and other not in self.supplied and other not in self.graph.constants
         return supplied and node.attrs["alpha"] == 1 and self._is_softmaxed(node.output)
@@ -118,7 +116,7 @@ class _Finder:
                     found.add("softmax")
                 elif reader.output in masked:
                     found |= ends[reader.output]
-                elif kind is None or isinstance(kind, Monotonic):
+                elif kind is None or isinstance(kind, Monotonic) or (isinstance(kind, Elementwise) and not kind.clamp):
                     found.add("float")
                 else:
                     found.add("int8")

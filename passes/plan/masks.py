@@ -110,15 +110,21 @@ class Masking:
     def __init__(self, rewriter: Rewriter) -> None:
         self.rewriter = rewriter
         self.predicates = Predicates(rewriter)
+        self._split: dict[str, tuple[str | None, list[Mask]]] = {}
 
     def split(self, name: str) -> tuple[str | None, list[Mask]]:
         """A value without the masks in it, and these; the value itself where there are none, None of a mask alone."""
+        if name not in self._split:
+            self._split[name] = self._taken_apart(name)
+        return self._split[name]
+
+    def _taken_apart(self, name: str) -> tuple[str | None, list[Mask]]:
         if (mask := Mask.of(self.predicates.table(name))) is not None:
             return None, [mask]
         node = self.rewriter.producer(name)
         if node is None:
             return name, []
-        if node.op == "add" and abs(node.attrs["alpha"]) == 1:
+        if node.op == "add":
             return self._split_sum(node)
         if node.op == "where" and (filled := self.filled(node)) is not None:
             scores, masks = self.split(filled[0])
@@ -126,21 +132,28 @@ class Masking:
         return self._split_behind(node) if is_scale(node) or is_move(node) else (name, [])
 
     def _split_sum(self, node: Node) -> tuple[str | None, list[Mask]]:
-        first, second = node.inputs
+        (first, second), alpha = node.inputs, node.attrs["alpha"]
         left, masks = self.split(first)
-        if node.attrs["alpha"] == 1:
+        if alpha == 1:
             right, found = self.split(second)
         else:
-            table = self.predicates.table(second)
-            mask = table and Mask.of(TruthTable(table.predicates, tuple(-v for v in table.values)))
+            mask = Mask.of(self.scaled(second, alpha))
             right, found = (None, [mask]) if mask else (second, [])
         masks = [*masks, *found]
         left, right = (self._unhidden(term, masks) for term in (left, right))
-        if not masks or (left is None and node.attrs["alpha"] != 1):
+        if not masks or (left is None and alpha != 1):
             return node.output, []
         if left is None or right is None:
             return left or right, masks
         return self.predicates.call(node, "add", (left, right), node.attrs), masks
+
+    def scaled(self, name: str, factor: float) -> TruthTable | None:
+        """The truth table of a value times a number; None where it depends on more than predicates."""
+        table = self.predicates.table(name)
+        if table is None:
+            return None
+        with np.errstate(over="ignore"):
+            return TruthTable(table.predicates, tuple(np.asarray(v * np.float32(factor)) for v in table.values))
 
     def _unhidden(self, term: str | None, masks: Sequence[Mask]) -> str | None:
         """A term without a factor that is 1 wherever an element takes part in spite of the masks."""

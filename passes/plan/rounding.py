@@ -150,6 +150,8 @@ class _Planner:
                 self._store(node, () if masked else node.inputs[:1], result or INT8)
             case Elementwise() if scales_operand(self.regions, node):
                 self._read_operands(node)
+            case Elementwise() if self._is_masked(node.inputs[0]):
+                self._store(node, ())  # of what is masked a function reads floats
             case Arithmetic() | Product() | Elementwise():
                 self._store(node, node.inputs)
             case Normalization() | Sloped():
