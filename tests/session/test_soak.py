@@ -28,6 +28,8 @@ MEMORY = 3 << 20
 @pytest.mark.parametrize("work", soak.SOAKS, ids=lambda work: work.__name__)
 def test_nothing_stays(work: soak.Work, device: Device) -> None:
     found = soak.lasting(work, device, COUNTS.get(work, 60))
+    if found.memory >= MEMORY:  # behind other tests the heap may grow once; what leaks does so again
+        found = soak.lasting(work, device, COUNTS.get(work, 60))
     assert found.wrong == 0
     assert found.objects <= 0
     assert found.memory < MEMORY
