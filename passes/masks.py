@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import MASKED, Rowwise
-from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.passes.operands import int8_behind
 from q8ta_wgpu.passes.plan.attention import choice_of
+from q8ta_wgpu.passes.plan.masks import reads_masks
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 FAINT = 22.0
@@ -21,8 +21,7 @@ FAINT = 22.0
 def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
     """The node reading what a mask was added to, and the bools of the mask, of as many dimensions, in int8: where they
     are 0 an element takes no part. The node itself and None where there is none."""
-    kind = OPS[node.op].int8
-    if not (isinstance(kind, Rowwise) and kind.masked):
+    if not reads_masks(node):
         return node, None
     return _without_constant(rewriter, node) or _without_choice(rewriter, node) or (node, None)
 
@@ -97,8 +96,7 @@ GIVEN_NUMBERS = (
 
 def adds_given_numbers(rewriter: Rewriter, node: Node) -> bool:
     """Whether what a softmax reads is a sum of int8 scores and of numbers that are neither constant nor int8."""
-    kind = OPS[node.op].int8
-    add = rewriter.producer(node.inputs[0]) if isinstance(kind, Rowwise) and kind.masked else None
+    add = rewriter.producer(node.inputs[0]) if reads_masks(node) else None
     if add is None or add.op != "add":
         return False
     known = [name in rewriter.graph.constants or int8_behind(rewriter, name) is not None for name in add.inputs]

@@ -28,14 +28,12 @@ class Scores:
 
     Attributes:
         product: the product of two activations.
-        between: the nodes behind it, the last one first.
         factor: what the product is multiplied by behind it.
         bias: what is added then, in steps (batch, heads, queries, keys).
         mask: the sum that adds a mask by a predicate, and its operand that is the scores; None without one.
     """
 
     product: Node
-    between: tuple[Node, ...]
     factor: float
     bias: Array
     mask: tuple[Node, str] | None
@@ -106,7 +104,7 @@ def scores_of(rewriter: Rewriter, softmax: Node) -> Scores | None:
     steps = None if numbers is None else bias_of(numbers)
     if steps is None or any(n.output in graph.kept for n in between):
         return None
-    return Scores(node, tuple(between), factor, without_repeats(steps), mask)
+    return Scores(node, factor, without_repeats(steps), mask)
 
 
 def _constant(predicates: Predicates, name: str) -> Array | None:

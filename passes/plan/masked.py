@@ -33,8 +33,7 @@ class Masked:
 
 def masked_values(graph: Graph) -> Masked:
     """The masked values of a float graph, which is not changed."""
-    finder = _Finder(graph.copy())
-    return finder.found
+    return _Finder(graph.copy()).found
 
 
 class _Finder:
@@ -125,7 +124,7 @@ class _Finder:
     def _add_numbers(self, nodes: Sequence[Node]) -> None:
         """The numbers that nothing but masked values is made of, and what those follow from alone."""
         for node in reversed(nodes):
-            readers = [r for r in self.rewriter.readers(node.output)]
+            readers = self.rewriter.readers(node.output)
             follows = self.masking.predicates.table(node.output) is not None or node.output in self.supplied
             inside = all(r.output in self.found.values for r in readers)
             if follows and readers and inside and node.output not in self.graph.outputs:

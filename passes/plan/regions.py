@@ -69,6 +69,7 @@ class Regions:
             quantizes, which say what is stored. A value that is not observable lies within one operator of the user's
             program, or is no float there.
         taken: outputs of nodes that belong to a region already, so that no other takes them.
+        places: where each node is among the graph's, by its output.
     """
 
     rewriter: Rewriter
@@ -76,7 +77,7 @@ class Regions:
     taken: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._places = {node.output: place for place, node in enumerate(self.graph.nodes)}
+        self.places = {node.output: place for place, node in enumerate(self.graph.nodes)}
 
     @property
     def graph(self) -> Graph:
@@ -139,7 +140,7 @@ class Regions:
         return node
 
     def _is_inner(self, name: str) -> bool:
-        computed = name in self._places and name not in self.graph.constants
+        computed = name in self.places and name not in self.graph.constants
         return self.observable is not None and name not in self.observable and computed
 
     def is_constant(self, name: str) -> bool:
@@ -150,7 +151,7 @@ class Regions:
         """Whether a value is a weighted sum that is computed after another value."""
         node = self.maker(name)
         weighted = node is not None and isinstance(kind_of(node), WeightedSum)
-        return weighted and self._places[name] > self._places[than]
+        return weighted and self.places[name] > self.places[than]
 
 
 def kind_of(node: Node) -> Int8 | None:

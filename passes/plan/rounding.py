@@ -75,7 +75,6 @@ class _Planner:
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
         self.calls = Calls(self.graph, observable, calls, moving)
-        self._places = {node.output: place for place, node in enumerate(self.graph.nodes)}
         self._attention: dict[str, Sequence[str]] = {}
         self.found = Rounding()
 
@@ -119,10 +118,10 @@ class _Planner:
     def _between(self, softmax: Node, product: Node) -> set[str]:
         """The nodes by which a softmax reads a product: those that it reads and that follow from the product."""
         behind = {product.output}
-        for node in self.graph.nodes[self._places[product.output] + 1 : self._places[softmax.output]]:
+        for node in self.graph.nodes[self.regions.places[product.output] + 1 : self.regions.places[softmax.output]]:
             if not behind.isdisjoint(node.inputs):
                 behind.add(node.output)
-        waiting, found = [*self.graph.nodes[self._places[softmax.output]].inputs], set[str]()
+        waiting, found = [*self.graph.nodes[self.regions.places[softmax.output]].inputs], set[str]()
         while waiting:
             name = waiting.pop()
             if name in behind and name != product.output and name not in found:
@@ -146,11 +145,11 @@ class _Planner:
                 self._store(node, node.inputs[:1])
                 self._store_slices(node)
             case Rowwise(_, result):
-                masked = self._is_masked(node.inputs[0])
+                masked = node.inputs[0] in self.masked.values
                 self._store(node, () if masked else node.inputs[:1], result or INT8)
             case Elementwise() if scales_operand(self.regions, node):
                 self._read_operands(node)
-            case Elementwise() if self._is_masked(node.inputs[0]):
+            case Elementwise() if node.inputs[0] in self.masked.values:
                 self._store(node, ())  # of what is masked a function reads floats
             case Arithmetic() | Product() | Elementwise():
                 self._store(node, node.inputs)
@@ -158,10 +157,6 @@ class _Planner:
                 self._store(node, node.inputs[:1])
             case Moves() | Monotonic() if self.masked.values.isdisjoint(call.inputs):
                 self._share(call)
-
-    def _is_masked(self, name: str) -> bool:
-        node = self.rewriter.producer(name)
-        return node is not None and (node.output in self.masked.values)
 
     def _only_kept_read(self, name: str) -> bool:
         """Whether all that reads a value was asked to stay in float."""
@@ -181,8 +176,8 @@ class _Planner:
     def _read_operands(self, node: Node, names: Iterable[str] | None = None) -> None:
         """Lets a node read operands as they are stored, but for those that a product takes with their factor."""
         for name in node.inputs if names is None else names:
-            made = self.regions.maker(self.regions.source(name))
             source = self.regions.source(name)
+            made = self.regions.maker(source)
             stored = source in self.observable or source in self.graph.constants
             if stored and not (made is not None and scales_operand(self.regions, made)):
                 self._read(node, name)
