@@ -63,13 +63,8 @@ def fixed(q: QParams) -> FixedQParamsQuantizationSpec:
 
 def share(q: QParams) -> QuantizationSpec:
     """Shares of a whole, whose steps are those of `q` at most: among many keys each has little."""
-    return QuantizationSpec(
-        dtype=torch.int8,
-        quant_min=-128,
-        quant_max=127,
-        qscheme=torch.per_tensor_affine,
-        observer_or_fake_quant_ctr=ShareObserver.with_args(largest=q.scale, eps=2.0**-16),
-    )
+    observer = ShareObserver.with_args(largest=q.scale, eps=2.0**-16)
+    return replace(activation(False), observer_or_fake_quant_ctr=observer)
 
 
 def residual(qat: bool) -> QuantizationSpec:
