@@ -232,7 +232,12 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
             for mark in ("", "_")
             for overload in ("Tensor", "Scalar")
         },
-        int8=Arithmetic(int8, ("norm", "activation") if summed else ("norm", "addend", "activation")),
+        int8=Arithmetic(
+            int8,
+            ("norm", "activation") if summed else ("norm", "addend", "activation"),
+            reads_int16=summed,
+            gives_int16=summed,
+        ),
         reads=reads_same_place,
         cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
         tolerance=1e-6,

@@ -19,7 +19,7 @@ An operator without a kind stays in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -101,8 +101,21 @@ Joined = Literal["norm", "addend", "activation"]
 """What may join an operator before rounding besides clamps: a batch norm, an addend, an activation."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """Which of an operator's values may be int16 where its int8 form has int8.
+
+    Attributes:
+        reads_int16: its activations, each of them or all.
+        gives_int16: its result.
+    """
+
+    reads_int16: bool = False
+    gives_int16: bool = False
+
+
 @dataclass(frozen=True)
-class WeightedSum:
+class WeightedSum(Widths):
     """Products of an activation with a quantized weight, summed: a convolution or linear. A batch norm, an addend, an
     activation and clamps that only it feeds join it before rounding."""
 
@@ -111,7 +124,7 @@ class WeightedSum:
 
 
 @dataclass(frozen=True)
-class Normalization:
+class Normalization(Widths):
     """A factor and a term for each channel, constants in float32 (batch norm).
 
     Attributes:
@@ -124,7 +137,7 @@ class Normalization:
 
 
 @dataclass(frozen=True)
-class Sloped:
+class Sloped(Widths):
     """The identity above zero, below it a slope for each channel, constants in float32 (prelu). A sum before it takes
     it in before rounding."""
 
@@ -133,7 +146,7 @@ class Sloped:
 
 
 @dataclass(frozen=True)
-class Rowwise:
+class Rowwise(Widths):
     """An operator that computes each element from itself and its whole row (softmax, layer_norm). Parameters are
     constants in float32.
 
@@ -149,7 +162,7 @@ class Rowwise:
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Widths):
     """Products of two activations, summed along the last dimension of both: `lower` gives a form that reads the second
     operand transposed. A positive factor that only it feeds joins its rounding."""
 
@@ -157,7 +170,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class Recurrent(Widths):
     """The steps of a recurrent layer after its projected input, which is int16. States come in and go out in float32,
     and nothing is rounded to int8 between steps.
 
@@ -170,7 +183,7 @@ class Recurrent:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(Widths):
     """Integer arithmetic on operands that are all activations (add, mul, averages). Clamps after it join it.
 
     Attributes:
@@ -182,7 +195,7 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
-class Elementwise:
+class Elementwise(Widths):
     """A function of one tensor, element by element.
 
     Attributes:
@@ -198,7 +211,7 @@ class Elementwise:
 
 
 @dataclass(frozen=True)
-class Moves:
+class Moves(Widths):
     """Results are copies of input elements (view, cat, pixel_shuffle).
 
     Attributes:
@@ -206,10 +219,12 @@ class Moves:
     """
 
     fill: Callable[[Attrs], float] | None = None
+    reads_int16: bool = field(default=True, kw_only=True)
+    gives_int16: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Monotonic:
+class Monotonic(Widths):
     """q(op(x)) == op(q(x)) at one scale and zero point, since results are the largest or smallest of inputs."""
 
 
