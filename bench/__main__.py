@@ -70,11 +70,13 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("models"), help="folder of .q8ta files")
     parser.add_argument("--figures", type=Path, default=Path("out/networks.json"), help="times of whole networks")
     parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
-    parser.add_argument("--names", nargs="*", default=[], help="networks or cases (default: all)")
+    parser.add_argument("--names", nargs="*", default=[], help="networks or cases, by spaces or commas (default: all)")
     parser.add_argument("--count", type=int, default=10_000, help="how often what lasts or breaks is tried")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo)")
+    parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     args = parser.parse_args()
-    options = Options(args.device, args.models, args.batch, args.names, args.figures, args.count, args.jobs)
+    names = [name for given in args.names for name in given.split(",")]
+    options = Options(args.device, args.models, args.batch, names, args.figures, args.count, args.jobs, args.sets)
     results = Results()
     for name in args.parts:
         module, function, _ = PARTS[name]

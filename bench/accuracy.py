@@ -4,45 +4,61 @@ runtime's reference, on data that nobody calibrated on."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
 from bench.options import Options
 from bench.suite.data import Array
 from bench.suite.tasks import TASKS, inputs, trained
+from bench.yardstick import yardstick
 from q8ta_wgpu.progress import through
 
 CALIBRATION = 2
 """Batches of the size that the test is run in, of one set to calibrate with."""
 
-SETS = 5
-"""Sets to calibrate with, each drawn by itself. The same for every quantizer."""
-
 LARGEST = 300
 """Inputs that are run at once."""
+
+REASON = 8
+"""Words of an error that are shown."""
 
 TABLE = Path("docs/accuracy.md")
 
 HEAD = """# Accuracy
 
-Int8 hardly changes the scores of these small trained networks. SNR is the ratio of signal to noise of int8 outputs
-against float, in dB. It shows losses that are too small to change a score. `python -m bench accuracy` writes this page.
+Int8 hardly changes the scores of these small trained networks. `python -m bench accuracy` writes this page.
 
 * The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs and the standard
-  library's text. They are judged on inputs that neither training nor calibration saw.
+  library's text. They are judged on inputs that neither training nor calibration saw. Of a network with random weights
+  the score is how often its choice is float's.
 * XNNPACK and X86Inductor are torchao's quantizers, run by the same runtime. X86Inductor leaves attention, norms and
   activations in float32.
+* The yardstick is a simulation in which the inputs and the weights of every convolution, linear and recurrent layer are
+  int8, and nothing else is rounded (`bench/yardstick.py`).
 * Every number is the mean of five sets of calibration data, the same for each quantizer.
-* *ours above* is the difference to the better of the other two, with its standard error. Within twice that error it
-  says nothing. Nor does a score above float's own.
+* *ours above* is the difference to the better of XNNPACK and X86Inductor, with its standard error. Within twice that
+  error it says nothing. Nor does a score above float's own.
 
-| network | unit | float | XNNPACK | X86Inductor | ours | ours above | SNR: XNNPACK | X86Inductor | ours | ours above |
-|---|---|---|---|---|---|---|---|---|---|---|
+| network | unit | float | XNNPACK | X86Inductor | yardstick | ours | ours above |
+|---|---|---|---|---|---|---|---|
+"""
+
+NOISE = """
+## Signal to noise
+
+SNR is the ratio of signal to noise of int8 outputs against float, in dB. It shows losses that are too small to change a
+score. The first networks are the trained ones; the others have random weights and hold what 8 bits are known to hurt.
+Here *ours above* is the difference to the yardstick.
+
+| network | XNNPACK | X86Inductor | yardstick | ours | ours above |
+|---|---|---|---|---|---|
 """
 
 DRAWS = 100
@@ -85,30 +101,60 @@ def x86() -> Any:
     return found.X86InductorQuantizer().set_global(found.get_default_x86_inductor_quantization_config())
 
 
-QUANTIZERS: dict[str, Callable[[], Any]] = {"XNNPACK": xnnpack, "X86Inductor": x86, "ours": q8.Quantizer}
+Inputs = tuple[Tensor, ...]
+Runner = Callable[[nn.Module, Sequence[Inputs]], Callable[..., Any]]
+"""(module, batches to calibrate with) → what computes as the module does, with rounding."""
+
+
+def by(quantizer: Callable[[], Any]) -> Runner:
+    """The integer arithmetic of what a quantizer makes of a module, through the numpy reference."""
+
+    def run(module: nn.Module, batches: Sequence[Inputs]) -> Callable[..., Any]:
+        model = q8.compile(q8.quantize(module, batches[0], batches, quantizer(), progress=False))
+        session = q8.Session(model, "reference")
+        return lambda *arguments: session(*(x.numpy() for x in arguments))
+
+    return run
+
+
+QUANTIZERS: Mapping[str, Runner] = {
+    "XNNPACK": by(xnnpack),
+    "X86Inductor": by(x86),
+    "yardstick": yardstick,
+    "ours": by(q8.Quantizer),
+}
 
 
 def exact(name: str, count: int) -> Array:
     """What a network of the suite makes of inputs of the test in float."""
     with torch.no_grad():
-        return np.asarray(trained(name)(inputs(name, True, count)[0]).numpy())
+        return _one(trained(name)(*inputs(name, True, count)[0]))
 
 
-def outputs(name: str, quantizer: Any, number: int, count: int) -> Array:
-    """What a network of the suite makes of inputs of the test in int8, through the numpy reference, calibrated with the
-    set of this number."""
-    parts = inputs(name, True, count)[0].chunk(-(-count // LARGEST))
+def outputs(name: str, runner: Runner, number: int, count: int) -> Array:
+    """What a network of the suite makes of inputs of the test in int8, calibrated with the set of this number."""
+    arguments = inputs(name, True, count)[0]
+    parts = list(zip(*(x.chunk(-(-count // LARGEST)) for x in arguments), strict=True))
     seeds = range(CALIBRATION * number, CALIBRATION * (number + 1))
-    batches = [inputs(name, False, len(parts[0]), seed=seed)[0] for seed in seeds]
-    model = q8.compile(q8.quantize(trained(name), parts[:1], batches, quantizer, progress=False))
-    session = q8.Session(model, "reference")
-    return np.concatenate([session(part.numpy()) for part in parts])
+    batches = [inputs(name, False, len(parts[0][0]), seed=seed)[0] for seed in seeds]
+    run = runner(trained(name), batches)
+    return np.concatenate([_one(run(*part)) for part in parts])
+
+
+def _one(found: Any) -> Array:
+    """The output; several side by side."""
+    arrays = [np.asarray(each) for each in pytree.tree_leaves(found)]
+    return arrays[0] if len(arrays) == 1 else np.concatenate([x.reshape(len(x), -1) for x in arrays], -1)
 
 
 def signal_to_noise(found: Array, exact: Array) -> float:
     """Of outputs against float, in dB."""
-    return float(10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()))
+    noise, signal = (float((x.astype(np.float64) ** 2).sum()) for x in (exact - found, exact))
+    return 10 * float(np.log10(signal / max(noise, EQUAL * signal)))
 
+
+EQUAL = 1e-10
+"""The least noise that is counted, of the signal's power: 100 dB."""
 
 Measure = Callable[[Array, Array], float]
 """(outputs, truth) → how good they are, more is better."""
@@ -132,25 +178,43 @@ def standard_error(measure: Measure, first: Sequence[Array], second: Sequence[Ar
     return float(np.std(differences))
 
 
-def _cells(measure: Measure, found: Sequence[Sequence[Array]], truth: Array, digits: int) -> list[str]:
-    """The means of every quantizer, ours last, and by how much ours is above the better of the others."""
-    means = [mean_of(measure, each, truth) for each in found]
-    better = int(np.argmax(means[:-1]))
-    error = standard_error(measure, found[-1], found[better], truth)
-    above = f"{means[-1] - means[better]:+.{digits}f} ± {error:.{digits}f}"
-    return [*(f"{mean:.{digits}f}" for mean in means), above]
+Found = Sequence[Array] | str
+"""Outputs for each set of calibration data, or why there are none."""
+
+
+def _found(name: str, runner: Runner, sets: int) -> Found:
+    try:
+        return [outputs(name, runner, number, TASKS[name].test) for number in range(sets)]
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split()[:REASON])}".replace("|", "/")
+
+
+def _cells(measure: Measure, found: Mapping[str, Found], others: Sequence[str], truth: Array, digits: int) -> list[str]:
+    """The means of every quantizer, and by how much ours is above the best of the others."""
+    means = {name: mean_of(measure, each, truth) for name, each in found.items() if not isinstance(each, str)}
+    cells = [f"{means[name]:.{digits}f}" if name in means else str(each) for name, each in found.items()]
+    best = max((name for name in others if name in means), key=means.__getitem__, default="")
+    if not best or "ours" not in means:
+        return [*cells, ""]
+    error = standard_error(measure, found["ours"], found[best], truth)  # type: ignore[arg-type]
+    return [*cells, f"{means['ours'] - means[best]:+.{digits}f} ± {error:.{digits}f}"]
 
 
 def part_accuracy(options: Options) -> None:
-    """Prints the table, and writes it where all networks were asked for."""
-    rows = []
+    """Prints the rows, and writes the tables where all networks were asked for."""
+    scores, noise = [], []
     for name in through(options.names or TASKS, "accuracy"):
         task = TASKS[name]
         wanted, (_, truth) = exact(name, task.test), inputs(name, True, task.test)
-        found = [[outputs(name, make(), number, task.test) for number in range(SETS)] for make in QUANTIZERS.values()]
-        cells = [f"{task.measure(wanted, truth):.2f}", *_cells(task.measure, found, truth, 2)]
-        cells += _cells(signal_to_noise, found, wanted, 1)
-        rows.append(f"| {name} | {task.unit} | {' | '.join(cells)} |")
-        print(rows[-1], flush=True)
+        found = {quantizer: _found(name, runner, options.sets) for quantizer, runner in QUANTIZERS.items()}
+        if task.measure:
+            truth = truth if task.loss else wanted
+            cells = _cells(task.measure, found, ("XNNPACK", "X86Inductor"), truth, 2)
+            scores.append(f"| {name} | {task.unit} | {task.measure(wanted, truth):.2f} | {' | '.join(cells)} |")
+            print(scores[-1], flush=True)
+        if np.issubdtype(wanted.dtype, np.floating):
+            cells = _cells(signal_to_noise, found, ("yardstick",), wanted, 1)
+            noise.append(f"| {name} | {' | '.join(cells)} |")
+            print(noise[-1], flush=True)
     if not options.names:
-        TABLE.write_text(HEAD + "\n".join(rows) + "\n" + TRIED, "utf-8")
+        TABLE.write_text(HEAD + "\n".join(scores) + "\n" + NOISE + "\n".join(noise) + "\n" + TRIED, "utf-8")

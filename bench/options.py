@@ -22,6 +22,7 @@ class Options:
         names: networks or cases; empty for all of a part's.
         count: how often what lasts or breaks is tried.
         jobs: how many processes run side by side, where speed is not what is measured.
+        sets: of calibration data, over which accuracy is averaged.
         figures: JSON file that whole networks' times are written to, or drawn from.
     """
 
@@ -32,6 +33,7 @@ class Options:
     figures: Path = Path("out/networks.json")
     count: int = 10_000
     jobs: int = 1
+    sets: int = 5
 
     @functools.cached_property
     def device(self) -> Device:

@@ -26,6 +26,7 @@ from bench.architectures import names
 from bench.builders import BUILDERS, example_inputs, is_idle, wake
 from bench.noise import decibels
 from bench.options import Options
+from bench.yardstick import yardstick
 from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
@@ -65,6 +66,7 @@ def measured(name: str, adapter: str | None) -> Row:
         step, start = "compile", time.process_time()
         model = q8.compile(program)
         row["compile_s"] = round(time.process_time() - start, 1)
+        row["yardstick_db"] = _yardstick(module, inputs, floats)
         row |= described(model)
         step = "run"
         row |= _compared(model, [x.numpy() for x in inputs], floats, adapter)
@@ -119,6 +121,14 @@ def _compared(model: q8.Model, inputs: Arrays, floats: Arrays, adapter: str | No
 def _ratio(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float | None:
     ratio = decibels(expected, found)
     return None if ratio is None else round(ratio, 1)
+
+
+def _yardstick(module: Any, inputs: Any, floats: Arrays) -> float | None:
+    """None where torch alone cannot export the module."""
+    try:
+        return _ratio(floats[0], _arrays(yardstick(module, [inputs])(*inputs))[0])
+    except Exception:
+        return None
 
 
 def _rounded(x: Any) -> Any:
@@ -226,6 +236,8 @@ def table(rows: list[Row]) -> str:
         "| column | is |",
         "|---|---|",
         "| SNR | signal to noise of the first output against the float module's, in dB |",
+        "| yardstick | the same of a simulation that rounds inputs and weights of convolutions, linears and recurrent "
+        "layers to int8, and nothing else; empty where it was not measured |",
         "| limit | the float module's own SNR when only its input is rounded to int8, which leaves 40 dB of that |",
         "| seconds | to quantize, on one processor of a machine that did other work as well |",
         "| exceptions | what is not int8 or differs from the reference; empty: everything is int8, 0 mismatches |",
@@ -238,8 +250,8 @@ def table(rows: list[Row]) -> str:
         "batch norm statistics of random inputs. Outputs that are zeros have no SNR. Where rounding the input changes",
         "nothing there is no limit.",
         "",
-        "| architecture | input | dispatches | SNR dB | limit dB | seconds | exceptions |",
-        "|---|---|---|---|---|---|---|",
+        "| architecture | input | dispatches | SNR dB | yardstick dB | limit dB | seconds | exceptions |",
+        "|---|---|---|---|---|---|---|---|",
         *(_row(row) for _, row in sorted(first.items())),
     ]
     lines += _others(rows, devices)
@@ -255,11 +267,11 @@ def _name(row: Row) -> str:
 
 def _row(row: Row) -> str:
     if "error" in row:
-        return f"| {_name(row)} | | | | | | {_escaped(row['error'])} |"
+        return f"| {_name(row)} | | | | | | | {_escaped(row['error'])} |"
     shape = ", ".join("x".join(map(str, shape)) for shape in row["inputs"])
-    ratio, limit = ("" if row[key] is None else row[key] for key in ("snr_db", "float_db"))
+    ratios = ("" if row.get(key) is None else str(row[key]) for key in ("snr_db", "yardstick_db", "float_db"))
     return (
-        f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {row['dispatches']} | {ratio} | {limit} "
+        f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {row['dispatches']} | {' | '.join(ratios)} "
         f"| {row['quantize_s']} | {_exceptions(row)} |"
     )
 

@@ -1,9 +1,10 @@
-"""Each network's task: data, how good an output is, and the least that int8 must keep of it."""
+"""Each network's task: data, how good an output is, and the least that int8 must keep of it. Networks with random
+weights have inputs only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bench.suite import data, networks
+from bench.suite.untrained import UNTRAINED, Draw, Inputs
 
 WEIGHTS = Path(__file__).with_name("weights")
 
@@ -34,28 +36,33 @@ def psnr(picture: data.Array, truth: data.Array) -> float:
     return float(-10 * np.log10(np.mean((np.clip(picture, 0, 1) - truth)[inner] ** 2)))
 
 
+def equal(found: data.Array, truth: data.Array) -> float:
+    """Percent of the indices that are float's."""
+    return 100 * float((found == truth).mean())
+
+
 @dataclass(frozen=True)
 class Task:
     """A network with its data.
 
     Attributes:
         build: the network without weights.
-        samples: (held out, count, seed) → inputs and truth.
+        samples: (held out, count, seed) → inputs, one or several, and truth.
         test: how many inputs it is judged on.
-        measure: (outputs, truth) → how good they are, more is better.
+        measure: (outputs, truth) → how good they are, more is better; None where only noise is measured.
         unit: of the measure.
-        loss: that it is trained with.
+        loss: that it is trained with; None for random weights, whose truth is what the float network says.
         slack: how far below float the measure of int8 may be.
         steps: of training.
     """
 
     build: Callable[[], nn.Module]
-    samples: Callable[[bool, int, int], tuple[data.Array, data.Array]]
+    samples: Callable[[bool, int, int], tuple[data.Array | Inputs, data.Array]]
     test: int
-    measure: Callable[[data.Array, data.Array], float]
-    unit: str
-    loss: Callable[[Tensor, Tensor], Tensor]
-    slack: float
+    measure: Callable[[data.Array, data.Array], float] | None = None
+    unit: str = ""
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    slack: float = 0.0
     steps: int = 1500
 
 
@@ -90,6 +97,13 @@ def _photographs(held_out: bool, count: int, seed: int) -> tuple[data.Array, dat
     return data.photographs(held_out, count, 32, seed)
 
 
+def _untrained(build: Callable[[], nn.Module], draw: Draw, test: int) -> Task:
+    def samples(held_out: bool, count: int, seed: int) -> tuple[Inputs, data.Array]:
+        return draw(np.random.default_rng((seed, held_out)), count), np.zeros(count, np.float32)
+
+    return Task(build, samples, test)
+
+
 TASKS = {
     "residual": _of_digits(networks.residual),
     "depthwise": _of_digits(networks.depthwise),
@@ -100,21 +114,26 @@ TASKS = {
         networks.superresolution, _photographs, 48, psnr, "dB", nn.functional.mse_loss, 0.3, steps=3000
     ),
     "text": Task(networks.text, _lines, 500, accuracy, "%", _classes, 0.5),
+    **{name: _untrained(*row) for name, row in UNTRAINED.items()},
 }
+TASKS["masked_argmax"] = replace(TASKS["masked_argmax"], measure=equal, unit="% as float")
 
 
 def trained(name: str) -> nn.Module:
-    """A network with the repository's weights, in evaluation mode.
+    """A network with the repository's weights, or random ones, in evaluation mode.
 
     Raises FileNotFoundError when the weights are missing; `python -m bench.suite.train` writes them.
     """
+    torch.manual_seed(0)
     module = TASKS[name].build()
+    if TASKS[name].loss is None:
+        return module.eval()
     state = load_file(WEIGHTS / f"{name}.safetensors")
     module.load_state_dict({key: value.float() if value.is_floating_point() else value for key, value in state.items()})
     return module.eval()
 
 
-def inputs(name: str, held_out: bool, count: int, seed: int = 0) -> tuple[Tensor, data.Array]:
-    """Inputs as a tensor, and the truth."""
+def inputs(name: str, held_out: bool, count: int, seed: int = 0) -> tuple[tuple[Tensor, ...], data.Array]:
+    """The network's arguments, and the truth."""
     x, y = TASKS[name].samples(held_out, count, seed)
-    return torch.from_numpy(np.ascontiguousarray(x)), y
+    return tuple(torch.from_numpy(np.ascontiguousarray(each)) for each in (x if isinstance(x, tuple) else (x,))), y

@@ -1,19 +1,30 @@
-"""Int8 keeps what a trained network is good for: a sample of `python -m bench accuracy`."""
+"""Int8 keeps what a trained network is good for: a sample of `python -m bench accuracy`, and what it is judged by."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from bench.accuracy import exact, outputs, signal_to_noise, standard_error, xnnpack
-from bench.suite.tasks import TASKS, accuracy, inputs
+from bench import accuracy as bench_accuracy
+from bench.accuracy import by, exact, outputs, signal_to_noise, standard_error, xnnpack
+from bench.options import Options
+from bench.suite.tasks import TASKS, Task, accuracy, inputs
+from bench.yardstick import affine, symmetric, yardstick
 
 
 def test_superresolution_with_tanh() -> None:
     name, count = "superresolution", 6
     task, (_, truth) = TASKS[name], inputs(name, True, count)
     wanted = exact(name, count)
-    ours, theirs = (outputs(name, quantizer, 0, count) for quantizer in (q8.Quantizer(), xnnpack()))
+    ours, theirs = (outputs(name, by(quantizer), 0, count) for quantizer in (q8.Quantizer, xnnpack))
+    assert task.measure is not None
     assert task.measure(ours, truth) >= task.measure(wanted, truth) - task.slack
     assert signal_to_noise(ours, wanted) >= signal_to_noise(theirs, wanted)
 
@@ -35,3 +46,70 @@ def test_sets_to_calibrate_with_are_a_sample_too() -> None:
     first, second = [truth * of_set for of_set in of_sets], [truth * 0] * 8
     found = standard_error(lambda outputs, _: float(outputs.mean()), first, second, truth)
     assert 0.8 < found / (of_sets.std(ddof=1) / 8**0.5) < 1.2
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "conv1d": (lambda: nn.Conv1d(6, 8, 3, groups=2), (3, 6, 20)),
+    "conv2d": (lambda: nn.Conv2d(6, 8, 3, padding="same"), (2, 6, 9, 9)),
+    "conv3d": (lambda: nn.Conv3d(2, 8, 3), (2, 2, 5, 6, 7)),
+    "linear": (lambda: nn.Linear(16, 8), (2, 5, 16)),
+    "transposed": (lambda: nn.ConvTranspose2d(6, 8, 3, 2, groups=2, output_padding=1), (2, 6, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_yardstick_rounds_inputs_by_one_scale_and_weights_by_channel(name: str) -> None:
+    torch.manual_seed(0)
+    build, shape = LAYERS[name]
+    layer, x = build().eval(), torch.randn(shape)
+    simulated = yardstick(layer, [x / 2, x / 3])(x)
+    low, high = (x / 2).aminmax()
+    with torch.no_grad():
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        if name == "transposed":  # (inputs, outputs of a group, ...)
+            weight.copy_(torch.cat([symmetric(part, (0, 2, 3)) for part in weight.chunk(2)]))
+        else:
+            weight.copy_(symmetric(weight, range(1, weight.dim())))
+        torch.testing.assert_close(simulated, layer(affine(x, low, high)))
+
+
+def test_the_yardstick_rounds_nothing_else() -> None:
+    """Products of two computed values, norms, functions, and the network's inputs and outputs."""
+
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, F.gelu(x), F.layer_norm(x, [8])) + (x @ x.mT) @ x
+
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(yardstick(Attention(), [x])(x), Attention()(x))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_the_yardstick_rounds_recurrent_projections(layer: Callable[..., nn.Module]) -> None:
+    """Those of the input and, behind the first step, whose state is zeros, those of the states."""
+    torch.manual_seed(0)
+    module, x = layer(8, 8, batch_first=True).eval(), torch.randn(2, 4, 8)
+    simulation = yardstick(module, [x])
+    assert len(simulation.operands) == 1 + 3  # type: ignore[attr-defined]
+    with torch.no_grad():
+        assert 25 < signal_to_noise(simulation(x)[0].numpy(), module(x)[0].numpy()) < 60
+
+
+def test_rows_of_the_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with random weights has no score but one that chooses; what cannot be quantized says why."""
+
+    class Unknown(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.logcumsumexp(-1)
+
+    small = replace(TASKS["index"], build=lambda: nn.Linear(8, 4), test=5)
+    added: dict[str, Task] = {"small": small, "unknown": replace(small, build=Unknown)}
+    monkeypatch.setattr(bench_accuracy, "TASKS", {**TASKS, **added})
+    monkeypatch.setattr("bench.suite.tasks.TASKS", {**TASKS, **added})
+    bench_accuracy.part_accuracy(Options(names=["small", "unknown", "masked_argmax"], sets=1))
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [row.split(" | ")[0] for row in rows] == ["| small", "| unknown", "| masked_argmax"]
+    assert rows[0].count("|") == 7
+    assert rows[1].count("UnsupportedError: ") == 3
+    assert rows[2].startswith("| masked_argmax | % as float | 100.00 |")
