@@ -1,4 +1,4 @@
-"""Folds 256-entry tables: identities vanish, clamps join their producer's range, a table of a table is one table."""
+"""Folds tables: identities vanish, clamps join their producer's range, a table of a table is one table."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, QParams
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.elementwise.table import looked_up
 from q8ta_wgpu.passes.rewriter import Rewriter
 
-_IDENTITY = np.arange(-128, 128)
 
-
-def _clamp(table: Array) -> tuple[int, int] | None:
-    """(lo, hi) if the table is clip(x, lo, hi)."""
+def _clamp(table: Array, q: QParams) -> tuple[int, int] | None:
+    """(lo, hi) if the table of values of a quantization is clip(x, lo, hi)."""
     lo, hi = int(table[0]), int(table[-1])
-    return (lo, hi) if lo <= hi and np.array_equal(table, np.clip(_IDENTITY, lo, hi)) else None
+    low, high = q.range
+    same = lo <= hi and np.array_equal(table, np.clip(np.arange(low, high + 1), lo, hi))
+    return (lo, hi) if same else None
 
 
 def _clamped(node: Node, low: int, high: int) -> Attrs | None:
@@ -36,9 +37,10 @@ def fold_tables(graph: Graph) -> None:
         if node.op != "q8ta_table":
             continue
         source, table = node.inputs[0], graph.constants[node.inputs[1]]
-        bounds = _clamp(table) if graph.types[source].q == graph.types[node.output].q else None
+        q = graph.types[source].q
+        bounds = _clamp(table, q) if q is not None and q == graph.types[node.output].q else None
         producer = rewriter.only_producer(source)
-        if bounds == (-128, 127) and not (source in graph.inputs and node.output in graph.outputs):
+        if q is not None and bounds == q.range and not (source in graph.inputs and node.output in graph.outputs):
             rewriter.alias(node.output, source)
         elif producer is None:
             continue
@@ -46,6 +48,6 @@ def fold_tables(graph: Graph) -> None:
             rewriter.replace(node, replace(producer, attrs=attrs))
         elif producer.op == "q8ta_table":
             first = graph.constants[producer.inputs[1]]
-            entries = graph.add_constant(f"{node.output}.table", table[first.astype(np.int64) + 128])
+            entries = graph.add_constant(f"{node.output}.table", looked_up(first, table))
             rewriter.replace(node, replace(producer, inputs=(producer.inputs[0], entries)))
     rewriter.commit()

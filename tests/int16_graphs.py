@@ -19,6 +19,15 @@ WIDE_SUMS = (
 )
 """Of an add with int16."""
 
+WIDE_TABLES = (
+    Setting((300, 0, -7), "random", (INT16X4, INT8X4, INT8X4)),
+    Setting((-7, 0, -5000), "random", (INT8X4, INT8X4, INT16X4)),
+    Setting((-32768, 0, 32767), "random", (INT16X4, INT8X4, INT16X4)),
+    Setting((127, 0, -32768), "saturate", (INT8X4, INT8X4, INT16X4)),
+    Setting((0, 0, 0), "ties", (INT16X4, INT8X4, INT16X4)),
+)
+"""Of a function of one tensor."""
+
 WIDE_RESIDUALS = (
     Setting((3, 300, -5000), "random", (INT8X4, INT16X4, INT16X4)),
     Setting((-128, 127, 32767), "saturate", (INT8X4, INT8X4, INT16X4)),
@@ -39,6 +48,10 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
     """Int16 wherever it can be: a name, the setting, the graph before the passes and its inputs."""
     for index, setting in enumerate(WIDE_SUMS):
         yield f"add {index}", setting, *unfused_graph(OPS["add"], OPS["add"].cases[index], setting)
+    for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar"):
+        for index, setting in enumerate(WIDE_TABLES):
+            case = OPS[name].cases[index % len(OPS[name].cases)]
+            yield f"{name} {index}", setting, *unfused_graph(OPS[name], case, setting)
     for name, settings in (
         ("linear", WIDE_RESIDUALS),
         ("conv2d", WIDE_RESIDUALS[:1]),

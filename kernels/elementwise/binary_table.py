@@ -13,7 +13,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
@@ -39,6 +39,8 @@ def _lower(function: Function) -> ToInt8:
         a, b = call.q
         if a is None or b is None or call.out is None:
             return "it needs two quantized operands and a quantized result"
+        if INT16X4 in (a.dtype, b.dtype, call.out.dtype):
+            return "it has no int16 form"
         with np.errstate(all="ignore"):
             values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
         return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})

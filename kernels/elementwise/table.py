@@ -1,4 +1,5 @@
-"""q8ta_table: any elementwise function of one int8 tensor, as 256 entries. Exact by construction."""
+"""q8ta_table: any elementwise function of one int8 or int16 tensor, as an entry for each of its values: 256, or 65,536.
+Entries are int8 or int16. Exact by construction."""
 
 from __future__ import annotations
 
@@ -7,32 +8,52 @@ from collections.abc import Sequence
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16, INT16X4, RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, eight_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, Op, Operand, reads_same_place
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if types[1].shape != (256,):
-        raise GraphError(f"a table has 256 entries, found shape {types[1].shape}")
-    return types[0].shape, INT8X4
+    x, table = types
+    low, high = RANGES[x.dtype]
+    if table.shape != (high - low + 1,):
+        raise GraphError(f"a table of {x.dtype} has {high - low + 1} entries, found shape {table.shape}")
+    return x.shape, INT16X4 if table.dtype == INT16 else INT8X4
 
 
-def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    x, table = arrays
-    return np.asarray(table[x.astype(np.int64) + 128])
+def looked_up(x: Array, table: Array) -> Array:
+    """The entries of a table for int8 or int16 values; the first belongs to the smallest."""
+    return np.asarray(table[x.astype(np.int64) - np.iinfo(x.dtype).min])
+
+
+def _source(call: Call) -> tuple[str, ...]:
+    if INT16X4 not in (call.inputs[0].dtype, call.output.dtype):
+        return "q8ta_table", "words"
+    return "wide_table", f"entry_of={call.inputs[1].dtype}_entry", "words"
+
+
+def _constants(call: Call) -> dict[str, int]:
+    return {"SMALLEST": RANGES[call.inputs[0].dtype][0]}
 
 
 OPS = (
     Op(
         name="q8ta_table",
-        operands=(Operand("x", dtypes=(INT8X4,)), Operand("table", constant=True, dtypes=(INT8,))),
+        operands=(Operand("x", dtypes=INTEGERS), Operand("table", constant=True, dtypes=(INT8, INT16))),
         infer=_infer,
-        reference=_reference,
+        reference=lambda call, arrays: looked_up(*arrays),
         reads=reads_same_place,
         kernels=(
-            Kernel("q8ta_table", ("q8ta_table", "words"), (ANY_INT8,), ANY_INT8, synced=True, threads=eight_words),
+            Kernel(
+                "q8ta_table",
+                _source,
+                (ANY_INT8,),
+                ANY_INT8,
+                synced=True,
+                threads=eight_words,
+                constants=_constants,
+            ),
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """Every elementwise function of one tensor, one row of a table each.
 
-In int8 each is a 256-entry table made from its float64 function; in float32 one WGSL file computes all. NaN, infinities
+In int8 and int16 each is a table made from its float64 function; in float32 one WGSL file computes all. NaN, infinities
 and zeros give what torch gives. A denormal number may count as a zero of its sign.
 """
 
@@ -351,7 +351,7 @@ def _op(index: int, row: _Row) -> Op:
             ),
         ),
         aten=_aten(row),
-        int8=Elementwise(_bounded(row), row.clamp, row.joins, row.whole),
+        int8=Elementwise(_bounded(row), row.clamp, row.joins, row.whole, reads_int16=True, gives_int16=True),
         reads=reads_same_place,
         cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
         tolerance=row.tolerance,

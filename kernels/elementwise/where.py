@@ -12,7 +12,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
@@ -48,6 +48,8 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
 def _lower(call: QuantizedCall) -> Int8Form | str:
     if call.q[0] is None or call.out is None:
         return "it needs a quantized condition and a quantized result"
+    if INT16X4 in (q.dtype for q in (*call.q, call.out) if q is not None):
+        return "it has no int16 form"
     tables, operands = [], []
     for position in (1, 2):
         q, constant = call.q[position], call.constants.get(position)

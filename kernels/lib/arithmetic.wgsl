@@ -4,6 +4,7 @@ const FRACTION = 14u;
 const INT16_FRACTION = 10u;
 const T_LIMIT = 1073741824.0;
 const TERM_LIMIT = 536854528.0;
+const STEPS_LIMIT = 262144.0;
 
 // v / 2^k rounded half to even, k >= 1.
 fn rte(v: i32, k: u32) -> i32 {
@@ -48,6 +49,11 @@ fn splat(v: i32) -> u32 {
 
 fn lane(word: u32, index: u32) -> i32 {
   return extractBits(bitcast<i32>(word), index * 8u, 8u);
+}
+
+// One of the two int16 in a word.
+fn half(word: u32, index: u32) -> i32 {
+  return extractBits(bitcast<i32>(word), index * 16u, 16u);
 }
 
 // Four int16 in two words, the lower half of each first.

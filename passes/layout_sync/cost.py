@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import DTYPES, INT8, Call, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, Call, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, packed_axis
 from q8ta_wgpu.kernels import OPS
@@ -77,7 +77,7 @@ def base_cost(kernel: Kernel, call: Call) -> float:
     """Cost of a dispatch in any layout: the launch, its constants and the kernel's own estimate."""
     op = OPS[call.op]
     constants = [t for position, t in enumerate(call.inputs) if op.operand(position, call.attrs).constant]
-    return DISPATCH + sum(t.numel * (1 if t.dtype == INT8 else 4) for t in constants) + kernel.cost(call)
+    return DISPATCH + sum(t.numel * np.dtype(DTYPES[t.dtype]).itemsize for t in constants) + kernel.cost(call)
 
 
 def dispatch_cost(variant: Variant, call: Call) -> float:

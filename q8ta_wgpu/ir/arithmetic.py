@@ -21,6 +21,9 @@ TERM_LIMIT = 2.0**29 - 2.0**14
 """Bound of a scaled operand. Two of them and the rounding stay in int32, as does one beside T_LIMIT and
 OFFSET_LIMIT."""
 
+STEPS_LIMIT = 2.0**18
+"""In steps of a result: beyond it every int8 and int16 saturates, whatever the zero point."""
+
 INT32_MAX = 2**31 - 1
 T_LIMIT = 2.0**30
 OFFSET_LIMIT = 2.0**29
@@ -110,18 +113,17 @@ def stored_fields(call: Call) -> dict[str, np.int32]:
 
 
 def scaled_steps(v: Int64, factor: Array | float) -> Int64:
-    """i32(clamp(rint(f32(v) * factor), -1024, 1024)): whole numbers in steps of an int8 result, beyond which every zero
-    point saturates."""
+    """i32(clamp(rint(f32(v) * factor), -STEPS_LIMIT, STEPS_LIMIT)): whole numbers in steps of a result."""
     product: NDArray[np.float32] = np.rint(v.astype(np.int32).astype(np.float32) * np.asarray(factor, np.float32))
-    return np.clip(product, np.float32(-1024), np.float32(1024)).astype(np.int64)
+    return np.clip(product, np.float32(-STEPS_LIMIT), np.float32(STEPS_LIMIT)).astype(np.int64)
 
 
-def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> NDArray[np.int8]:
-    """The 256-entry table for `function`, the float64 values of a function at q = -128..127. Rounded exactly, half to
-    even; a NaN becomes the zero point."""
+def table(function: Array, out: QParams, lo: int = -128, hi: int = 127) -> Array:
+    """The table for `function`, the float64 values of a function at every q of its operand, in the dtype of `out`.
+    Rounded exactly, half to even; a NaN becomes the zero point."""
     ratio = np.nan_to_num(np.asarray(function, np.float64) / out.scale, nan=0.0)
-    steps: NDArray[np.float64] = np.rint(np.clip(ratio, -1024, 1024))
-    return np.clip(steps + out.zero, lo, hi).astype(np.int8)
+    steps: NDArray[np.float64] = np.rint(np.clip(ratio, -STEPS_LIMIT, STEPS_LIMIT))
+    return np.clip(steps + out.zero, lo, hi).astype(DTYPES[out.dtype])
 
 
 def sum_fits(a: int, b: int, shift: int) -> bool:
@@ -130,8 +132,9 @@ def sum_fits(a: int, b: int, shift: int) -> bool:
 
 
 def levels(q: QParams) -> NDArray[np.float64]:
-    """The real values of q = -128..127, in float64."""
-    return (np.arange(-128, 128, dtype=np.float64) - q.zero) * q.scale
+    """The real values of every q of a dtype, from the smallest, in float64."""
+    low, high = q.range
+    return (np.arange(low, high + 1, dtype=np.float64) - q.zero) * q.scale
 
 
 def clamp_bounds(q: QParams, low: float, high: float, lo: int, hi: int) -> tuple[int, int]:

@@ -24,6 +24,7 @@ FLOAT32 = "float32"
 INT8X4 = "int8x4"  # activations: packed int8 with scale and zero point
 INT16X4 = "int16x4"  # the same in int16: two words hold what one does in int8
 INT8 = "int8"  # weights and tables
+INT16 = "int16"  # tables
 INT32 = "int32"
 SMALLEST_SCALE = 2.0**-126
 DTYPES: dict[str, type[np.generic]] = {
@@ -31,6 +32,7 @@ DTYPES: dict[str, type[np.generic]] = {
     INT8X4: np.int8,
     INT16X4: np.int16,
     INT8: np.int8,
+    INT16: np.int16,
     INT32: np.int32,
 }
 RANGES = {INT8X4: (-128, 127), INT16X4: (-(2**15), 2**15 - 1)}

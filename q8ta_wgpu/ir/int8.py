@@ -9,7 +9,7 @@
 | `Arithmetic`    | an operator of its own, what follows it joins it     | every operand and the result      |
 | `Product`       | an operator of its own, what follows it joins it     | both operands and the result      |
 | `Recurrent`     | an operator of its own                               | the activation, weights and result|
-| `Elementwise`   | a 256-entry table; a clamp is a range before it      | the operand and the result        |
+| `Elementwise`   | a table of results; a clamp is a range before it     | the operand and the result        |
 | `Moves`         | itself: scale and zero point stay                    | operands and result as one        |
 | `Monotonic`     | itself: scale and zero point stay                    | operands and result as one        |
 

@@ -37,7 +37,7 @@ from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl import files
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
-_BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int32": "i32", FLOAT32: "f32"}
+_BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int16": "u32", "int32": "i32", FLOAT32: "f32"}
 _ELEMENT = {INT8X4: "i32", INT16X4: "i32", FLOAT32: "f32"}
 _SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
 _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
