@@ -9,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import (
     MASK,
     RESIDUAL,
@@ -27,11 +27,11 @@ from q8ta_wgpu.ir.int8 import (
     Weight,
     WeightedSum,
 )
-from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.elementwise import chain
 from q8ta_wgpu.passes.fuse_attention import attend
 from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
-from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
+from q8ta_wgpu.passes.operands import affine_of, int8_behind, turned, unscaled
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -81,7 +81,7 @@ def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
     reader, mask = unmasked(rewriter, node)
     reader, factor = unscaled(rewriter, reader)
     call = _quantized_call(rewriter, reader, replace(region, factor=region.factor * factor), quantize)
-    form = call if isinstance(call, str) else _int8_form(OPS[node.op], replace(call, masked=mask is not None))
+    form = call if isinstance(call, str) else _int8_form(node, replace(call, masked=mask is not None))
     if isinstance(form, str):
         return form
     old = quantize or node
@@ -200,15 +200,31 @@ def _constant(rewriter: Rewriter, name: str) -> Weight | Array | None:
     return None
 
 
-def _int8_form(op: Op, call: QuantizedCall) -> Int8Form | str:
-    match op.int8:
+def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
+    match kind := OPS[node.op].int8:
         case Elementwise(function):
             if call.q[0] is None or call.out is None:
                 return NOT_QUANTIZED
+            if line := _line(node, call.q[0], call.out, call):
+                return line
             values = function(arithmetic.levels(call.q[0]), call.attrs)
             if call.activation:
                 values = call.activation(values)
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
         case WeightedSum() | Normalization() | Sloped() | Rowwise() | Arithmetic() | Product() | Recurrent():
-            return op.int8.lower(call)
+            return kind.lower(call)
     return NOT_QUANTIZED
+
+
+def _line(node: Node, x: QParams, out: QParams, call: QuantizedCall) -> Int8Form | None:
+    """A factor and a term of an int16 operand as a batch norm of one channel, which needs no table of 65,536 entries.
+    None of anything else, and where the term passes what an offset holds."""
+    line = affine_of(node)
+    if line is None or x.dtype != INT16X4 or call.activation is not None:
+        return None
+    factor, term = (np.array([number]) for number in line)
+    if abs(line[1]) / out.scale * 2.0 ** arithmetic.fraction(out.dtype) > arithmetic.OFFSET_LIMIT:
+        return None
+    affine = replace(call, affine=(factor, term))
+    form = chain.lower(affine, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
+    return None if isinstance(form, str) else form

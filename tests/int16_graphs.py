@@ -28,6 +28,16 @@ WIDE_TABLES = (
 )
 """Of a function of one tensor."""
 
+WIDE_PRODUCTS = (
+    Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
+    Setting((-128, 127, -32768), "random", (INT8X4, INT8X4, INT16X4)),
+    Setting((-5000, 13000, 32767), "random", (INT16X4, INT16X4, INT16X4)),
+    Setting((-13000, -128, 127), "saturate", (INT16X4, INT8X4, INT8X4)),
+    Setting((127, -32768, 3), "saturate", (INT8X4, INT16X4, INT16X4)),
+    Setting((0, 0, 0), "ties", (INT16X4, INT16X4, INT16X4)),
+)
+"""Of a product of two tensors."""
+
 WIDE_RESIDUALS = (
     Setting((3, 300, -5000), "random", (INT8X4, INT16X4, INT16X4)),
     Setting((-128, 127, 32767), "saturate", (INT8X4, INT8X4, INT16X4)),
@@ -48,7 +58,9 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
     """Int16 wherever it can be: a name, the setting, the graph before the passes and its inputs."""
     for index, setting in enumerate(WIDE_SUMS):
         yield f"add {index}", setting, *unfused_graph(OPS["add"], OPS["add"].cases[index], setting)
-    for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar"):
+    for index, setting in enumerate(WIDE_PRODUCTS):
+        yield f"mul {index}", setting, *unfused_graph(OPS["mul"], OPS["mul"].cases[index], setting)
+    for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar", "affine"):
         for index, setting in enumerate(WIDE_TABLES):
             case = OPS[name].cases[index % len(OPS[name].cases)]
             yield f"{name} {index}", setting, *unfused_graph(OPS[name], case, setting)
@@ -60,6 +72,9 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
         for index, setting in enumerate(settings):
             op = OPS[name]
             yield f"{name} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, "residual requantize")
+            if name == "linear" or not index:
+                after = "residual curve requantize"
+                yield f"{name} {after} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, after)
     yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
     for name, setting, case in (
         ("layer_norm", WIDE_NORMS[0], 0),

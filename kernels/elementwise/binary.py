@@ -21,6 +21,7 @@ from q8ta_wgpu.ir.op import INTEGERS, RANGE, WIDE_RANGE, Attr, Builder, Case, Im
 from q8ta_wgpu.kernels.elementwise import chain
 
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
+INTEGER_PAIR = (Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS))
 
 
 def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -35,11 +36,16 @@ def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return tuple(shape), FLOAT32
 
 
-def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if "shift" in attrs and not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
+def _infer_sum(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
         raise GraphError(
             f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} with shift {attrs['shift']} pass int32"
         )
+    return broadcast(types, attrs)[0], INT8X4
+
+
+def _infer_product(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    chain.check_product(types)
     return broadcast(types, attrs)[0], INT8X4
 
 
@@ -84,12 +90,16 @@ def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form | 
     """The multipliers of an add at the start of a chain. They are those for a result with the larger operand's scale,
     so that the sum does not depend on the result's."""
     scales = a.scale, call.attrs["alpha"] * b.scale
+    reached = a.span * a.scale + b.span * abs(scales[1])
+    if INT16X4 in (a.dtype, b.dtype):
+        unit = 2.0 ** np.ceil(np.log2(reached)) / 2**28
+        multipliers = {f"{name}_multiplier": float(np.float32(s / unit)) for name, s in zip("ab", scales, strict=True)}
+        return chain.lower(call, "q16ta_add_chain", unit, reached, (0, 1), multipliers)
     unit = max(map(abs, scales))
     found = add_multipliers(*scales, unit)
     if found is None:
         return f"its scales {a.scale:.3g} and {b.scale:.3g} are too far apart for int32"
     attrs = {"a_multiplier": found[0], "b_multiplier": found[1]}
-    reached = a.span * a.scale + b.span * abs(scales[1])
     return chain.lower(call, "q8ta_add_chain", unit / 2.0 ** found[2], reached, (0, 1), attrs)
 
 
@@ -130,29 +140,35 @@ def _add_int16(call: Call, arrays: Sequence[Array]) -> Array:
     return arithmetic.stored(call, arithmetic.rte(a + b, arithmetic.fraction(call.q.dtype)))
 
 
-def _mul_int8(call: Call, arrays: Sequence[Array]) -> Array:
-    a, b = (x.astype(np.int32) - np.int32(zero) for x, zero in zip(arrays, call.zeros, strict=True))
+def _mul(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b = (x.astype(np.int64) - zero for x, zero in zip(arrays, call.zeros, strict=True))
     return arithmetic.stored(call, arithmetic.scaled_steps(a * b, call.attrs["multiplier"]))
 
 
-def _int8_params(call: Call) -> Params:
+def _int8_sum_params(call: Call) -> Params:
     attrs, (a_zero, b_zero) = call.attrs, call.zeros
-    if "shift" in attrs:
-        offset = a_zero * attrs["a_multiplier"] + b_zero * attrs["b_multiplier"]
-        return {
-            **arithmetic.stored_fields(call),
-            **{name: np.int32(attrs[name]) for name in ("a_multiplier", "b_multiplier")},
-            "offset": np.uint32(-offset & 0xFFFFFFFF).view(np.int32),
-            "shift": np.uint32(attrs["shift"]),
-        }
-    zeros = {"a_zero": np.int32(a_zero), "b_zero": np.int32(b_zero)}
-    return {**arithmetic.stored_fields(call), **zeros, "multiplier": np.float32(attrs["multiplier"])}
-
-
-def _int16_params(call: Call) -> Params:
+    offset = a_zero * attrs["a_multiplier"] + b_zero * attrs["b_multiplier"]
     return {
         **arithmetic.stored_fields(call),
-        **{f"{name}_zero": np.int32(zero) for name, zero in zip("ab", call.zeros, strict=True)},
+        **{name: np.int32(attrs[name]) for name in ("a_multiplier", "b_multiplier")},
+        "offset": np.uint32(-offset & 0xFFFFFFFF).view(np.int32),
+        "shift": np.uint32(attrs["shift"]),
+    }
+
+
+def pair_fields(call: Call) -> Params:
+    """The uniform fields of the zero points of two operands, and of what the result is stored with."""
+    zeros = {f"{name}_zero": np.int32(zero) for name, zero in zip("ab", call.zeros, strict=False)}
+    return {**arithmetic.stored_fields(call), **zeros}
+
+
+def _mul_params(call: Call) -> Params:
+    return {**pair_fields(call), "multiplier": np.float32(call.attrs["multiplier"])}
+
+
+def _int16_sum_params(call: Call) -> Params:
+    return {
+        **pair_fields(call),
         **{name: np.float32(call.attrs[name]) for name in ("a_multiplier", "b_multiplier")},
         "shift": np.uint32(arithmetic.fraction(call.q.dtype)),
     }
@@ -235,8 +251,8 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
         int8=Arithmetic(
             int8,
             ("norm", "activation") if summed else ("norm", "addend", "activation"),
-            reads_int16=summed,
-            gives_int16=summed,
+            reads_int16=True,
+            gives_int16=True,
         ),
         reads=reads_same_place,
         cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
@@ -269,7 +285,7 @@ def packed_kernels(name: str, *files: str, params: Callable[[Call], Params] = no
 q8ta_add = Op(
     name="q8ta_add",
     operands=INT8_PAIR,
-    infer=_infer_int8,
+    infer=_infer_sum,
     reference=_add_int8,
     reads=reads_same_place,
     schema={
@@ -278,28 +294,29 @@ q8ta_add = Op(
         "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
-    kernels=packed_kernels("q8ta_add", params=_int8_params),
+    kernels=packed_kernels("q8ta_add", params=_int8_sum_params),
 )
 
 _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
 
 q16ta_add = Op(
     name="q16ta_add",
-    operands=(Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS)),
+    operands=INTEGER_PAIR,
     infer=lambda types, attrs: (broadcast(types, attrs)[0], INT16X4),
     results=(INT8X4,),
     reference=_add_int16,
     reads=reads_same_place,
     schema={**WIDE_RANGE, "a_multiplier": _FACTOR, "b_multiplier": _FACTOR},
-    kernels=packed_kernels("q16ta_add", params=_int16_params),
+    kernels=packed_kernels("q16ta_add", params=_int16_sum_params),
 )
 
 q8ta_mul = Op(
     name="q8ta_mul",
-    operands=INT8_PAIR,
-    infer=_infer_int8,
-    reference=_mul_int8,
+    operands=INTEGER_PAIR,
+    infer=_infer_product,
+    results=(INT16X4,),
+    reference=_mul,
     reads=reads_same_place,
-    schema={**RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
-    kernels=packed_kernels("q8ta_mul", params=_int8_params),
+    schema={**WIDE_RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
+    kernels=packed_kernels("q8ta_mul", params=_mul_params),
 )

@@ -25,5 +25,5 @@ fn q16ta_add(a: i32, b: i32) -> i32 {
 
 fn q8ta_mul(a: i32, b: i32) -> i32 {
   let product = (a - params.a_zero) * (b - params.b_zero);
-  return clamp(round_within(f32(product) * params.multiplier, 1024.0) + params.zero, params.lo, params.hi);
+  return clamp(round_within(f32(product) * params.multiplier, STEPS_LIMIT) + params.zero, params.lo, params.hi);
 }

@@ -1,9 +1,10 @@
 """Chains of elementwise operators between two stored tensors, in one dispatch and rounded once.
 
-A chain begins with one value, an add or a mul: an exact integer sum. Then it is like a weighted sum: a multiplier and
+A chain begins with one value, an add or a mul: an exact integer sum, of an add with int16 one of terms as in q16ta_add.
+Then it is like a weighted sum: a multiplier and
 an offset for each channel, which take in batch norms, and the stages of an epilogue: an addend, an activation as a
 curve or PReLU slopes by channel, the rounding, and stages after it. Without anything in between, the operators are
-q8ta_add and q8ta_mul.
+q8ta_add, q16ta_add and q8ta_mul.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from q8ta_wgpu.ir.graph import INT8X4, INT32, RANGES, Array, Attrs, Call, Tensor
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Attr, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import rounding
 from q8ta_wgpu.kernels.epilogue.stages import Add, RequantizeInt16, Residual, ScaledResidual, Slopes
@@ -47,6 +48,18 @@ def lower(
     return Int8Form(op, added, {**attrs, "epilogue": found.epilogue})
 
 
+def check_product(types: tuple[TensorType, ...]) -> None:
+    """Raises GraphError where a product of two operands' steps passes int32."""
+    spans = [t.q.span for t in types[:2] if t.q is not None]
+    if math.prod(spans) > arithmetic.INT32_MAX:
+        raise GraphError(f"a product of {spans[0]} and {spans[1]} steps passes int32: int16 needs zero points near 0")
+
+
+def _check_whole_sum(types: tuple[TensorType, ...], attrs: Attrs) -> None:
+    if not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], 1):
+        raise GraphError(f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} pass int32")
+
+
 def _infer(types: tuple[TensorType, ...], attrs: Attrs, operands: int) -> tuple[Shape, str]:
     tensors, numbers = types[:operands], types[operands : operands + 2]
     try:
@@ -58,8 +71,6 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs, operands: int) -> tuple[
     if any(t.shape != (1,) and t.shape != shape[1:2] for t in numbers) or numbers[0].shape != numbers[1].shape:
         found = ", ".join(str(t.shape) for t in numbers)
         raise GraphError(f"a chain of {shape}: dimension 1 holds the channels, found per-channel operands {found}")
-    if "a_multiplier" in attrs and not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], 1):
-        raise GraphError(f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} pass int32")
     after = epilogue.check(types, attrs, shape)
     if after[1] not in RANGES or after[0] != shape:
         raise GraphError(f"a chain's result is stored as integers where it is computed, found {attrs['epilogue']}")
@@ -104,10 +115,12 @@ def _params(operands: Sequence[str]) -> Callable[[Call], Params]:
             "inner": np.uint32(math.prod(shape[2:-3]) if len(shape) > 4 else 1),
             **epilogue.stage_fields(call),
         }
-        if "a_multiplier" in attrs:
+        multipliers = [name for name in ("a_multiplier", "b_multiplier") if name in attrs]
+        if call.op == "q8ta_add_chain":
             offset = -(zeros[0] * attrs["a_multiplier"] + zeros[1] * attrs["b_multiplier"])
-            fields |= {name: np.int32(attrs[name]) for name in ("a_multiplier", "b_multiplier")}
+            fields |= {name: np.int32(attrs[name]) for name in multipliers}
             return {**fields, "terms_offset": np.uint32(offset & 0xFFFFFFFF).view(np.int32)}
+        fields |= {name: np.float32(attrs[name]) for name in multipliers}
         return {**fields, **{f"{name}_zero": np.int32(zero) for name, zero in zip(operands, zeros, strict=False)}}
 
     return params
@@ -118,16 +131,28 @@ def _channel_axis(call: Call) -> dict[str, int]:
     return {"CHANNEL_AXIS": min(max(5 - len(call.output.shape), 0), 3)}
 
 
-def _op(name: str, operands: Sequence[str], sums: Sums, schema: dict[str, Attr] | None = None) -> Op:
+def _op(
+    name: str,
+    operands: Sequence[str],
+    sums: Sums,
+    schema: dict[str, Attr] | None = None,
+    dtypes: tuple[str, ...] = INTEGERS,
+    check: Callable[[tuple[TensorType, ...], Attrs], None] = lambda types, attrs: None,
+) -> Op:
     count = len(operands)
+
+    def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+        check(types, attrs)
+        return _infer(types, attrs, count)
+
     return Op(
         name=name,
         operands=(
-            *(Operand(operand, dtypes=(INT8X4,)) for operand in operands),
+            *(Operand(operand, dtypes=dtypes) for operand in operands),
             Operand("multiplier", constant=True, valid=valid.finite(count)),
             Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(count + 1, arithmetic.OFFSET_LIMIT)),
         ),
-        infer=lambda types, attrs: _infer(types, attrs, count),
+        infer=infer,
         reference=_reference(sums, count),
         schema={**(schema or {}), "epilogue": epilogue.EPILOGUE},
         reads=reads_same_place,
@@ -151,10 +176,29 @@ def _add_sums(call: Call, arrays: Sequence[Array]) -> NDArray[np.int64]:
     return found
 
 
-_MULTIPLIER = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
+def _add_terms(call: Call, arrays: Sequence[Array]) -> NDArray[np.int64]:
+    a, b = (arithmetic.scaled_term(x, call.attrs[f"{name}_multiplier"]) for name, x in zip("ab", arrays, strict=True))
+    return a + b
+
+
+_WHOLE = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
+_FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
 
 OPS = (
     _op("q8ta_batch_norm", ("x",), lambda call, arrays: arrays[0].astype(np.int64)),
-    _op("q8ta_add_chain", ("a", "b"), _add_sums, {"a_multiplier": _MULTIPLIER, "b_multiplier": _MULTIPLIER}),
-    _op("q8ta_mul_chain", ("a", "b"), lambda call, arrays: np.asarray(arrays[0] * arrays[1], np.int64)),
+    _op(
+        "q8ta_add_chain",
+        ("a", "b"),
+        _add_sums,
+        {"a_multiplier": _WHOLE, "b_multiplier": _WHOLE},
+        (INT8X4,),
+        _check_whole_sum,
+    ),
+    _op("q16ta_add_chain", ("a", "b"), _add_terms, {"a_multiplier": _FACTOR, "b_multiplier": _FACTOR}),
+    _op(
+        "q8ta_mul_chain",
+        ("a", "b"),
+        lambda call, arrays: np.asarray(arrays[0] * arrays[1], np.int64),
+        check=lambda types, attrs: check_product(types),
+    ),
 )

@@ -39,6 +39,12 @@ fn q8ta_add_chain_sums(word: u32, p: vec4<u32>) -> vec4<i32> {
   return a_here(word, p) * params.a_multiplier + (b_here(word, p) * params.b_multiplier + params.terms_offset);
 }
 
+// As in q16ta_add.
+fn q16ta_add_chain_sums(word: u32, p: vec4<u32>) -> vec4<i32> {
+  return scaled_terms(a_here(word, p) - params.a_zero, params.a_multiplier) +
+         scaled_terms(b_here(word, p) - params.b_zero, params.b_multiplier);
+}
+
 fn q8ta_mul_chain_sums(word: u32, p: vec4<u32>) -> vec4<i32> {
   return (a_here(word, p) - params.a_zero) * (b_here(word, p) - params.b_zero);
 }

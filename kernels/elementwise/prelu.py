@@ -1,4 +1,4 @@
-"""prelu: with one slope it is a leaky_relu, a table in int8. Slopes by channel are a stage of a chain or a weighted
+"""prelu: with one slope it is a leaky_relu, a table. Slopes by channel are a stage of a chain or a weighted
 sum."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OPS = (
         kernels=(Kernel("prelu", ("prelu", "map"), (FLOAT,), FLOAT, params=_params),),
         reads=reads_same_place,
         aten={"aten.prelu.default": _import},
-        int8=Sloped(_lower),
+        int8=Sloped(_lower, reads_int16=True, gives_int16=True),
         cases=(
             Case(((2, 5, 3, 7), (5,))),
             Case(((3, 13), (13,))),

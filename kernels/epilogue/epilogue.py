@@ -28,6 +28,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     Dequantize,
     PixelShuffle,
     Requantize,
+    RequantizeInt16,
     Residual,
     Scale,
     Slopes,
@@ -38,7 +39,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 
 ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
-    r"|(scaled_residual )?requantize_int16|scale( pixel_shuffle)?"
+    r"|(scaled_residual )?(curve |slopes )?requantize_int16|scale( pixel_shuffle)?"
 )
 """The order of stages, by name. At most as many read an operand as fit the eight buffers that every device binds."""
 
@@ -104,7 +105,7 @@ class Epilogue:
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
         *before, last = self.stages
-        return Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | Add) else None
+        return Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | RequantizeInt16 | Add) else None
 
     def plain(self) -> list[dict[str, Any]]:
         """The value for JSON."""

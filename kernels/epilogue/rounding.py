@@ -45,20 +45,20 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
         term: added to the sum, float64, for each channel.
         reached: the largest magnitude of the two together.
     """
-    if (call.activation or call.slopes is not None) and INT16X4 in (
-        out.dtype,
-        call.residual.dtype if call.residual else "",
-    ):
-        return "an activation before rounding has no int16 form"
     curve, added, shortest = None, 0.0, 0.0
     if call.residual:
         added = call.residual.span * call.residual.scale
-        shortest = call.residual.scale * 2.0**arithmetic.FRACTION / LARGEST_RESIDUAL
+        wide = INT16X4 in (call.residual.dtype, out.dtype)  # a residual in float32, of which the smaller term must fit
+        shortest = (
+            min(added, reached) * 2.0**-arithmetic.FRACTION * 1.001
+            if wide
+            else call.residual.scale * 2.0**arithmetic.FRACTION / LARGEST_RESIDUAL
+        )
     if call.activation:
         curve = curves.fit(call.activation, out, call.lo, call.hi, reached + added, shortest)
         if curve is None:
             return "its activation is too steep for the output's scale"
-    unit = 2.0 ** arithmetic.fraction(out.dtype) / (curve.step if curve else out.scale)
+    unit = 2.0**arithmetic.FRACTION / curve.step if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
     with np.errstate(all="ignore"):
         multiplier = np.asarray(scale * unit, np.float32)
         offset = np.rint((term - (curve.low if curve else 0.0)) * unit)

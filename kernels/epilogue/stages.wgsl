@@ -53,7 +53,7 @@ fn requantized(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4
 }
 
 fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
+  let v = bent(unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
@@ -80,8 +80,7 @@ fn plus_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
 }
 
 fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
-  let product = vec4<f32>(residual_lanes(residual) - params.residual_zero) * params.residual_multiplier;
-  return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
+  return v + scaled_terms(residual_lanes(residual) - params.residual_zero, params.residual_multiplier);
 }
 
 fn bent(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }

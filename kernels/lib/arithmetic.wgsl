@@ -38,6 +38,10 @@ fn scaled_term(steps: i32, multiplier: f32) -> i32 {
   return round_within(f32(steps) * multiplier, TERM_LIMIT);
 }
 
+fn scaled_terms(steps: vec4<i32>, multiplier: f32) -> vec4<i32> {
+  return vec4<i32>(round(clamp(vec4<f32>(steps) * multiplier, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
+}
+
 fn is_nan(v: f32) -> bool {
   return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
 }

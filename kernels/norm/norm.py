@@ -311,7 +311,7 @@ batch_norm = Op(
         "aten.batch_norm.default": _import_batch_norm,
         "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
     },
-    int8=Normalization(_lower_batch_norm, _factor_and_term),
+    int8=Normalization(_lower_batch_norm, _factor_and_term, reads_int16=True, gives_int16=True),
     reads=reads_same_place,
     cases=(
         _batch_norm_case((2, 5, 3, 7)),

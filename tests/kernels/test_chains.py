@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -36,19 +36,28 @@ CHAINS: dict[str, tuple[Shape, ...]] = {
     "batch_norm stored add": ((2, 6, 3, 5), (2, 6, 3, 5)),  # an int8 value between, in registers
 }
 STAGES = {"hardswish": "curve", "silu": "curve", "prelu": "slopes"}
+WIDTHS = {
+    # of the operands in order, the last one for all that follow, and of the result
+    "streams": ((INT16X4,), INT16X4),
+    "first": ((INT16X4, INT8X4), INT8X4),
+    "others": ((INT8X4, INT16X4), INT16X4),
+    "result": ((INT8X4,), INT16X4),
+}
 SETTINGS = {"random": 0.02, "saturate": 0.004, "ties": 2.0**-5}
 
 
-def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False) -> tuple[Graph, dict[str, Array]]:
-    """dequantizes -> operators -> quantize, unfused, and its int8 inputs; `wide`: what is added last is int16, and so
-    is the result."""
+def chain(operators: str, zeros: tuple[int, ...], mode: str, width: str = "") -> tuple[Graph, dict[str, Array]]:
+    """dequantizes -> operators -> quantize, unfused, and its inputs: int8, or as one of WIDTHS says."""
+    dtypes, result = WIDTHS[width] if width else ((INT8X4,), INT8X4)
     generator = op_graphs.rng(operators, zeros, mode)
     graph, inputs, shapes = Graph(outputs=["y"]), dict[str, Array](), list(CHAINS[operators])
 
-    def real(last: bool = False) -> str:
+    def real() -> str:
         position, shape = len(graph.inputs), shapes[len(graph.inputs)]
         scale = 2.0**-4 if mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
-        q = QParams(scale / 256, 300, INT16X4) if last and wide else QParams(scale, zeros[min(position, 1)])
+        q = QParams(scale, zeros[min(position, 1)])
+        if dtypes[min(position, len(dtypes) - 1)] == INT16X4:
+            q = QParams(scale / 256, 40 * q.zero, INT16X4)
         graph.inputs.append(f"x{position}")
         graph.types[f"x{position}"], graph.types[f"r{position}"] = TensorType(shape, q.dtype, q), TensorType(shape)
         graph.nodes.append(Node("dequantize", (f"x{position}",), f"r{position}"))
@@ -73,8 +82,7 @@ def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False)
             continue
         match operator:
             case "add" | "mul":
-                first = operators.startswith(operator)
-                operands, attrs = (last, real(not first)), {"alpha": 1.0} if operator == "add" else {}
+                operands, attrs = (last, real()), {"alpha": 1.0} if operator == "add" else {}
             case "batch_norm":
                 parameters = (*(numbers(shape[1]) for _ in range(3)), numbers(shape[1], positive=True))
                 operands, attrs = (last, *parameters), {"eps": 1e-5}
@@ -87,7 +95,9 @@ def chain(operators: str, zeros: tuple[int, ...], mode: str, wide: bool = False)
         last = graph.fresh(operator)
         graph.types[last] = TensorType(shape)
         graph.nodes.append(Node(operator, operands, last, attrs))
-    q = QParams(SETTINGS[mode] / 256, -5000, INT16X4) if wide else QParams(SETTINGS[mode], zeros[2])
+    q = QParams(SETTINGS[mode], zeros[2])
+    if result == INT16X4:
+        q = QParams(max(q.scale, 0.016) / 256, 256 * q.zero, INT16X4)  # beyond 2^19 steps a sum is not exact
     graph.types["y"] = TensorType(shape, q.dtype, q)
     low, high = q.range
     graph.nodes.append(Node("quantize", (last,), "y", {"lo": low, "hi": high - 3}))
@@ -100,13 +110,14 @@ def fused(graph: Graph, operators: str) -> Graph:
     assert len(found.nodes) == 1, found.notes
     (node,) = found.nodes
     first, *others = operators.split()
+    wide = [graph.types[name].dtype == INT16X4 for name in (*graph.inputs, "y")]
     name = "q8ta_batch_norm" if first in ("batch_norm", "prelu") else f"q8ta_{first}_chain"
-    wide = graph.types["y"].dtype == INT16X4
-    rounds = "requantize_int16" if wide else "requantize"
+    name = "q16ta_add_chain" if first == "add" and any(wide[:2]) else name
+    rounds = "requantize_int16" if wide[-1] else "requantize"
     if "stored" in others:
         stages = [rounds, "add"]
     else:
-        stages = ["scaled_residual" if wide else "residual"] * ("add" in others)
+        stages = ["scaled_residual" if any(wide[-2:]) else "residual"] * ("add" in others)
         stages += [*(STAGES[o] for o in operators.split() if o in STAGES), rounds]
     assert (node.op, stages_of(node)) == (name, " ".join(stages)), found.notes
     return found
@@ -116,6 +127,8 @@ def graphs() -> Iterator[Graph]:
     """The fused graph of every chain, and of weighted sums with slopes."""
     for operators in CHAINS:
         yield fused(chain(operators, (3, -7, 5), "random")[0], operators)
+    for operators, width in WIDE:
+        yield fused(chain(operators, (3, -7, 5), "random", width)[0], operators)
     for name, index in SLOPED:
         yield run_passes(sloped(name, index)[0])
 
@@ -184,9 +197,22 @@ def _check(graph: Graph, inputs: dict[str, Array], device: Device, plans: list[t
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def test_a_stream_joins_a_product(vulkan: Device) -> None:
-    """An addend and a result of int16, as layer scales give."""
-    graph, inputs = chain("mul add", (3, -7, 5), "random", wide=True)
-    _compare(graph, inputs, "mul add", oracle.WIDE)
-    found = fused(graph, "mul add")
-    _check(found, inputs, vulkan, list(harness.plans(found, 0))[:1])
+WIDE = [(operators, width) for operators in CHAINS if "stored" not in operators for width in WIDTHS]
+
+
+@pytest.mark.parametrize(("operators", "width"), WIDE)
+@pytest.mark.parametrize(("zeros", "mode"), SETTINGS_OF)
+def test_the_reference_meets_torch_in_int16(
+    operators: str, width: str, zeros: tuple[int, int, int], mode: str
+) -> None:
+    _compare(*chain(operators, zeros, mode, width), operators, oracle.WIDE)
+
+
+@pytest.mark.parametrize(("operators", "width"), WIDE)
+def test_the_kernel_is_the_reference_in_int16(operators: str, width: str, device: Device) -> None:
+    """0 mismatches, in a pair of layouts each."""
+    index = WIDE.index((operators, width))
+    graph, inputs = chain(operators, *SETTINGS_OF[index % 3], width)
+    found = fused(graph, operators)
+    plans = list(harness.plans(found, index))
+    _check(found, inputs, device, [plans[index % len(plans)]])

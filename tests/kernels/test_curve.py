@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, QParams
+from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import curve
@@ -40,6 +40,29 @@ def test_within_rounding_of_the_function(name: str, out: QParams) -> None:
     bounds = -128 - out.zero, 127 - out.zero
     exact = FUNCTIONS[name](x) / out.scale
     assert np.abs(np.clip(steps, *bounds) - np.clip(exact, *bounds)).max() <= 2**-9
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("scale", [3e-5, 2.5e-4, 3e-3])
+@pytest.mark.parametrize("zero", [-32768, 0])
+def test_int16_within_rounding_of_the_function(name: str, scale: float, zero: int) -> None:
+    """Within 2^-6 of an output step, a position being a product in float32."""
+    out = QParams(scale, zero, INT16X4)
+    found = curve.fit(FUNCTIONS[name], out, *out.range, farthest=50000 * scale)
+    assert found is not None
+    acc = np.random.default_rng(1).integers(-350000, 350000, 20000)
+    t = np.rint(acc.astype(np.float32) * np.float32(scale / 7 / found.step * 2.0**arithmetic.FRACTION))
+    v = t.astype(np.int64) + int(np.rint(-found.low / found.step * 2.0**arithmetic.FRACTION))
+    steps = curve.evaluate(v, found.knots) / 2.0**arithmetic.INT16_FRACTION
+    bounds = out.range[0] - zero, out.range[1] - zero
+    exact = FUNCTIONS[name](acc * (scale / 7)) / scale
+    assert np.abs(np.clip(steps, *bounds) - np.clip(exact, *bounds)).max() <= 2**-6
+
+
+def test_an_int16_result_too_bent_for_its_segments_is_refused() -> None:
+    out = QParams(3.0, 0, INT16X4)
+    assert curve.fit(FUNCTIONS["hardswish"], out, *out.range, farthest=1e5) is None
+    assert curve.fit(FUNCTIONS["hardswish"], QParams(800.0, 0), -128, 127, farthest=1e5) is not None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +100,7 @@ def test_a_function_too_steep_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "knots", [np.zeros(1), np.zeros(2**14 + 2), np.zeros((2, 2)), np.full(1025, 2**25), np.arange(1025) * 2**18]
+    "knots", [np.zeros(1), np.zeros(2**14 + 2), np.zeros((2, 2)), np.full(1025, 2**28), np.arange(1025) * 2**18]
 )
 def test_knots_of_a_file_are_checked(knots: Array) -> None:
     assert curve.valid(knots.astype(np.int32))

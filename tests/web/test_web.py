@@ -106,7 +106,7 @@ def test_bytes_of_what_is_given(given: str, js: Any, folder: Path) -> None:
     equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
 
 
-@pytest.mark.parametrize("name", ["permute 0", "requantize 0"])
+@pytest.mark.parametrize("name", ["permute 0", "requantize 0", "elu 0", "elu 2"])
 def test_bytes_of_int16(name: str, js: Any, folder: Path) -> None:
     graph, inputs = next((graph, inputs) for found, _, graph, inputs in int16_graphs.wide_graphs() if found == name)
     assert graph.types[graph.inputs[0]].dtype == INT16X4
