@@ -8,7 +8,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, QParams
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.elementwise.table import looked_up
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -46,8 +45,8 @@ def fold_tables(graph: Graph) -> None:
             continue
         elif bounds and (attrs := _clamped(producer, *bounds)):
             rewriter.replace(node, replace(producer, attrs=attrs))
-        elif producer.op == "q8ta_table":
+        elif producer.op == "q8ta_table" and q is not None:
             first = graph.constants[producer.inputs[1]]
-            entries = graph.add_constant(f"{node.output}.table", looked_up(first, table))
+            entries = graph.add_constant(f"{node.output}.table", table[first.astype(np.int64) - q.range[0]])
             rewriter.replace(node, replace(producer, inputs=(producer.inputs[0], entries)))
     rewriter.commit()

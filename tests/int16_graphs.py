@@ -58,12 +58,7 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
     """Int16 wherever it can be: a name, the setting, the graph before the passes and its inputs."""
     for index, setting in enumerate(WIDE_SUMS):
         yield f"add {index}", setting, *unfused_graph(OPS["add"], OPS["add"].cases[index], setting)
-    for index, setting in enumerate(WIDE_PRODUCTS):
-        yield f"mul {index}", setting, *unfused_graph(OPS["mul"], OPS["mul"].cases[index], setting)
-    for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar", "affine"):
-        for index, setting in enumerate(WIDE_TABLES):
-            case = OPS[name].cases[index % len(OPS[name].cases)]
-            yield f"{name} {index}", setting, *unfused_graph(OPS[name], case, setting)
+    yield from _elementwise()
     for name, settings in (
         ("linear", WIDE_RESIDUALS),
         ("conv2d", WIDE_RESIDUALS[:1]),
@@ -91,6 +86,17 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
         yield f"requantize {index}", setting, *_converted(setting, shape, "dequantize", "quantize")
         yield f"dequantize {index}", setting, *_converted(setting, shape, "dequantize")
         yield f"quantize {index}", setting, *_converted(setting, shape, "quantize")
+
+
+def _elementwise() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
+    """Products, and functions of one tensor."""
+    for name, settings in (
+        ("mul", WIDE_PRODUCTS),
+        *((name, WIDE_TABLES) for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar", "affine")),
+    ):
+        cases = OPS[name].cases
+        for index, setting in enumerate(settings):
+            yield f"{name} {index}", setting, *unfused_graph(OPS[name], cases[index % len(cases)], setting)
 
 
 def _converted(setting: Setting, shape: tuple[int, ...], *steps: str) -> tuple[Graph, dict[str, Array]]:

@@ -22,8 +22,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return x.shape, INT16X4 if table.dtype == INT16 else INT8X4
 
 
-def looked_up(x: Array, table: Array) -> Array:
-    """The entries of a table for int8 or int16 values; the first belongs to the smallest."""
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    x, table = arrays
     return np.asarray(table[x.astype(np.int64) - np.iinfo(x.dtype).min])
 
 
@@ -42,7 +42,7 @@ OPS = (
         name="q8ta_table",
         operands=(Operand("x", dtypes=INTEGERS), Operand("table", constant=True, dtypes=(INT8, INT16))),
         infer=_infer,
-        reference=lambda call, arrays: looked_up(*arrays),
+        reference=_reference,
         reads=reads_same_place,
         kernels=(
             Kernel(

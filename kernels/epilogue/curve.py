@@ -6,8 +6,8 @@ still changes is cut into segments whose length is a power of two, and the activ
 2^-14 steps of an int8 result, or 2^-10 of an int16 one. The bytes are the same on every device, and within rounding of
 the float activation.
 
-Segments are the longest whose chords stay within 2^-10 of an int8 step (int16: 2^-8) of the activation. Their ends are multiples of
-their length, so that the corners of hardswish, leaky_relu and elu are knots and no chord cuts them.
+Segments are the longest whose chords stay within 2^-10 of an int8 step (int16: 2^-8) of the activation. Their ends are
+multiples of their length, so that the corners of hardswish, leaky_relu and elu are knots and no chord cuts them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Curve:
 def fit(
     function: Function, out: QParams, lo: int, hi: int, farthest: float = _FARTHEST, shortest: float = 0.0
 ) -> Curve | None:
-    """The curve of `function` for a result quantized to `out` and clamped to [lo, hi]; None where it is too steep, or of
-    an int16 result too bent.
+    """The curve of `function` for a result quantized to `out` and clamped to [lo, hi]; None where it is too steep,
+    or of an int16 result too bent.
 
     The float64 function is sampled over an interval that is doubled until it reaches the asymptotes, or everything that
     the sum can reach, at most `farthest`. (Where a network's values are tiny, the corners of hardswish lie far beyond
@@ -114,7 +114,8 @@ def _settled(steps: Function, reach: float, near: float) -> bool:
 
 
 def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
-    """The curve in the knots' fractions of output steps at v, which is in 2^-14 segments from its low end and clamped to the curve."""
+    """The curve in fractions of output steps, as its knots are, at v, which is in 2^-14 segments from its low end and
+    clamped to the curve."""
     table = knots.astype(np.int64)
     within = np.clip(v, 0, ((len(table) - 1) << arithmetic.FRACTION) - 1)
     at, part = within >> arithmetic.FRACTION, within & ((1 << arithmetic.FRACTION) - 1)

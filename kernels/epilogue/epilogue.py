@@ -105,7 +105,9 @@ class Epilogue:
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
         *before, last = self.stages
-        return Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | RequantizeInt16 | Add) else None
+        return (
+            Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | RequantizeInt16 | Add) else None
+        )
 
     def plain(self) -> list[dict[str, Any]]:
         """The value for JSON."""

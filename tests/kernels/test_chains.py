@@ -202,9 +202,7 @@ WIDE = [(operators, width) for operators in CHAINS if "stored" not in operators 
 
 @pytest.mark.parametrize(("operators", "width"), WIDE)
 @pytest.mark.parametrize(("zeros", "mode"), SETTINGS_OF)
-def test_the_reference_meets_torch_in_int16(
-    operators: str, width: str, zeros: tuple[int, int, int], mode: str
-) -> None:
+def test_the_reference_meets_torch_in_int16(operators: str, width: str, zeros: tuple[int, int, int], mode: str) -> None:
     _compare(*chain(operators, zeros, mode, width), operators, oracle.WIDE)
 
 

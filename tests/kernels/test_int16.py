@@ -280,3 +280,42 @@ def test_an_addend_of_many_steps_saturates_with_the_result() -> None:
         assert op in [node.op for node in fused.nodes]
         inputs = {"a": np.array([-32768, -1, 0, 0, 1, 32767], np.int16), "b": np.arange(-2, 4, dtype=np.int16)}
         np.testing.assert_array_equal(reference.run(fused, inputs)["y"], reference.run(graph, inputs)["y"])
+
+
+def test_tables_of_int16_fold() -> None:
+    """A function of a function is one table; a clamp at the same scale joins the range of a sum."""
+    wide, narrow = QParams(2.0**-12, 0, INT16X4), QParams(2.0**-4, 3)
+    steps: list[tuple[str, QParams | None]] = [
+        ("dequantize", None),
+        ("gelu", None),
+        ("quantize", wide),
+        ("dequantize", None),
+        ("sigmoid", None),
+        ("quantize", narrow),
+    ]
+    x = np.arange(-128, 128, dtype=np.int8)
+    graph = Graph(["x"], types={"x": TensorType(x.shape, INT8X4, narrow)})
+    _append(graph, "x", steps)
+    found = run_passes(graph)
+    assert [node.op for node in found.nodes] == ["q8ta_table"]
+    assert graph.types[found.nodes[0].inputs[0]].q == narrow
+    (y,) = graph.outputs
+    np.testing.assert_array_equal(reference.run(found, {"x": x})[y], reference.run(graph, {"x": x})[y])
+
+    graph = Graph(["x"], types={"x": TensorType(x.shape, INT8X4, narrow), "sum": TensorType(x.shape)})
+    graph.types["real"] = TensorType(x.shape)
+    graph.nodes = [Node("dequantize", ("x",), "real"), Node("add", ("real", "real"), "sum", {"alpha": 1.0})]
+    _append(graph, "sum", [("quantize", wide), ("dequantize", None), ("relu", None), ("quantize", wide)])
+    found = run_passes(graph)
+    assert [(node.op, node.attrs["lo"], node.attrs["hi"]) for node in found.nodes] == [("q16ta_add", 0, 32767)]
+
+
+def _append(graph: Graph, last: str, steps: list[tuple[str, QParams | None]]) -> None:
+    """Operators of one operand in a row, the last one's result the graph's output."""
+    shape = graph.types[last].shape
+    for index, (op, q) in enumerate(steps):
+        name = f"v{index}"
+        graph.types[name] = TensorType(shape, q.dtype, q) if q else TensorType(shape)
+        graph.nodes.append(Node(op, (last,), name, dict(zip(("lo", "hi"), q.range, strict=True)) if q else {}))
+        last = name
+    graph.outputs = [last]

@@ -48,7 +48,8 @@ ROOMS: dict[str, set[str]] = {
     "passes.operands": TABLE | {"passes.rewriter"},
     "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
     "passes": GRAPH
-    | {"kernels.attention", "kernels.epilogue", "kernels.lib", "kernels.move", "passes.plan", *REWRITING},
+    | {"kernels.attention", "kernels.elementwise", "kernels.epilogue", "kernels.lib", "kernels.move", "passes.plan"}
+    | REWRITING,
     "passes.layout_sync": TABLE,
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,
