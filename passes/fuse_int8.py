@@ -85,20 +85,46 @@ def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
     if isinstance(form, str):
         return form
     old = quantize or node
-    sources = [
-        mask if mask is not None and operand is MASK else _int8_source(rewriter, old, reader, region, operand)
-        for operand in form.operands
-    ]
-    if reason := _misfit(rewriter.graph, form, sources, old.output):
-        return reason
-    inputs = [
-        source
-        if isinstance(source, str)
-        else rewriter.graph.add_constant(f"{old.output}.{OPS[form.op].operand(i, form.attrs).name}", source)
-        for i, source in enumerate(sources)
-    ]
-    rewriter.replace(old, Node(form.op, tuple(inputs), old.output, form.attrs, node.source))
+
+    def source(operand: int | Array) -> str | Array:
+        return mask if mask is not None and operand is MASK else _int8_source(rewriter, old, reader, region, operand)
+
+    try:
+        inputs, dtype = _inputs(rewriter, old, form, source)
+    except GraphError as error:
+        return str(error)
+    found = rewriter.graph.types[old.output].dtype
+    if found not in (dtype, *OPS[form.op].results):
+        return f"{form.op} gives {dtype}, not {found}"
+    rewriter.replace(old, Node(form.op, inputs, old.output, form.attrs, node.source))
     return ""
+
+
+def _inputs(
+    rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int | Array], str | Array]
+) -> tuple[tuple[str, ...], str]:
+    """The values that an int8 form reads, with its new nodes before the node it replaces and its new constants; and its
+    dtype. Raises GraphError where an operator does not take them, as few have int16."""
+    graph, op = rewriter.graph, OPS[form.op]
+    sources, types = list[str | Array](), list[TensorType]()
+    for operand in form.operands:
+        found = _made(rewriter, old, operand, source) if isinstance(operand, Int8Form) else source(operand)
+        sources.append(found)
+        types.append(graph.types[found] if isinstance(found, str) else TensorType(found.shape, str(found.dtype)))
+    _, dtype = op.check(tuple(types), form.attrs)
+    names = (
+        found if isinstance(found, str) else graph.add_constant(f"{old.output}.{op.operand(i, form.attrs).name}", found)
+        for i, found in enumerate(sources)
+    )
+    return tuple(names), dtype
+
+
+def _made(rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int | Array], str | Array]) -> str:
+    """The value of a form that is an operand of another one, by a new node."""
+    inputs, _ = _inputs(rewriter, old, form, source)
+    shape, dtype = OPS[form.op].check(tuple(rewriter.graph.types[name] for name in inputs), form.attrs)
+    to = TensorType(shape, form.q.dtype, form.q) if form.q else TensorType(shape, dtype)
+    return rewriter.insert(old, form.op, inputs, form.attrs, to, f"{old.output}.{form.op}")
 
 
 def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, operand: int | Array) -> str | Array:
@@ -113,17 +139,6 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, oper
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
     return turned(rewriter, old, int8) if second else int8
-
-
-def _misfit(graph: Graph, form: Int8Form, sources: Sequence[str | Array], result: str) -> str:
-    """Which dtype an int8 form does not take or give, as few have int16; empty where it fits."""
-    op, found = OPS[form.op], graph.types[result].dtype
-    types = (graph.types[s] if isinstance(s, str) else TensorType(s.shape, str(s.dtype)) for s in sources)
-    try:
-        _, dtype = op.check(tuple(types), form.attrs)
-    except GraphError as error:
-        return str(error)
-    return "" if found in (dtype, *op.results) else f"{op.name} gives {dtype}, not {found}"
 
 
 def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: Node | None) -> QuantizedCall | str:

@@ -16,7 +16,6 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.product.units import NVIDIA
-from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.limits import allowed as allowed_layouts
 from q8ta_wgpu.passes.layout_sync.limits import input_layouts
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, sync_layouts
@@ -25,7 +24,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests.int16_graphs import wide_graphs
+from tests.int16_graphs import single_nodes
 from tests.op_graphs import EPILOGUES, SETTINGS, epilogue_graph, epilogues_of, int8_graph, single_graph
 
 POISON = 0x8F7F80FF
@@ -48,8 +47,8 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
             if isinstance(op.int8, WeightedSum):
                 for after in epilogues_of(index):
                     yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, EPILOGUES.index(after) + 1
-    for index, (_, _, graph, _) in enumerate(wide_graphs()):
-        yield run_passes(graph), index, 0
+    for index, (_, graph, _) in enumerate(single_nodes()):
+        yield graph, index, 0
 
 
 def stages_of(node: Node) -> str:

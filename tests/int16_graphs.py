@@ -9,7 +9,9 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from tests.op_graphs import Setting, extremes, rng, unfused_epilogue, unfused_graph
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes import run_passes
+from tests.op_graphs import Setting, extremes, float_ended, rng, unfused_epilogue, unfused_graph
 
 WIDE_SUMS = (
     Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
@@ -50,6 +52,22 @@ WIDE_NORMS = (
     Setting((-32768, 0, -128), "saturate", (INT16X4, INT16X4, INT8X4)),
 )
 """Of a norm that reads a stream."""
+
+WIDE_OPERANDS = (
+    ("requantize", Setting((0, 0, 3), "random", (INT16X4, INT8X4, INT8X4))),
+    ("requantize", Setting((-700, 0, -5000), "random", (INT16X4, INT8X4, INT16X4))),
+    ("residual requantize", Setting((32767, -7, 11), "saturate", (INT16X4, INT8X4, INT8X4))),
+    ("residual requantize", Setting((0, 300, 0), "saturate", (INT16X4, INT16X4, INT16X4))),
+    ("curve requantize", Setting((-32768, 0, -100), "random", (INT16X4, INT8X4, INT8X4))),
+    ("residual curve requantize", Setting((0, 5, 0), "random", (INT16X4, INT16X4, INT16X4))),
+    ("requantize add", Setting((127, 3, -128), "random", (INT16X4, INT8X4, INT8X4))),
+    ("", Setting((-1, 0, 0), "random", (INT16X4, INT8X4, INT8X4))),
+    ("requantize", Setting((0, 0, 0), "ties", (INT16X4, INT16X4, INT16X4))),
+)
+"""Of a weighted sum of int16: what follows it, nothing of one whose result is float32, and the setting."""
+
+WIDE_CASES = {"linear": (0, 1, 2, 6, 9, 10), "conv2d": (0, 1, 4, 6, 8, 9, 15, 22), "conv_transpose2d": (0, 1, 2, 3, 4)}
+"""Of a weighted sum of int16: tails, batches, groups, strides, dilations, depthwise."""
 
 WIDE_MOVES = Setting((-700, -700, -700), "random", (INT16X4, INT16X4, INT16X4))
 
@@ -97,6 +115,32 @@ def _elementwise() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
         cases = OPS[name].cases
         for index, setting in enumerate(settings):
             yield f"{name} {index}", setting, *unfused_graph(OPS[name], cases[index % len(cases)], setting)
+
+
+def sums_of_int16() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
+    """Weighted sums of int16, as `wide_graphs` gives its graphs: several nodes each."""
+    for name, cases in WIDE_CASES.items():
+        for turn, index in enumerate(cases):
+            for place, (after, setting) in enumerate(WIDE_OPERANDS):
+                if turn and (place + turn) % len(cases):
+                    continue
+                op, what = OPS[name], f"{name} {index} {after or 'float32'} {place}"
+                yield what, setting, *(unfused_epilogue if after else float_ended)(op, op.cases[index], setting, after)
+
+
+def single_nodes() -> Iterator[tuple[str, Graph, dict[str, Array]]]:
+    """Every kind of node that the graphs of this file become, by itself: a name, its graph and inputs."""
+    for name, _, graph, inputs in wide_graphs():
+        yield name, run_passes(graph), inputs
+    for name, _, graph, inputs in sums_of_int16():
+        fused = run_passes(graph)
+        values = reference.run(fused, inputs, keep=True)
+        halves, last = [n for n in fused.nodes if n.op == "q16ta_half"], fused.nodes[-1]
+        for node in (*halves, last) if name.endswith(" 0") else (last,):
+            alone = Graph([n for n in node.inputs if n not in fused.constants], [node.output], [node], fused.types)
+            alone.constants = fused.constants
+            alone.prune()
+            yield f"{name}: {node.op}", alone, {name: values[name] for name in alone.inputs}
 
 
 def _converted(setting: Setting, shape: tuple[int, ...], *steps: str) -> tuple[Graph, dict[str, Array]]:

@@ -227,6 +227,12 @@ def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[
     return graph, inputs
 
 
+def float_ended(op: Op, case: Case, setting: Setting, after: str = "") -> tuple[Graph, dict[str, Array]]:
+    """A graph of a float operator of int8 or int16 values whose result nothing quantizes, before the passes."""
+    graph, inputs, _ = _unfused(op, case, setting)
+    return graph, inputs
+
+
 def _factor(shape: Sequence[int]) -> int:
     """The largest pixel_shuffle factor the channels of (n, c, h, w) allow; 1 for other ranks."""
     return max(f for f in (1, 2, 3) if shape[1] % f**2 == 0) if len(shape) == 4 else 1

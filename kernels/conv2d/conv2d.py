@@ -253,7 +253,7 @@ conv2d = Op(
         "aten.conv3d.default": _import_conv3d,
         "aten.conv3d.padding": _import_conv3d,
     },
-    int8=WeightedSum(_lower, gives_int16=True),
+    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,
 )

@@ -371,6 +371,23 @@ class Scale(Stage):
         return value
 
 
+@dataclass(frozen=True)
+class FixedPoint(Stage):
+    """A float32 result of integers: the sum with its residual, in steps of `scale`."""
+
+    scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
+
+    name = "fixed_point"
+    dtype = FLOAT32
+    hooks = ("quad_value=fixed_point", "quad_places=real_places", "store_joined=store_scaled")
+
+    def apply(self, value: Array, around: Around) -> Array:
+        return value.astype(np.int32).astype(np.float32) * np.float32(self.scale)
+
+    def fields(self, around: Around) -> Params:
+        return {"real_scale": np.float32(self.scale)}
+
+
 ALL: Mapping[str, type[Stage]] = {
     stage.name: stage
     for stage in (
@@ -385,6 +402,7 @@ ALL: Mapping[str, type[Stage]] = {
         PixelShuffle,
         Dequantize,
         Scale,
+        FixedPoint,
     )
 }
 """Every stage by its name."""

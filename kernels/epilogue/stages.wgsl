@@ -57,6 +57,12 @@ fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
+// The bits of floats that count steps of a sum with its residual.
+fn fixed_point(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
+  return bitcast<vec4<i32>>(vec4<f32>(v) * params.real_scale);
+}
+
 // The bits of floats that are never rounded: (f32(acc) + offset) * multiplier.
 fn scaled(acc: vec4<i32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
   return bitcast<vec4<i32>>((vec4<f32>(acc) + channel.offset) * channel.multiplier);

@@ -223,7 +223,7 @@ linear = Op(
         "aten.addmm.default": _import_addmm,
         "aten.matmul.default": _import_matmul,
     },
-    int8=WeightedSum(_lower, gives_int16=True),
+    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
     cases=(
         _case((1,), 16, 8),
         _case((5,), 13, 7),

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, SMALLEST_SCALE, Array, Attrs, Call
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
+from q8ta_wgpu.ir.graph import (
+    FLOAT32,
+    INT8,
+    INT8X4,
+    INT16X4,
+    INT32,
+    RANGES,
+    SMALLEST_SCALE,
+    Array,
+    Attrs,
+    Call,
+    QParams,
+)
+from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, ToInt8, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.rounding import rounding
+from q8ta_wgpu.kernels.epilogue.rounding import fixed_point, rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.lib import valid
+from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of
 
 
 def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -126,7 +140,8 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
-    if call.out is None:
+    reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())
+    if call.out is None and call.residual is None:
         with np.errstate(all="ignore"):
             offset = np.rint(bias.astype(np.float64) / scale).astype(np.float32)
         if (bad := ~np.isfinite(offset)).any():
@@ -135,12 +150,49 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
             return f"the scale of its input times its weight's, {scale[bad][0]:.3g}, is no normal float32 number"
         operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
-    reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())
-    found = rounding(call, call.out, scale, bias.astype(np.float64), reached)
+    term = bias.astype(np.float64)
+    found = rounding(call, call.out, scale, term, reached) if call.out else fixed_point(call, scale, term, reached)
     if isinstance(found, str):
         return found
     operands = (0, weight.values, found.multiplier, found.offset, correction, *found.operands)
     return Int8Form(op, operands, {**attrs, "epilogue": found.epilogue})
+
+
+def by_halves(lower: ToInt8) -> ToInt8:
+    """`lower` of a weighted sum of int8, for int16 as well: the sum of the low halves, with the addend, is an int16
+    residual of the sum of the high ones."""
+
+    def lowered(call: QuantizedCall) -> Int8Form | str:
+        x, bias = call.q[0], call.constants.get(2)
+        if x is None or x.dtype != INT16X4:
+            return lower(call)
+        low, high = (replace(call, q=(half_of(x, part), *call.q[1:])) for part in (LOW, HIGH))
+        if isinstance(reason := lower(replace(high, residual=None)), str):
+            return reason
+        carried = QParams(_carried_scale(low), 0, INT16X4)
+        none = {**call.constants, 2: np.zeros_like(bias)}
+        first = lower(QuantizedCall(low.attrs, low.inputs, low.q, none, carried, *carried.range, call.residual))
+        last = lower(replace(high, residual=carried))
+        if isinstance(first, str) or isinstance(last, str):
+            return first if isinstance(first, str) else str(last)
+        added = replace(first, operands=(half(0, x, LOW), *first.operands[1:]), q=carried)
+        operands = (added if operand is RESIDUAL else operand for operand in last.operands[1:])
+        return replace(last, operands=(half(0, x, HIGH), *operands))
+
+    return lowered
+
+
+def _carried_scale(call: QuantizedCall) -> float:
+    """The scale at which int16 holds any sum of the low halves of int16 with the addend."""
+    weight, x = call.constants[1], call.q[0]
+    assert isinstance(weight, Weight) and x is not None
+    w = weight.values.reshape(len(weight.values), -1).astype(np.int64)
+    up, down = np.maximum(w, 0).sum(1), np.maximum(-w, 0).sum(1)
+    above, below = 127 - x.zero, 128 + x.zero
+    steps = np.maximum(up * above + down * below, up * below + down * above)
+    reached = float((x.scale * (weight.scale if weight.axis == 0 else weight.scale.flat[0]) * steps).max())
+    added = call.residual.span * call.residual.scale if call.residual else 0.0
+    return max((reached + added) / RANGES[INT16X4][1], SMALLEST_SCALE) if reached + added else 1.0
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

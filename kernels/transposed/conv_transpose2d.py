@@ -276,7 +276,7 @@ conv_transpose2d = Op(
         "aten.conv_transpose1d.default": volumes.one_dimensional("conv_transpose1d", _conv_transpose),
         "aten.conv_transpose3d.input": _import_conv_transpose3d,
     },
-    int8=WeightedSum(_lower, gives_int16=True),
+    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,
 )

@@ -85,12 +85,18 @@ RESIDUAL, MASK = -1, -2
 
 @dataclass(frozen=True)
 class Int8Form:
-    """The int8 node of a quantized call: operator, attributes, and operands (a position in the float call, RESIDUAL,
-    MASK, or a new constant)."""
+    """The int8 node of a quantized call.
+
+    Attributes:
+        op, attrs: the operator and its attributes.
+        operands: each a position in the float call, RESIDUAL, MASK, a new constant, or the form of another new node.
+        q: quantization of the result of a form that is an operand; None where that is float32.
+    """
 
     op: str
-    operands: tuple[int | Array, ...]
+    operands: tuple[int | Array | Int8Form, ...]
     attrs: Attrs
+    q: QParams | None = None
 
 
 ToInt8 = Callable[[QuantizedCall], "Int8Form | str"]

@@ -18,18 +18,19 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, int16_graphs
+from tests.quantizing import data
 
 EVERY = 6
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""
 
-GRAPHS = {name: (graph, inputs) for name, _, graph, inputs in int16_graphs.wide_graphs()}
+GRAPHS = {name: (graph, inputs) for name, graph, inputs in int16_graphs.single_nodes()}
+SUMS = {name: (graph, inputs) for name, _, graph, inputs in itertools.islice(int16_graphs.sums_of_int16(), 0, None, 4)}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels(name: str, device: Device) -> None:
     """0 mismatches."""
-    unfused, inputs = GRAPHS[name]
-    graph = run_passes(unfused)
+    graph, inputs = GRAPHS[name]
     assert not graph.notes, graph.notes
     assert len(graph.nodes) == 1
     expected = reference.run(graph, inputs)[graph.outputs[0]]
@@ -42,6 +43,68 @@ def test_kernels(name: str, device: Device) -> None:
         if place == len(by_kernel) - 1 or (place + turn) % (EVERY * (3 if harness.sampled(device) else 1)) == 0:
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=what)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_weighted_sums_of_int16(name: str, device: Device) -> None:
+    """Two products of halves, the low one an int16 residual of the high one: 0 mismatches."""
+    unfused, inputs = SUMS[name]
+    graph = run_passes(unfused)
+    assert not graph.notes, graph.notes
+    assert [node.op for node in graph.nodes].count("q16ta_half") == 2
+    (found,) = harness.run_poisoned(graph, inputs, None, device)
+    np.testing.assert_array_equal(found, reference.run(graph, inputs)[graph.outputs[0]])
+
+
+def rounded(x: torch.Tensor, scale: float, dtype: torch.dtype, zero: int = 0) -> torch.Tensor:
+    """What a program says that stores a value in a dtype."""
+    bounds = torch.iinfo(dtype)
+    numbers = (scale, zero, bounds.min, bounds.max, dtype)
+    ops = torch.ops.quantized_decomposed
+    y: torch.Tensor = ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *numbers), *numbers)
+    return y
+
+
+class Wide(nn.Module):
+    """Convolutions of lines, images and volumes, and a linear, that read int16 and give int8, int16 or float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.image = nn.Conv1d(4, 8, 3, padding=1, groups=2), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.up, self.volume = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv3d(4, 3, (2, 3, 3), padding=(0, 1, 1))
+        self.head, self.stores = nn.Linear(12, 5), True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._stored(x, 2e-4, -900)
+        y = self._stored(self._weighted(self.line, y).relu(), 2e-4, -32768)
+        y = self._stored(self._weighted(self.image, y.reshape(1, 8, 4, 6)), 5e-4)
+        y = self._stored(self._weighted(self.up, y).sigmoid(), 2.0**-16, -32768)
+        y = self._stored(self._weighted(self.volume, y.reshape(1, 4, 2, 4, 12)), 3e-4)
+        return self._weighted(self.head, y)
+
+    def _stored(self, x: torch.Tensor, scale: float, zero: int = 0) -> torch.Tensor:
+        return rounded(x, scale, torch.int16, zero) if self.stores else x
+
+    def _weighted(self, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        named: dict[str, torch.Tensor] = dict(module.named_parameters())
+        weight = named["weight"].detach()
+        named["weight"] = rounded(weight / weight.abs().max(), 1 / 127, torch.int8)
+        y: torch.Tensor = torch.func.functional_call(module, named, x)
+        return y
+
+
+def test_a_program_in_int16(vulkan: Device) -> None:
+    """Every weighted sum of int16 that a program asks for runs on integers, at 16 bits' distance from exact numbers."""
+    torch.manual_seed(0)
+    module, x = Wide().eval(), data(1, 4, 24)
+    model = q8.compile(torch.export.export(module, (x,)))
+    assert set(model.report().float32) == set(), model.report()
+    assert model.report().exact
+    found = q8.Session(model, "reference")(x)
+    module.stores = False
+    exact = module(x).detach().numpy()
+    assert 10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()) > 65
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(x), found)
 
 
 class Block(nn.Module):
