@@ -17,7 +17,7 @@ from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.plan.masks import gather_masks
-from q8ta_wgpu.passes.plan.patterns import combine
+from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.passes.round_scores import round_scores
 from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify

@@ -224,6 +224,7 @@ TORCH: Mapping[str, Function] = {
     "softplus": lambda a, x: F.softplus(x, a["beta"], a["threshold"]),
     "mish": lambda _, x: F.mish(x),
     "softsign": lambda _, x: F.softsign(x),
+    "quick_gelu": lambda _, x: x * torch.sigmoid(1.702 * x),
     "exp": lambda _, x: torch.exp(x),
     "log": lambda _, x: torch.log(x),
     "sqrt": lambda _, x: torch.sqrt(x),

@@ -282,7 +282,8 @@ ROWS = (
         },
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
-    _Row("softsign", lambda x, _: x / (1 + np.abs(x)), joins=True),  # by its row in passes/plan/patterns.py
+    _Row("softsign", lambda x, _: x / (1 + np.abs(x)), joins=True),  # this and the next by passes/plan/spellings.py
+    _Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), joins=True),
 )
 """The functions, in the order of their numbers in unary.wgsl."""
 

@@ -245,6 +245,7 @@ fn at_number(x: f32) -> f32 {
     case SIN: { return sin_of(x, 0); }
     case COS: { return sin_of(x, 1); }
     case ERF: { return erf_of(x); }
+    case QUICK_GELU: { return x * logistic(1.702 * x); }
     case SOFTSIGN: { return x / (1.0 + abs(x)); }
     case LOG1P: { return select(log1p_of(x), params.at_nan, x < -1.0); }
     case EXPM1: { return expm1_of(x); }

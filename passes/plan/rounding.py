@@ -26,9 +26,9 @@ from q8ta_wgpu.passes.plan.attention import context_of, scores_of
 from q8ta_wgpu.passes.plan.calls import Call, Calls
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
-from q8ta_wgpu.passes.plan.patterns import combined
 from q8ta_wgpu.passes.plan.regions import Region, Regions, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
+from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.plan.storage import INT8, SLICE, WHOLE, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -70,11 +70,12 @@ class _Planner:
         moving: Mapping[str, Int8],
         states: Collection[str],
     ) -> None:
-        self.graph, self.observable, self.call_of, self.states = graph.copy(), observable, calls, states
-        self.written = combined(self.graph)
+        self.graph, self.observable, self.states = graph.copy(), observable, states
+        self.written = {node.output: each.written for each in combined(self.graph) for node in each.made}
+        self.call_of = {**{name: calls[nodes[-1].output] for name, nodes in self.written.items()}, **calls}
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
-        self.calls = Calls(self.graph, observable, calls, moving)
+        self.calls = Calls(self.graph, observable, self.call_of, moving)
         self._attention: dict[str, Sequence[str]] = {}
         self.found = Rounding()
 
@@ -168,9 +169,9 @@ class _Planner:
 
     def _read(self, node: Node, name: str) -> None:
         """Lets the call of a node read a value as it is stored."""
-        source = self.regions.source(name)
-        for reader in self.written.get(node.output, [node]):  # of an operator written as several, all that read it
-            if name in reader.inputs:
+        source, written = self.regions.source(name), self.written.get(node.output)
+        for reader in written or [node]:  # of an operator written as several, all that read it
+            if written is None or source in reader.inputs:
                 self.found.reads[self.call_of[reader.output], source] = self._storage(source)
 
     def _read_operands(self, node: Node, names: Iterable[str] | None = None) -> None:

@@ -74,7 +74,7 @@ def test_chains_of_elementwise_operators_are_rounded_once() -> None:
         y = F.hardswish(y + y * torch.sigmoid(s.b(y.mean((2, 3), keepdim=True))))
         y = s.second(s.norm(torch.cat([x, x], 1) + torch.cat([y, y], 1)))
         y = s.third(s.other(F.max_pool2d(y, 2)))
-        return s.c(y * (F.relu6(y + 3) / 6))
+        return s.c(y * (F.relu6(y + 2) / 6))
 
     module = Plain(
         forward, a=conv(4, 4), b=conv(4, 4), c=conv(8, 3), norm=norm(8), other=norm(8, seed=2),

@@ -13,6 +13,7 @@ from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.calibrate.spelled import name_operators
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.constants import float_constants
 from q8ta_wgpu.frontend.export.identities import remove_identities
@@ -90,14 +91,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._columns = scheme.weight(qat, channels=1)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats;
-        nothing that changes nothing."""
-        norms_before_cats(model, lambda node: any(_comes_from(node, path) for path in self._skip))
+        """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats; what
+        is written as several operators as one; nothing that changes nothing."""
+        norms_before_cats(model, self._is_skipped)
         factors_before_cats(model)
         expand_attention(model)
         expand_recurrent(model)
         remove_identities(model)
         float_constants(model)
+        name_operators(model, self._is_skipped)
         model.recompile()
         return model
 
@@ -138,6 +140,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: what is not annotated stays in float and is reported by `compile`."""
+
+    def _is_skipped(self, node: Node) -> bool:
+        return any(_comes_from(node, path) for path in self._skip)
 
     def _annotation(self, node: Node) -> Any:
         return node.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))

@@ -1,0 +1,160 @@
+"""Norms and softmax that programs write as several operators: the numbers of each row with which they are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.passes.plan.trial import Operator, Trial
+
+_NEAR = 5e-4
+"""How far a norm's result may be from what is written, in standard deviations. eps is written within the root,
+beside it (std + 1e-6) or as a bound (F.normalize); to rows larger than `_SCALES` that makes no difference."""
+
+_SCALES = (0.1, 1.0, 30.0)
+_LARGE, _TINY = 1e4, 1e-17
+"""Scales of the rows that are tried; eps makes no difference to large ones."""
+
+_DRAWS = 4
+"""Rows of which parameters are computed."""
+
+_LARGEST_EPS = 1.0
+"""Beyond it a norm would be a factor for whatever is usual."""
+
+_ROUNDING = 1e-6
+"""Error of float32 sums, relative to them."""
+
+_MOST = 1 << 22
+"""Elements of the rows that are tried."""
+
+
+def row_operator(trial: Trial, dims: tuple[int, ...]) -> Operator | None:
+    """The norm or softmax that nodes compute which reduce these dimensions."""
+    shape = _shape(trial, dims)
+    if np.prod(shape) > _MOST or (0 in dims and len(shape) > 1):
+        return None
+    if len(dims) == 1 and _is_softmax(trial, dims[0], shape):
+        return Operator("softmax", {"dim": dims[0]})
+    for centered in (False, True):
+        with np.errstate(all="ignore"):
+            found = _fitted(trial, _Rows(dims, shape, centered))
+        if found is not None and (placed := _as_operator(trial, dims, centered, *found)) is not None:
+            return placed
+    return None
+
+
+def _shape(trial: Trial, dims: tuple[int, ...]) -> Shape:
+    """The shape of the rows that are tried: one for each of those that constants tell apart."""
+    rank = len(trial.shape)
+    held = [(1,) * (rank - array.ndim) + array.shape for array in trial.constants]
+    return tuple(n if d in dims or any(s[d] > 1 for s in held) else 1 for d, n in enumerate(trial.shape))
+
+
+def _is_softmax(trial: Trial, dim: int, shape: Shape) -> bool:
+    for seed, scale in enumerate((1.0, 5.0)):
+        x = np.random.default_rng(seed).normal(0.5, scale, shape).astype(np.float32)
+        e = np.exp(x.astype(np.float64) - x.max(dim, keepdims=True))
+        if not np.allclose(trial(x), e / e.sum(dim, keepdims=True), 1e-4, 1e-6):
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of numbers that are tried, and what a norm makes of them."""
+
+    dims: tuple[int, ...]
+    shape: Shape
+    centered: bool
+
+    def drawn(self, seed: int, scale: float) -> Array:
+        """Rows whose mean is not 0, of elements that are not near 0."""
+        draw = np.random.default_rng(seed)
+        signs = np.where(draw.random(self.shape) < 0.7, 1.0, -1.0)
+        return np.asarray(signs * draw.uniform(0.5, 1.5, self.shape) * scale, np.float32)
+
+    def distances(self, x: Array) -> Array:
+        """From the mean, or from 0."""
+        x = x.astype(np.float64)
+        return np.asarray(x - x.mean(self.dims, keepdims=True) if self.centered else x)
+
+    def normal(self, x: Array, eps: float) -> Array:
+        """Distances by the root of their mean square."""
+        d = self.distances(x)
+        return np.asarray(d / np.sqrt((d**2).mean(self.dims, keepdims=True) + eps))
+
+
+def _halves(trial: Trial, x: Array) -> tuple[Array, Array]:
+    """What changes its sign with x, and what does not."""
+    there, back = (trial(sign * x).astype(np.float64) for sign in (np.float32(1), np.float32(-1)))
+    return (there - back) / 2, (there + back) / 2
+
+
+def _fitted(trial: Trial, rows: _Rows) -> tuple[float, Array, Array] | None:
+    """(eps, gamma, beta) of the norm that gives what nodes give; the parameters have the shape of the rows."""
+    products, squares, betas = np.zeros(rows.shape), np.zeros(rows.shape), []
+    for seed in range(_DRAWS):
+        x = rows.drawn(seed, _LARGE)
+        odd, even = _halves(trial, x)
+        normal = rows.normal(x, 0.0)
+        products, squares = products + odd * normal, squares + normal**2
+        betas.append(even)
+    gamma, beta = products / squares, np.asarray(np.mean(betas, 0))
+    eps = _eps(trial, rows, gamma) if np.isfinite(gamma).all() else np.inf
+    if not eps <= _LARGEST_EPS:
+        return None
+    for seed, scale in enumerate(_SCALES):
+        x = rows.drawn(_DRAWS + seed, scale)
+        normal = rows.normal(x, eps)
+        error, size = np.abs(trial(x) - (gamma * normal + beta)), np.abs(gamma) * np.sqrt((normal**2).mean())
+        if not (error <= _NEAR * size + _ROUNDING * np.abs(beta)).all():
+            return None
+    return eps, gamma, beta
+
+
+def _eps(trial: Trial, rows: _Rows, gamma: Array) -> float:
+    """What is added to mean squares, told by rows that are so small that it makes a difference; 0 where none are."""
+    scale = _LARGE
+    while scale > _TINY:
+        x = rows.drawn(_DRAWS, scale)
+        odd, _ = _halves(trial, x)
+        wanted = gamma * rows.normal(x, 0.0)
+        share = (odd * wanted).sum(rows.dims) / (wanted**2).sum(rows.dims)
+        if 0 < np.median(share) < 0.7:
+            added = (rows.distances(x) ** 2).mean(rows.dims) * (share**-2 - 1)
+            return float(f"{np.median(added):.6g}")  # the digits that are certain
+        scale /= 10
+    return 0.0
+
+
+def _as_operator(
+    trial: Trial, dims: tuple[int, ...], centered: bool, eps: float, gamma: Array, beta: Array
+) -> Operator | None:
+    """The norm with these parameters, which have the shape of the rows that were tried; None where there is none whose
+    parameters differ so."""
+    rank = len(trial.shape)
+    if not centered and np.abs(beta).max() > _NEAR * np.abs(gamma).max():
+        return None
+    parameters = {"gamma": gamma, "beta": beta} if centered else {"gamma": gamma}
+    varies = varying(*parameters.values())
+    per_channel = centered and varies <= {1} and dims in (tuple(range(1, rank)), tuple(range(2, rank)))
+    if per_channel and (varies or rank > 3):
+        means = {name: a.mean((0, *range(2, rank))) for name, a in parameters.items()}
+        channels = {name: np.broadcast_to(a, trial.shape[1:2]) for name, a in means.items()}
+        return Operator("group_norm", {"groups": 1 if 1 in dims else trial.shape[1], "eps": eps}, channels)
+    if not varies <= set(dims) or not (varies or len(dims) == 1):  # parameters would fix sizes that are free
+        return None
+    kept = tuple(d for d in range(rank) if d not in dims)
+    order, rowwise = kept + dims, {name: a.mean(kept) for name, a in parameters.items()}
+    there, back = {"dims": order}, {"dims": tuple(order.index(d) for d in range(rank))}
+    moved = None if order == tuple(range(rank)) else (("permute", there), ("permute", back))
+    return Operator("layer_norm" if centered else "rms_norm", {"eps": eps}, rowwise, moved)
+
+
+def varying(*arrays: Array) -> set[int]:
+    """The dimensions along which any of some arrays of one shape differ by more than rounding does."""
+    least = 1e-5 * max(np.abs(a).max() for a in arrays)
+    return {d for d in range(arrays[0].ndim) if any(np.ptp(a, axis=d).max() > least for a in arrays)}

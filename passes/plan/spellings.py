@@ -1,0 +1,96 @@
+"""Operators that programs write as several, such as `x * sigmoid(x)` or a norm by pow, mean and rsqrt, in any spelling.
+
+Nodes that compute one value from another one are tried on numbers: where they give what an operator gives, that
+operator takes their place. This comes before values are rounded: where nothing within is quantized it is one region,
+one table, one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Attrs, Graph, Node
+from q8ta_wgpu.ir.int8 import Elementwise
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.plan.rows import row_operator
+from q8ta_wgpu.passes.plan.trial import Operator, Trial, trials
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+FUNCTIONS: tuple[tuple[str, Attrs], ...] = (
+    ("sigmoid", {}),
+    ("tanh", {}),
+    ("silu", {}),
+    ("quick_gelu", {}),
+    ("gelu", {}),
+    ("gelu_tanh", {}),
+    ("hardswish", {}),
+    ("hardsigmoid", {}),
+    ("softplus", {"beta": 1.0, "threshold": 20.0}),
+    ("mish", {}),
+    ("softsign", {}),
+)
+"""Functions that are written as several: names of `kernels/elementwise/unary.py` with their attributes."""
+
+_NEAR = 1e-5
+"""How far apart, absolutely and relative to it, two spellings of a function may be: some write constants with 6
+digits."""
+
+_SIZES = np.concatenate([np.arange(1, 200) / 16.0, 10.0 ** np.arange(-3, 31)])
+_NUMBERS = np.concatenate([-_SIZES[::-1], _SIZES]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """An operator in place of several.
+
+    Attributes:
+        made: the operator, with moves before and after it where it would not read rows otherwise.
+        written: the nodes that they stand for.
+    """
+
+    made: tuple[Node, ...]
+    written: tuple[Node, ...]
+
+
+def combine(graph: Graph) -> None:
+    """Puts operators in place of what they are written as."""
+    combined(graph)
+
+
+def combined(graph: Graph) -> list[Combined]:
+    """The same; says what was put in place of what."""
+    rewriter, found = Rewriter(graph), list[Combined]()
+    places = {node.output: place for place, node in enumerate(graph.nodes)}
+    for node in rewriter.backwards():
+        for trial in reversed(list(trials(rewriter, places, node))):
+            if made := _place(rewriter, trial):
+                found.append(Combined(made, trial.nodes))
+                break
+    rewriter.commit()
+    return found
+
+
+def _place(rewriter: Rewriter, trial: Trial) -> tuple[Node, ...]:
+    """Puts an operator in place of a trial's nodes; returns the new ones, none where there is no such operator."""
+    dims = trial.reduced() if trial.computes else None
+    if dims is None:
+        return ()
+    found = row_operator(trial, dims) if dims else function_of(trial)
+    return () if found is None else found.place(rewriter, trial)
+
+
+def function_of(trial: Trial) -> Operator | None:
+    """The elementwise function that nodes compute. Where they overflow, as log(1 + exp(x)) does, it may be anything."""
+    if any(array.size != 1 for array in trial.constants):
+        return None
+    given = trial(_NUMBERS).ravel().astype(np.float64)
+    finite = np.isfinite(given)
+    for op, attrs in FUNCTIONS:
+        kind = OPS[op].int8
+        assert isinstance(kind, Elementwise)
+        wanted = kind.function(_NUMBERS.astype(np.float64), attrs)
+        if np.allclose(given[finite], wanted[finite], _NEAR, _NEAR) and finite[np.abs(_NUMBERS) < 80].all():
+            return Operator(op, attrs)
+    return None

@@ -1,0 +1,78 @@
+"""Operators that a program writes as several calls, each as a call of torch's own: so that all that looks for a norm or
+an activation sees one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.export.editor import call, new_constant
+from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.nodes import is_constant
+from q8ta_wgpu.ir.graph import Attrs
+from q8ta_wgpu.passes.plan.spellings import combined
+
+_aten = torch.ops.aten
+
+
+def name_operators(model: GraphModule, stays: Callable[[Node], bool]) -> None:
+    """Puts one call in place of those that an operator is written as, but where `stays` holds of one of them."""
+    imported = import_float(model)
+    graph, values = imported.graph, dict(imported.values)
+    graph.kept.update(name for name, node in values.items() if stays(node))
+    for each in combined(graph):
+        source, last = each.made[0].inputs[0], values.get(each.made[-1].output)
+        if last is None or source not in values or any(node.op not in _CALLS for node in each.made):
+            continue
+        for node in each.made:
+            parameters = [
+                new_constant(model, last, f"{last.name}_{place}_of_{node.op}", torch.from_numpy(graph.constants[name]))
+                for place, name in enumerate(node.inputs[1:])
+            ]
+            target, args, kwargs = _CALLS[node.op](values[node.inputs[0]], parameters, node.attrs)
+            values[node.output] = call(last, target, *args, **kwargs)
+        last.replace_all_uses_with(values[each.made[-1].output])
+        _erase(model, last)
+
+
+def _erase(model: GraphModule, node: Node) -> None:
+    """Takes out a node that nothing reads, with what only it read."""
+    read = node.all_input_nodes
+    model.graph.erase_node(node)
+    for source in read:
+        if not source.users and (source.op == "call_function" or is_constant(source)):
+            _erase(model, source)
+
+
+_Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
+_Call = Callable[[Node, list[Node], Attrs], _Arguments]
+
+
+def _function(target: Any, **kwargs: Any) -> _Call:
+    return lambda x, _, attrs: (target, (x,), {**attrs, **kwargs})
+
+
+def _shape(parameter: Node) -> list[int]:
+    return list(parameter.meta["val"].shape)
+
+
+_CALLS: Mapping[str, _Call] = {
+    "permute": lambda x, _, attrs: (_aten.permute.default, (x, list(attrs["dims"])), {}),
+    "softmax": lambda x, _, attrs: (_aten.softmax.int, (x, attrs["dim"]), {}),
+    "rms_norm": lambda x, p, attrs: (_aten.rms_norm.default, (x, _shape(p[0]), p[0], attrs["eps"]), {}),
+    "layer_norm": lambda x, p, attrs: (_aten.layer_norm.default, (x, _shape(p[0]), *p, attrs["eps"]), {}),
+    "group_norm": lambda x, p, attrs: (_aten.group_norm.default, (x, attrs["groups"], *p, attrs["eps"]), {}),
+    "sigmoid": _function(_aten.sigmoid.default),
+    "tanh": _function(_aten.tanh.default),
+    "silu": _function(_aten.silu.default),
+    "gelu": _function(_aten.gelu.default),
+    "gelu_tanh": _function(_aten.gelu.default, approximate="tanh"),
+    "hardswish": _function(_aten.hardswish.default),
+    "hardsigmoid": _function(_aten.hardsigmoid.default),
+    "softplus": _function(_aten.softplus.default),
+    "mish": _function(_aten.mish.default),
+}
+"""How torch calls the operators that it has: of its operand, parameters and attributes."""
