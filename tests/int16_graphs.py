@@ -30,6 +30,14 @@ WIDE_TABLES = (
 )
 """Of a function of one tensor."""
 
+WIDE_CHOICES = (
+    Setting((0, 300, -5000), "random", (INT8X4, INT16X4, INT16X4)),
+    Setting((3, -7, 32767), "random", (INT8X4, INT8X4, INT16X4)),
+    Setting((-700, 32767, -128), "random", (INT16X4, INT16X4, INT8X4)),
+    Setting((0, 0, 0), "ties", (INT8X4, INT16X4, INT16X4)),
+)
+"""Of a choice between two tensors by a third."""
+
 WIDE_PRODUCTS = (
     Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
     Setting((-128, 127, -32768), "random", (INT8X4, INT8X4, INT16X4)),
@@ -107,9 +115,13 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
 
 
 def _elementwise() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
-    """Products, and functions of one tensor."""
+    """Functions of two tensors, and functions of one tensor."""
     for name, settings in (
         ("mul", WIDE_PRODUCTS),
+        *((name, WIDE_SUMS) for name in ("div", "maximum", "minimum", "gt", "eq")),
+        *((name, WIDE_SUMS[:1]) for name in ("ge", "ne")),
+        ("where", WIDE_CHOICES),
+        ("hypot", WIDE_PRODUCTS[1:2]),
         *((name, WIDE_TABLES) for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar", "affine")),
     ):
         cases = OPS[name].cases

@@ -264,7 +264,12 @@ add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _
 mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
 
 
-def packed_kernels(name: str, *files: str, params: Callable[[Call], Params] = no_params) -> tuple[Kernel, ...]:
+def packed_kernels(
+    name: str,
+    *files: str,
+    params: Callable[[Call], Params] = no_params,
+    constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
+) -> tuple[Kernel, ...]:
     """Kernels of an operator on two packed values: by whole words where all shapes are the same, else by elements."""
     files = ("binary_packed", *files, f"apply={name}")
     return (
@@ -277,8 +282,9 @@ def packed_kernels(name: str, *files: str, params: Callable[[Call], Params] = no
             threads=eight_words,
             supports=lambda call, target: call.inputs[0].shape == call.inputs[1].shape == call.output.shape,
             params=params,
+            constants=constants,
         ),
-        Kernel(f"{name}.broadcast", (*files, "map"), (ANY_INT8,), ANY_INT8, params=params),
+        Kernel(f"{name}.broadcast", (*files, "map"), (ANY_INT8,), ANY_INT8, params=params, constants=constants),
     )
 
 

@@ -1,5 +1,5 @@
 """div, pow, hypot, atan2, maximum, minimum and comparisons of two tensors, with broadcasting. In int8 each is an exact
-table of 65,536 entries.
+table of 65,536 entries; with an int16 operand some are integer arithmetic (binary_int16.py).
 
 A bool is 0 or 1, and a logical "and" is the minimum of two.
 """
@@ -13,12 +13,14 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, packed_kernels, spread
+from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
+from q8ta_wgpu.kernels.elementwise.table import entry_bits
 
 Function = Callable[[Array, Array], Array]
 
@@ -26,7 +28,7 @@ Function = Callable[[Array, Array], Array]
 def _infer_table(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if types[2].shape != (256, 256):
         raise GraphError(f"a table of two values has 256 x 256 entries, found shape {types[2].shape}")
-    return broadcast(types[:2], attrs)[0], INT8X4
+    return broadcast(types[:2], attrs)[0], INT16X4 if types[2].dtype == INT16 else INT8X4
 
 
 def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
@@ -34,13 +36,13 @@ def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
     return np.asarray(table[a.astype(np.int64) + 128, b.astype(np.int64) + 128])
 
 
-def _lower(function: Function) -> ToInt8:
+def _lower(function: Function, wide: Lower | None) -> ToInt8:
     def lower(call: QuantizedCall) -> Int8Form | str:
         a, b = call.q
         if a is None or b is None or call.out is None:
             return "it needs two quantized operands and a quantized result"
-        if INT16X4 in (a.dtype, b.dtype, call.out.dtype):
-            return "it has no int16 form"
+        if INT16X4 in (a.dtype, b.dtype):
+            return wide(a, b, call.out, call) if wide else "it has no form that reads int16"
         with np.errstate(all="ignore"):
             values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
         return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})
@@ -155,7 +157,7 @@ def _params(call: Call) -> Params:
     return {"not_a_number": np.float32(np.nan).view(np.uint32)}
 
 
-def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float) -> Op:
+def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float, wide: Lower | None = None) -> Op:
     return Op(
         name=name,
         operands=(Operand("a"), Operand("b")),
@@ -163,7 +165,7 @@ def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float
         reference=_reference(function),
         kernels=(Kernel(name, ("binary", "map", f"compute={name}"), (FLOAT,), FLOAT, params=_params),),
         aten=aten,
-        int8=Arithmetic(_lower(function)),
+        int8=Arithmetic(_lower(function, wide), reads_int16=wide is not None, gives_int16=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
         tolerance=tolerance,
@@ -176,6 +178,7 @@ OPS = (
         np.divide,
         {f"aten.{name}.Tensor": _import_div for name in ("div", "div_")},
         1e-6,
+        lower_quotient,
     ),
     _op(
         "floor_divide_tensors",
@@ -196,6 +199,7 @@ OPS = (
             "aten.logical_or.default": _import_logical("maximum"),
         },
         0.0,
+        lower_extreme("q16ta_maximum"),
     ),
     _op(
         "minimum",
@@ -206,26 +210,31 @@ OPS = (
             "aten.logical_and.default": _import_logical("minimum"),
         },
         0.0,
+        lower_extreme("q16ta_minimum"),
     ),
-    _op("gt", _holds(np.greater), {f"aten.{name}.Tensor": _import_compare(name) for name in ("gt", "lt")}, 0.0),
-    _op("ge", _holds(np.greater_equal), {f"aten.{name}.Tensor": _import_compare(name) for name in ("ge", "le")}, 0.0),
-    _op("eq", _holds(np.equal), {"aten.eq.Tensor": _import_compare("eq")}, 0.0),
-    _op(
-        "ne",
-        _holds(np.not_equal),
-        {
-            "aten.ne.Tensor": _import_compare("ne"),
-            "aten.bitwise_xor.Tensor": _import_compare("ne"),
-            "aten.logical_xor.default": _import_logical("ne"),
-        },
-        0.0,
+    *(
+        _op(name, _holds(compare), aten, 0.0, lower_comparison(f"q16ta_{name}"))
+        for name, compare, aten in (
+            ("gt", np.greater, {f"aten.{name}.Tensor": _import_compare(name) for name in ("gt", "lt")}),
+            ("ge", np.greater_equal, {f"aten.{name}.Tensor": _import_compare(name) for name in ("ge", "le")}),
+            ("eq", np.equal, {"aten.eq.Tensor": _import_compare("eq")}),
+            (
+                "ne",
+                np.not_equal,
+                {
+                    "aten.ne.Tensor": _import_compare("ne"),
+                    "aten.bitwise_xor.Tensor": _import_compare("ne"),
+                    "aten.logical_xor.default": _import_logical("ne"),
+                },
+            ),
+        )
     ),
     Op(
         name="q8ta_binary_table",
-        operands=(*INT8_PAIR, Operand("table", constant=True, dtypes=(INT8,))),
+        operands=(*INT8_PAIR, Operand("table", constant=True, dtypes=(INT8, INT16))),
         infer=_infer_table,
         reference=_reference_table,
         reads=reads_same_place,
-        kernels=packed_kernels("q8ta_binary_table", "binary_table"),
+        kernels=packed_kernels("q8ta_binary_table", "binary_table", constants=entry_bits),
     ),
 )

@@ -30,11 +30,16 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 def _source(call: Call) -> tuple[str, ...]:
     if INT16X4 not in (call.inputs[0].dtype, call.output.dtype):
         return "q8ta_table", "words"
-    return "wide_table", f"entry_of={call.inputs[1].dtype}_entry", "words"
+    return "wide_table", "words"
+
+
+def entry_bits(call: Call) -> dict[str, int]:
+    """The constant that says how large a table's entries are, as its values are stored in the result's dtype."""
+    return {"ENTRY_BITS": 16 if call.output.dtype == INT16X4 else 8}
 
 
 def _constants(call: Call) -> dict[str, int]:
-    return {"SMALLEST": RANGES[call.inputs[0].dtype][0]}
+    return {"SMALLEST": RANGES[call.inputs[0].dtype][0], **entry_bits(call)}
 
 
 OPS = (

@@ -1,6 +1,7 @@
 """where: elements of one tensor or another, selected by a third that is 0 or not. masked_fill is imported as it.
 
 In int8 each of the two has an exact table from its steps to the result's. The table of a number has that number only.
+Where one of the two or the result is int16, each is multiplied to the result's steps; a number is a term of steps.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Builder, Case, Op, Operand, reads_same_place
 
 NAMES = ("condition", "a", "b")
 
@@ -45,11 +46,44 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return np.asarray(np.where(condition != call.zeros[0], first, second))
 
 
+def _reference_int16(call: Call, arrays: Sequence[Array]) -> Array:
+    steps = [x.astype(np.int64) - zero for x, zero in zip(arrays, call.zeros, strict=True)]
+    a, b = (
+        arithmetic.scaled_steps(x, call.attrs[f"{name}_multiplier"]) + call.attrs[f"{name}_steps"]
+        for name, x in zip("ab", steps[1:], strict=True)
+    )
+    return arithmetic.stored(call, np.where(steps[0] != 0, a, b))
+
+
+def _params_int16(call: Call) -> Params:
+    zeros = {f"{name}_zero": np.int32(zero) for name, zero in zip(NAMES, call.zeros, strict=True)}
+    factors = {name: np.float32(call.attrs[name]) for name in ("a_multiplier", "b_multiplier")}
+    steps = {name: np.int32(call.attrs[name]) for name in ("a_steps", "b_steps")}
+    return {**arithmetic.stored_fields(call), **zeros, **factors, **steps}
+
+
+def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
+    attrs, operands = dict[str, float | int](lo=call.lo, hi=call.hi), []
+    for name, position in (("a", 1), ("b", 2)):
+        q, constant = call.q[position], call.constants.get(position)
+        number, factor = 0.0, 0.0 if q is None else arithmetic.ratio(q, out)
+        if q is None:
+            if not isinstance(constant, np.ndarray) or constant.size != 1:
+                return "an input is not quantized"
+            number = float(np.nan_to_num(constant.reshape(()) / out.scale, nan=0.0))
+        if factor is None:
+            return "the ratio of its scales is not a finite float32"
+        limit = arithmetic.STEPS_LIMIT
+        attrs |= {f"{name}_multiplier": factor, f"{name}_steps": int(np.rint(np.clip(number, -limit, limit)))}
+        operands.append(0 if q is None else position)  # a number is read from no operand: its multiplier is 0
+    return Int8Form("q16ta_where", (0, *operands), attrs)
+
+
 def _lower(call: QuantizedCall) -> Int8Form | str:
     if call.q[0] is None or call.out is None:
         return "it needs a quantized condition and a quantized result"
     if INT16X4 in (q.dtype for q in (*call.q, call.out) if q is not None):
-        return "it has no int16 form"
+        return _lower_int16(call, call.out)
     tables, operands = [], []
     for position in (1, 2):
         q, constant = call.q[position], call.constants.get(position)
@@ -107,7 +141,7 @@ OPS = (
             "aten.masked_fill.Scalar": _import_masked_fill,
             "aten.masked_fill.Tensor": _import_masked_fill,
         },
-        int8=Arithmetic(_lower),
+        int8=Arithmetic(_lower, reads_int16=True, gives_int16=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
     ),
@@ -127,6 +161,28 @@ OPS = (
                 (ANY_INT8,),
                 ANY_INT8,
                 params=lambda call: {"condition_zero": np.int32(call.zeros[0])},
+            ),
+        ),
+    ),
+    Op(
+        name="q16ta_where",
+        operands=tuple(Operand(name, dtypes=INTEGERS) for name in NAMES),
+        infer=lambda types, attrs: (_infer(types, attrs)[0], INT16X4),
+        results=(INT8X4,),
+        reference=_reference_int16,
+        schema={
+            **WIDE_RANGE,
+            **dict.fromkeys(("a_multiplier", "b_multiplier"), Attr("float", low=0, high=3.4e38)),
+            **dict.fromkeys(("a_steps", "b_steps"), Attr("int", -arithmetic.STEPS_LIMIT, arithmetic.STEPS_LIMIT)),
+        },
+        reads=reads_same_place,
+        kernels=(
+            Kernel(
+                "q16ta_where",
+                ("where", "map", "compute=q16ta_chosen"),
+                (ANY_INT8,),
+                ANY_INT8,
+                params=_params_int16,
             ),
         ),
     ),

@@ -4,6 +4,8 @@ fn combine(x: x_Word) -> Word {
   return packed(vec4<i32>(entry_of(at.x), entry_of(at.y), entry_of(at.z), entry_of(at.w)));
 }
 
-fn int8_entry(at: u32) -> i32 { return lane(table[at / 4u], at % 4u); }
-
-fn int16_entry(at: u32) -> i32 { return half(table[at / 2u], at % 2u); }
+// An entry of ENTRY_BITS, 8 or 16.
+fn entry_of(at: u32) -> i32 {
+  let bit = at * ENTRY_BITS;
+  return extractBits(bitcast<i32>(table[bit / 32u]), bit % 32u, ENTRY_BITS);
+}

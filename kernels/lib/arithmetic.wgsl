@@ -55,11 +55,6 @@ fn lane(word: u32, index: u32) -> i32 {
   return extractBits(bitcast<i32>(word), index * 8u, 8u);
 }
 
-// One of the two int16 in a word.
-fn half(word: u32, index: u32) -> i32 {
-  return extractBits(bitcast<i32>(word), index * 16u, 16u);
-}
-
 // Four int16 in two words, the lower half of each first.
 fn unpack4xI16(word: vec2<u32>) -> vec4<i32> {
   let low = bitcast<vec2<i32>>(word << vec2<u32>(16u)) >> vec2<u32>(16u);

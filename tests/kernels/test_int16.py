@@ -12,7 +12,7 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
@@ -225,7 +225,7 @@ def test_what_has_no_int16_form_stays_in_float() -> None:
     graph.types |= {name: TensorType(shape, INT16X4, q) for name in ("x", "y")}
     fused = run_passes(graph)
     assert [node.op for node in fused.nodes] == ["dequantize", "hypot", "quantize"]
-    assert fused.notes == ["size: hypot stays in float32: it has no int16 form"]
+    assert fused.notes == ["size: hypot stays in float32: it has no form that reads int16"]
 
 
 def test_ranges_and_dtypes_are_checked() -> None:
@@ -371,6 +371,30 @@ def test_tables_of_int16_fold() -> None:
     _append(graph, "sum", [("quantize", wide), ("dequantize", None), ("relu", None), ("quantize", wide)])
     found = run_passes(graph)
     assert [(node.op, node.attrs["lo"], node.attrs["hi"]) for node in found.nodes] == [("q16ta_add", 0, 32767)]
+
+
+@pytest.mark.parametrize("number", [-0.5, 1e30, -np.inf, np.nan])
+def test_an_int16_tensor_with_elements_replaced_by_a_number(number: float) -> None:
+    """In steps of the result; a number past its range is its end."""
+    q, shape = QParams(2.0**-12, -300, INT16X4), (7,)
+    graph = Graph(["mask", "x"])
+    graph.types |= {"mask": TensorType(shape, INT8X4, QParams(1.0, 0)), "x": TensorType(shape, INT16X4, q)}
+    graph.types |= dict.fromkeys(("held", "real", "filled"), TensorType(shape))
+    graph.add_constant("number", np.array(number, np.float32))
+    graph.nodes = [
+        Node("dequantize", ("mask",), "held"),
+        Node("dequantize", ("x",), "real"),
+        Node("where", ("held", "number", "real"), "filled"),
+    ]
+    _append(graph, "filled", [("quantize", q)])
+    found = run_passes(graph)
+    assert [node.op for node in found.nodes] == ["q16ta_where"], found.notes
+    inputs: dict[str, Array] = {
+        "mask": np.array([0, 1, 0, 1, 0, 1, 0], np.int8),
+        "x": np.array([-32768, -1, 0, 1, 300, 400, 32767], np.int16),
+    }
+    (y,) = graph.outputs
+    np.testing.assert_array_equal(reference.run(found, inputs)[y], reference.run(graph, inputs)[y])
 
 
 def _append(graph: Graph, last: str, steps: list[tuple[str, QParams | None]]) -> None:
