@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.attention.attention import STEPS, powers
+from q8ta_wgpu.kernels.attention.attention import COARSE, powers
 from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Stage
@@ -82,7 +82,7 @@ def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
     """Attention whose queries, keys and values lie side by side in the result of one linear."""
     row = 3 * heads * depth
     parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
-    multipliers = {"score_multiplier": float(np.float32(STEPS / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
+    multipliers = {"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
     attrs = {"sizes": (batch, heads, tokens, tokens, depth, depth), **parts, **multipliers, "lo": -128, "hi": 127}
     graph = Graph(["x0"], ["y"])
     graph.types["x0"] = TensorType((batch, tokens, row), INT8X4, QParams(0.02, 0))

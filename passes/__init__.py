@@ -14,6 +14,7 @@ from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.fold_tables import fold_tables
+from q8ta_wgpu.passes.fuse_attention import fuse_attention
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.plan.masks import gather_masks
@@ -44,8 +45,9 @@ PASSES: tuple[Pass, ...] = (
     cancel_qdq,
     # What masks were taken out of may be computed from int8 values, and rounded by nobody.
     round_scores,
-    # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x. Two products of activations and a
-    # softmax between them that nobody quantized are an attention.
+    # Two products of activations and a softmax between them that nobody quantized, or int16 holds, are an attention.
+    fuse_attention,
+    # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x.
     fuse_int8,
     # What fusion left: dequantize -> quantize becomes nothing or a table.
     cancel_qdq,

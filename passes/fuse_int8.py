@@ -29,7 +29,6 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import chain
-from q8ta_wgpu.passes.fuse_attention import attend
 from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
 from q8ta_wgpu.passes.operands import affine_of, int8_behind, turned, unscaled
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
@@ -47,8 +46,6 @@ def fuse_int8(graph: Graph) -> None:
         region = regions.find(node)
         readers = rewriter.readers(region.end)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
-            if attend(rewriter, region, quantize):
-                continue
             if reason := _fuse(rewriter, region, quantize):
                 given = reason is NOT_QUANTIZED and adds_given_numbers(rewriter, node)
                 _note(graph, node, GIVEN_NUMBERS if given else reason)

@@ -128,8 +128,8 @@ def _bias(graph: Graph, name: str, lead: tuple[int, int]) -> str:
 
 def _result(graph: Graph, fused: Node) -> TensorType:
     """The type of its result, with the scale and zero point that it is to have."""
-    shape, dtype = OPS[fused.op].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
-    return TensorType(shape, dtype, graph.types[fused.output].q)
+    shape, _ = OPS[fused.op].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
+    return replace(graph.types[fused.output], shape=shape)
 
 
 def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:

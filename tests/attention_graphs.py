@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, RANGES, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.attention.attention import NO_PART, RECIPROCAL, STEPS, powers
+from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, NO_PART, powers
 from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.norm import softmax
 from q8ta_wgpu.passes.lower import lower
@@ -27,6 +28,7 @@ class Chain:
         zeros: zero points of queries, keys, values and the result.
         bias: shape of what is added to scores; with NO_PART above its diagonal, and everywhere in its first row.
         mask: shape of bools that say what takes part, if any are given.
+        fine: dtype of the result of one with weights of fourteen bits.
     """
 
     form: str
@@ -34,6 +36,7 @@ class Chain:
     zeros: tuple[int, int, int, int]
     bias: tuple[int, int, int, int] = (1, 1, 1, 1)
     mask: tuple[int, ...] = ()
+    fine: str = ""
 
 
 CHAINS = (
@@ -42,6 +45,10 @@ CHAINS = (
     Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 127)),
     Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 1, 65)),
     Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64)),
+    Chain("slices", (2, 3, 19, 19, 8, 8), (3, 3, 3, 5), bias=(2, 1, 1, 19), fine=INT8X4),
+    Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 12700), fine=INT16X4),
+    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 1, 65), fine=INT8X4),
+    Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64), fine=INT16X4),
 )
 
 
@@ -60,7 +67,8 @@ class _Builder:
         types = tuple(self.graph.types[name] for name in inputs)
         shape, dtype = OPS[op].check(types, attrs)
         name = self.graph.fresh(op)
-        self.graph.types[name] = TensorType(shape, dtype, q or types[0].q)
+        found = q or types[0].q
+        self.graph.types[name] = TensorType(shape, found.dtype if found else dtype, found)
         self.graph.nodes.append(Node(op, inputs, name, attrs))
         return name
 
@@ -68,10 +76,13 @@ class _Builder:
         """One whose weights are of all sizes, and whose results fill the int8 range and go beyond."""
         depth, zeros = chain.sizes[4], chain.zeros
         gain = 1.0 if abs(zeros[2]) > 100 else 3.0
+        out = QParams(0.05 / (256 if chain.fine == INT16X4 else 1), zeros[3], chain.fine or INT8X4)
+        precision, low = FINE if chain.fine else COARSE, out.range[0]
+        fractions = arithmetic.fraction(out.dtype) - precision.reciprocal
         attrs = {
-            **{"lo": -128, "hi": 120, "sizes": (), **dict.fromkeys(WALKS, ())},
-            "score_multiplier": float(np.float32(STEPS / (73.0**2 * depth**0.5))),
-            "multiplier": float(np.float32(gain * 2.0 ** (14 - RECIPROCAL))),
+            **{"lo": low, "hi": -low * 15 // 16, "sizes": (), **dict.fromkeys(WALKS, ())},
+            "score_multiplier": float(np.float32(precision.steps / (73.0**2 * depth**0.5))),
+            "multiplier": float(np.float32(gain * 0.05 / out.scale * 2.0**fractions)),
         }
         bias = np.zeros(chain.bias, np.int32)
         if bias.size > 1:
@@ -79,9 +90,9 @@ class _Builder:
             later = np.triu(np.ones(bias.shape[2:], bool), 1 if bias.shape[2] > 1 else bias.shape[3] // 2)
             bias[np.broadcast_to(later, bias.shape)] = NO_PART
             bias[0, 0, 0] = NO_PART
-        constants = (self.graph.add_constant("powers", powers()), self.graph.add_constant("bias", bias))
+        constants = (self.graph.add_constant("powers", powers(precision)), self.graph.add_constant("bias", bias))
         mask = (self.bools(chain.mask),) if chain.mask else ()
-        return self.emit("q8ta_attention", (*operands, *constants, *mask), attrs, QParams(0.05, zeros[3]))
+        return self.emit("q8ta_attention", (*operands, *constants, *mask), attrs, out)
 
     def bools(self, shape: Shape) -> str:
         """An input that chooses elements."""
@@ -146,3 +157,50 @@ def masked_softmax(shape: Shape, masked: Shape) -> tuple[Graph, dict[str, Array]
     inputs = (x, b.graph.add_constant("powers", powers), mask)
     b.graph.outputs = [b.emit("q8ta_softmax", inputs, attrs, QParams(1 / 256, -128))]
     return b.graph, b.inputs
+
+
+def sink(keys: int, share: float, stored: str, result: str) -> tuple[Graph, dict[str, Array], Array]:
+    """The graph before the passes of an attention whose first key has a share of the weight, its inputs, and the exact
+    result. `stored` is the dtype in which the program stores the weights, if any; `result` that of the result."""
+    g, depth = np.random.default_rng(keys), 64
+    q, k, v = (g.normal(0, 1, (1, 2, rows, depth)) for rows in (32, keys, keys))
+    axis = np.eye(depth)[0]  # along which all queries are alike
+    q[..., 0] = 4.0
+    others = np.log(np.exp(q @ k[:, :, 1:].swapaxes(-1, -2) / depth**0.5).sum(-1)).mean()
+    k[:, :, 0] = axis * (others + np.log(share / (1 - share))) * depth**0.5 / 4
+    graph, inputs, real = Graph(list("qkv"), ["y"]), dict[str, Array](), dict[str, Array]()
+    for name, x in zip("qkv", (q, k, v), strict=True):
+        to = QParams(float(np.abs(x).max() / 127), 0)
+        graph.types[name], graph.types[f"{name}.real"] = TensorType(x.shape, INT8X4, to), TensorType(x.shape)
+        graph.nodes.append(Node("dequantize", (name,), f"{name}.real"))
+        inputs[name] = arithmetic.quantize(x, to)
+        real[name] = inputs[name].astype(np.float64) * to.scale
+    scores = real["q"] @ real["k"].swapaxes(-1, -2) / depth**0.5
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = weights / weights.sum(-1, keepdims=True) @ real["v"]
+    assert abs((weights / weights.sum(-1, keepdims=True))[..., 0].mean() - share) < 0.1
+    values = dict.fromkeys(("scores", "scaled", "soft", "weights"), TensorType(scores.shape))
+    graph.types |= {**values, "turned": TensorType((1, 2, depth, keys)), "context": TensorType(exact.shape)}
+    graph.nodes += [
+        Node("permute", ("k.real",), "turned", {"dims": (0, 1, 3, 2)}),
+        Node("matmul", ("q.real", "turned"), "scores"),
+        Node("divide", ("scores",), "scaled", {"divisor": depth**0.5}),
+        Node("softmax", ("scaled",), "soft", {"dim": 3}),
+    ]
+    if stored:
+        to = QParams(1.0 / RANGES[stored][1], 0, stored)
+        graph.types["stored"] = TensorType(scores.shape, stored, to)
+        low, high = to.range
+        graph.nodes += [
+            Node("quantize", ("soft",), "stored", {"lo": low, "hi": high}),
+            Node("dequantize", ("stored",), "weights"),
+        ]
+    out = QParams(float(np.abs(exact).max() / RANGES[result][1]), 0, result)
+    graph.types["y"] = TensorType(exact.shape, result, out)
+    last, (low, high) = "weights" if stored else "soft", out.range
+    graph.nodes += [
+        Node("matmul", (last, "v.real"), "context"),
+        Node("quantize", ("context",), "y", {"lo": low, "hi": high}),
+    ]
+    graph.prune()
+    return graph, inputs, exact

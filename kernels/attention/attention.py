@@ -1,42 +1,63 @@
 """q8ta_attention: softmax(q k^T + bias) v of int8, whose scores and weights are never rounded to int8 tensors.
 
-It is one operator because it keeps what a chain of three would lose. Scores have steps of 1/40 whatever their range is.
-Weights have eight bits relative to the largest in their row. The context is divided by their sum once, not each weight.
-Queries, keys and values may be strided words of larger tensors, often heads side by side in the result of one linear.
-docs/arithmetic.md has the full definition, kernels/attention/blocks.py the way a GPU computes it.
+It is one operator because it keeps what a chain of three would lose. Scores have steps of their own, whatever their
+range is. Weights have eight or fourteen bits relative to the largest in their row. The context is divided by their sum
+once, not each weight. Queries, keys and values may be strided words of larger tensors, often heads side by side in the
+result of one linear. docs/arithmetic.md has the full definition, kernels/attention/blocks.py the way a GPU computes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.ir.layout import Shape, canonical
-from q8ta_wgpu.ir.op import RANGE, Attr, Op, Operand
+from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, Op, Operand
 from q8ta_wgpu.ir.target import LOOP_TURNS
 from q8ta_wgpu.kernels.attention.blocks import KERNELS, macs, turns_of_rows
 from q8ta_wgpu.kernels.attention.sizes import WALKS, Sizes, result_walk, sizes, sizes_of, walks
 from q8ta_wgpu.kernels.lib.mask import MASK, check_mask, shortened, spread
 from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST
 
-STEPS = 40
-"""Steps of a score for 1.0: neighbouring weights differ by the factor e^(1/40). With these steps, all distances with a
-weight fit a byte."""
 
-LEVELS = 255
-"""The largest weight of every row, so that weights have eight bits and the smallest above 0 is e^-6.2."""
+@dataclass(frozen=True)
+class Precision:
+    """How finely an attention weighs.
 
-DISTANCES = 256
-"""Distances from the largest score of a row that have a weight of their own. Larger ones have the last weight, 0."""
+    Attributes:
+        steps: steps of a score for 1.0: neighbouring weights differ by the factor e^(1/steps).
+        levels: the largest weight of every row.
+        distances: distances from the largest score of a row that have a weight of their own: larger ones have the last
+            weight, 0.
+        reciprocal: fraction bits of the inverse of a row's sum.
+        keys: most keys, whose sums fit the integers that they are kept in.
+    """
+
+    steps: int
+    levels: int
+    distances: int
+    reciprocal: int
+    keys: int
+
+
+COARSE = Precision(steps=40, levels=255, distances=256, reciprocal=39, keys=LONGEST)
+"""Weights of eight bits, the smallest above 0 is e^-6.2. All distances with a weight fit a byte."""
+
+FINE = Precision(steps=96, levels=(1 << 14) - 1, distances=1024, reciprocal=47, keys=1 << 14)
+"""Weights of fourteen bits, two of seven in products, the smallest above 0 is e^-10.4: for rows of which one element
+has much of the weight, and many share the rest."""
+
+LOW_BITS = 7
+"""Bits of the lower half of a fine weight."""
 
 FARTHEST = 1 << 22
-"""Bound of a score in steps: 104,857 as a number, and an integer in float32."""
+"""Bound of a score in steps: an integer in float32."""
 
 NO_PART = -(1 << 15)
 """The bias that leaves an element out."""
@@ -45,9 +66,6 @@ DEEPEST = 1024
 """Most elements of a query. A thread of the kernel for CPUs keeps them all, and Mesa's compiler takes a minute for
 5,000 and four times that for twice as many."""
 
-RECIPROCAL = 39
-"""Fraction bits of the inverse of a row's sum."""
-
 LARGEST = 1e29
 """The largest multiplier: times the inverse of a row's sum it is still a finite float32."""
 
@@ -55,40 +73,43 @@ LARGEST = 1e29
 # --- what `compile` makes ---
 
 
-def powers() -> Array:
-    """The weight at each distance, int32 (DISTANCES,)."""
-    return np.asarray(np.rint(LEVELS * np.exp(-np.arange(DISTANCES) / STEPS)), np.int32)
+def powers(precision: Precision = COARSE) -> Array:
+    """The weight at each distance, int32 (distances,)."""
+    distances = np.arange(precision.distances)
+    return np.asarray(np.rint(precision.levels * np.exp(-distances / precision.steps)), np.int32)
 
 
-def rounding(q: QParams, k: QParams, v: QParams, factor: float, out: QParams) -> dict[str, float] | None:
+def rounding(
+    q: QParams, k: QParams, v: QParams, factor: float, out: QParams, precision: Precision = COARSE
+) -> dict[str, float] | None:
     """Attributes of an attention whose scores are multiplied by a factor; None where float32 cannot hold them."""
+    fractions = arithmetic.fraction(out.dtype) - precision.reciprocal
     found = {
-        "score_multiplier": float(np.float32(q.scale * k.scale * factor * STEPS)),
-        "multiplier": float(np.float32(v.scale / out.scale * 2.0 ** (arithmetic.FRACTION - RECIPROCAL))),
+        "score_multiplier": float(np.float32(q.scale * k.scale * factor * precision.steps)),
+        "multiplier": float(np.float32(v.scale / out.scale * 2.0**fractions)),
     }
     return found if max(found.values()) <= LARGEST else None  # false for NaN
 
 
-def bias_of(numbers: Array) -> Array | None:
+def bias_of(numbers: Array, precision: Precision = COARSE) -> Array | None:
     """The bias in steps, int32, of numbers (batch, heads, queries, keys) that are added to scores. Numbers so low that
     no weight is left become NO_PART; a row of only -inf becomes NO_PART as a whole. None where numbers are so large
     that float32 would lose the scores beside them."""
     largest = numbers.max(-1, keepdims=True)
     without = np.isneginf(largest) | (largest == MASKED)
-    shift = np.where(
-        np.abs(largest) < -NO_PART / (2 * STEPS), 0.0, largest
-    )  # a constant for a whole row changes nothing
-    if (np.abs(shift) > FARTHEST / STEPS)[~without].any() or np.isnan(numbers).any():
+    near = np.abs(largest) < -NO_PART / (2 * precision.steps)
+    shift = np.where(near, 0.0, largest)  # a constant for a whole row changes nothing
+    if (np.abs(shift) > FARTHEST / precision.steps)[~without].any() or np.isnan(numbers).any():
         return None
     with np.errstate(invalid="ignore"):
-        steps = np.rint((numbers.astype(np.float64) - shift) * STEPS)
+        steps = np.rint((numbers.astype(np.float64) - shift) * precision.steps)
     return np.where(without | (steps <= NO_PART), NO_PART, np.nan_to_num(steps)).astype(np.int32)
 
 
-def takes(found: Sizes) -> bool:
+def takes(found: Sizes, precision: Precision = COARSE) -> bool:
     """Whether every target can run an attention of these extents: rows of whole words, sums that int32 holds."""
     words = found.depth % 4 == 0 and found.width % 4 == 0
-    return words and found.depth <= DEEPEST and found.keys <= LONGEST and turns_of_rows(found) <= LOOP_TURNS
+    return words and found.depth <= DEEPEST and found.keys <= precision.keys and turns_of_rows(found) <= LOOP_TURNS
 
 
 def without_repeats(bias: Array) -> Array:
@@ -115,8 +136,9 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         last = first + sum((n - 1) * step for n, step in zip(shape, steps, strict=False)) + shape[-1]
         if last > t.numel or any(n % 4 for n in (first, *steps, shape[-1], t.shape[-1])):
             raise GraphError(f"attention reads rows of whole words of {t.shape}, found {(first, *steps)} of {shape}")
-    if found.depth > DEEPEST or found.keys > LONGEST:
-        raise GraphError(f"attention takes {DEEPEST} elements a query and {LONGEST} keys, found {found}")
+    most = precision_of(types).keys
+    if found.depth > DEEPEST or found.keys > most:
+        raise GraphError(f"attention takes {DEEPEST} elements a query and {most} keys, found {found}")
     _check_constants(types[3].shape, types[4].shape, found)
     for t in types[5:]:
         shape = canonical(t.shape) if len(t.shape) <= 4 else t.shape
@@ -126,9 +148,14 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return (*q[:-1], v[-1]), INT8X4
 
 
+def precision_of(types: Sequence[TensorType]) -> Precision:
+    """The precision of a call with operands of these types: that of its weights."""
+    return FINE if types[3].shape == (FINE.distances,) else COARSE
+
+
 def _check_constants(table: Shape, bias: Shape, found: Sizes) -> None:
-    if table != (DISTANCES,):
-        raise GraphError(f"attention has weights of {DISTANCES} distances, found shape {table}")
+    if table not in ((COARSE.distances,), (FINE.distances,)):
+        raise GraphError(f"attention has weights of {COARSE.distances} or {FINE.distances} distances, found {table}")
     inner = all(n in (1, whole) for n, whole in zip(bias[1:], found.scores[1:], strict=False))
     fits = len(bias) == 4 and inner and found.batch % bias[0] == 0 and bias[3] == found.keys
     if not fits and bias != (1, 1, 1, 1):
@@ -138,8 +165,12 @@ def _check_constants(table: Shape, bias: Shape, found: Sizes) -> None:
 def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
     table = arrays[3]
     assert table is not None
-    whole = table[0] == LEVELS and table[-1] == 0 and table.min() >= 0 and table.max() <= LEVELS
-    return "" if whole else f"must be weights of 0 to {LEVELS}, the first of them {LEVELS} and the last 0"
+    precision = precision_of(call.inputs)
+    levels, needed = precision.levels, FINE if call.output.dtype == INT16X4 else precision
+    if precision is not needed:
+        return f"must be weights at {needed.distances} distances for an int16 result"
+    whole = table[0] == levels and table[-1] == 0 and table.min() >= 0 and table.max() <= levels
+    return "" if whole else f"must be weights of 0 to {levels}, the first of them {levels} and the last 0"
 
 
 def _valid_bias(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -157,15 +188,14 @@ def _operand(array: Array, walk: Sequence[int], shape: Shape) -> Array:
 
 
 def weights(sums: Array, multiplier: float, bias: Array, table: Array, mask: Array) -> Array:
-    """Weights of 0 to LEVELS, int64, of integer sums (batch, heads, queries, keys). `mask` says which elements take
-    part."""
+    """Weights of a table, int64, for integer sums (batch, heads, queries, keys). `mask` says what takes part."""
     scaled = np.rint(sums.astype(np.float32) * np.float32(multiplier))
     steps = np.clip(scaled, -FARTHEST, FARTHEST).astype(np.int64)
     bias = spread(bias, sums.shape)
     part = (bias != NO_PART) & mask
     score = steps + bias
     largest = np.where(part, score, -(1 << 30)).max(-1, keepdims=True)
-    return np.where(part, table[np.clip(largest - score, 0, DISTANCES - 1)], 0).astype(np.int64)
+    return np.where(part, table[np.clip(largest - score, 0, len(table) - 1)], 0).astype(np.int64)
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -179,15 +209,21 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     if len(arrays) > 5:
         part = spread(arrays[5].reshape(canonical(arrays[5].shape)) != 0, sums.shape)
     weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3], part)
-    whole = np.maximum(
-        weight.sum(-1, keepdims=True), LEVELS
-    )  # less only in rows where no element takes part, whose sums are 0
-    by = np.float32(attrs["multiplier"]) * ((1 << RECIPROCAL) // whole).astype(np.float32)
-    scaled = arithmetic.scaled_accumulator((weight.astype(np.float64) @ v).astype(np.int64), by)
-    context = np.ascontiguousarray(arithmetic.stored(call, arithmetic.rte(scaled, arithmetic.FRACTION)))
-    out = np.empty(call.output.shape, np.int8)
+    precision = precision_of(call.inputs)
+    # Less only in rows where no element takes part, whose sums are 0.
+    whole = np.maximum(weight.sum(-1, keepdims=True), precision.levels)
+    by = np.float32(attrs["multiplier"]) * ((1 << precision.reciprocal) // whole).astype(np.float32)
+    if precision is FINE:
+        high, low = ((half.astype(np.float64) @ v).astype(np.int64) for half in np.divmod(weight, 1 << LOW_BITS))
+        scaled = arithmetic.scaled_term(high, by * np.float32(1 << LOW_BITS)) + arithmetic.scaled_term(low, by)
+    else:
+        scaled = arithmetic.scaled_accumulator((weight.astype(np.float64) @ v).astype(np.int64), by)
+    rounded = arithmetic.rte(scaled, arithmetic.fraction(call.q.dtype))
+    context = np.ascontiguousarray(arithmetic.stored(call, rounded))
+    out = np.empty(call.output.shape, DTYPES[call.q.dtype])
     _, *steps_out = result_walk(found, attrs)
-    np.lib.stride_tricks.as_strided(out.reshape(-1), context.shape, (*steps_out, 1))[...] = context
+    strides = [step * out.itemsize for step in (*steps_out, 1)]
+    np.lib.stride_tricks.as_strided(out.reshape(-1), context.shape, strides)[...] = context
     return out
 
 
@@ -206,9 +242,10 @@ q8ta_attention = Op(
         MASK,
     ),
     infer=_infer,
+    results=(INT16X4,),
     reference=_reference,
     schema={
-        **RANGE,
+        **WIDE_RANGE,
         "sizes": Attr("ints", low=1),
         **dict.fromkeys(WALKS, _WALK),
         **dict.fromkeys(("score_multiplier", "multiplier"), _NUMBER),

@@ -13,7 +13,7 @@ const TURNS = LENGTH / KEYS;
 var<workgroup> weights: array<u32, ROWS * LENGTH_ROW>;
 // The largest score of each row among the keys of each step.
 var<workgroup> largest: array<atomic<i32>, ROWS * TURNS>;
-var<workgroup> sizes: array<u32, 256>;
+var<workgroup> sizes: array<u32, DISTANCES>;
 // What the zero points of keys and values take from every sum of a row, and the inverse of the sum of its weights.
 var<workgroup> query_terms: array<i32, ROWS>;
 var<workgroup> weight_terms: array<i32, ROWS>;
@@ -21,7 +21,7 @@ var<workgroup> inverses: array<f32, ROWS>;
 var<workgroup> shared_parts: array<u32, THREADS>;
 
 fn keep_powers(local: u32) {
-  for (var i = local; i < 256u; i += THREADS) { sizes[i] = u32(powers[i]); }
+  for (var i = local; i < DISTANCES; i += THREADS) { sizes[i] = u32(powers[i]); }
   for (var i = local; i < ROWS * TURNS; i += THREADS) { atomicStore(&largest[i], LEAST); }
 }
 
@@ -117,4 +117,62 @@ fn store_context(block: Block, row: u32, column: u32, sum: vec4<i32>) {
   if (query >= params.queries || column >= params.width) { return; }
   let at = first_word(params.result, block.batch, block.head) + query * params.result.w + column / 4u;
   y[at] = context_word(sum + weight_terms[row], inverses[row]);
+}
+
+// What dot products sum for a word of the result, of weights taken from 127, and the values times 127.
+fn store_sums(block: Block, row: u32, column: u32, values: vec4<i32>, sum: vec4<i32>, low: vec4<i32>) {
+  store_context(block, row, column, values - sum);
+}
+
+// --- the same for weights of 14 bits, as two of 7 that are int8 ---
+
+// The higher bytes of distances and the higher halves of weights are in `weights`, the lower ones here.
+var<workgroup> low_weights: array<u32, ROWS * LENGTH_ROW>;
+var<workgroup> low_terms: array<i32, ROWS>;
+
+fn no_weight_four(at: u32) -> vec4<u32> { return vec4<u32>(0u); }
+
+fn low_weight_four(at: u32) -> vec4<u32> {
+  return vec4<u32>(low_weights[at], low_weights[at + 1u], low_weights[at + 2u], low_weights[at + 3u]);
+}
+
+fn keep_fine_scores(row: u32, step: u32, first: u32, found: vec4<i32>) {
+  let d = vec4<u32>(min(vec4<i32>(atomicLoad(&largest[row * TURNS + step])) - found, vec4<i32>(i32(DISTANCES) - 1)));
+  let at = row * LENGTH_ROW + (step * KEYS + first) / 4u;
+  weights[at] = packed_bytes(d >> vec4<u32>(8u));
+  low_weights[at] = packed_bytes(d & vec4<u32>(255u));
+}
+
+fn soften_fine(local: u32) {
+  let row = local / TEAM;
+  var most = LEAST;
+  for (var i = 0u; i < TURNS; i++) { most = max(most, atomicLoad(&largest[row * TURNS + i])); }
+  var high = vec4<u32>(0u);
+  var low = vec4<u32>(0u);
+  for (var w = local % TEAM; w < LENGTH / 4u; w += TEAM) {
+    let more = u32(min(most - atomicLoad(&largest[row * TURNS + w / (KEYS / 4u)]), i32(DISTANCES) - 1));
+    let at = row * LENGTH_ROW + w;
+    let found = (unpack4xU8(weights[at]) << vec4<u32>(8u)) + unpack4xU8(low_weights[at]) + more;
+    let d = min(found, vec4<u32>(DISTANCES - 1u));
+    let size = vec4<u32>(sizes[d.x], sizes[d.y], sizes[d.z], sizes[d.w]);
+    high += size >> vec4<u32>(7u);
+    low += size & vec4<u32>(127u);
+    weights[at] = packed_bytes(size >> vec4<u32>(7u));
+    low_weights[at] = packed_bytes(size & vec4<u32>(127u));
+  }
+  let all_high = team_sum(local, high.x + high.y + high.z + high.w);
+  workgroupBarrier();
+  let all_low = team_sum(local, low.x + low.y + low.z + low.w);
+  if (local % TEAM == 0u) {
+    weight_terms[row] = -params.value_zero * i32(all_high);
+    low_terms[row] = -params.value_zero * i32(all_low);
+    inverses[row] = fine_inverse_of(all_high * 128u + all_low);
+  }
+}
+
+fn store_fine_sums(block: Block, row: u32, column: u32, values: vec4<i32>, sum: vec4<i32>, low: vec4<i32>) {
+  let query = block.first + row;
+  if (query >= params.queries || column >= params.width) { return; }
+  let at = first_word(params.result, block.batch, block.head) + query * params.result.w + column / 4u;
+  y[at] = fine_word(sum + weight_terms[row], low + low_terms[row], inverses[row]);
 }

@@ -11,6 +11,7 @@ const COLUMNS = (WIDTH + THREADS - 1u) / THREADS;
 
 const ACROSS = KEYS / 4u;
 const GROUPS = (WIDTH / 4u + ACROSS - 1u) / ACROSS;
+const LOWS = 1u + FINE * (4u * GROUPS - 1u);
 
 var<workgroup> queries: array<u32, ROWS * DEPTH_ROW>;
 // Keys, then values.
@@ -151,6 +152,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   soften(local);
 
   var context: array<vec4<i32>, 4u * GROUPS>;
+  var lows: array<vec4<i32>, LOWS>;
   var sums: array<i32, COLUMNS>;
   for (var step = 0u; step < TURNS; step++) {
     for (var i = 0u; i < VALUE_LOADS; i++) { keep_value(local + i * THREADS, next_value[i]); }
@@ -167,8 +169,12 @@ fn main(@builtin(local_invocation_index) local: u32,
         let b2 = other_four((column + WIDTH / 2u) * KEYS_ROW + s);
         let b3 = other_four((column + WIDTH / 4u * 3u) * KEYS_ROW + s);
         for (var i = 0u; i < 4u; i++) {
-          let a = weight_four((row + i) * LENGTH_ROW + step * (KEYS / 4u) + s);
-          context[g * 4u + i] = dot_quad(context[g * 4u + i], a, b0, b1, b2, b3);
+          let at = (row + i) * LENGTH_ROW + step * (KEYS / 4u) + s;
+          context[g * 4u + i] = dot_quad(context[g * 4u + i], weight_four(at), b0, b1, b2, b3);
+          if (FINE == 1u) {
+            let low = (g * 4u + i) % LOWS;
+            lows[low] = dot_quad(lows[low], low_four(at), b0, b1, b2, b3);
+          }
         }
       }
     }
@@ -180,7 +186,9 @@ fn main(@builtin(local_invocation_index) local: u32,
     let column = (across + g * ACROSS) * 4u;
     if (column < WIDTH) {
       let values = 127 * sums_of_others(column, WIDTH);
-      for (var i = 0u; i < 4u; i++) { store_context(block, row + i, column, values - context[g * 4u + i]); }
+      for (var i = 0u; i < 4u; i++) {
+        store_sums(block, row + i, column, values, context[g * 4u + i], lows[(g * 4u + i) % LOWS]);
+      }
     }
   }
 }

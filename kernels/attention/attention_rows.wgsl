@@ -1,5 +1,13 @@
 // Attention without workgroup memory, for any number of keys and for CPUs: a thread takes a query and up to 4 COLUMNS
-// channels of its context. It finds the largest score first and computes scores again for the weights.
+// channels of its context. It finds the largest score first and computes scores again for the weights. Fine weights (FINE)
+// are two numbers of 7 bits.
+
+const LOWS = 1u + FINE * (COLUMNS - 1u);
+
+fn coarse_inverse(all: i32, low: i32) -> f32 { return inverse_of(u32(all)); }
+fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) * 128u + u32(low)); }
+fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
+fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }
 
 // Scores with four keys; p is the first one's batch, head, query and key. Those past the last key take no part.
 fn four_scores(query: ptr<function, array<u32, DEPTH>>, own: i32, base: u32, p: vec4<u32>) -> vec4<i32> {
@@ -46,22 +54,35 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   let values = first_word(params.value, b, h) + first;
   var all = 0;
+  var all_low = 0;
   var context: array<vec4<i32>, COLUMNS>;
+  var lows: array<vec4<i32>, LOWS>;
   for (var key = 0u; key < params.keys; key += 4u) {
-    let d = min(vec4<i32>(most) - four_scores(&query, own, keys, vec4<u32>(b, h, row, key)), vec4<i32>(255));
-    let weight = vec4<i32>(powers[d.x], powers[d.y], powers[d.z], powers[d.w]);
+    let apart = vec4<i32>(most) - four_scores(&query, own, keys, vec4<u32>(b, h, row, key));
+    let d = min(apart, vec4<i32>(i32(DISTANCES) - 1));
+    let whole = vec4<i32>(powers[d.x], powers[d.y], powers[d.z], powers[d.w]);
+    let weight = whole >> vec4<u32>(7u * FINE);
+    let low = whole & vec4<i32>(127);
     all += weight.x + weight.y + weight.z + weight.w;
+    all_low += low.x + low.y + low.z + low.w;
     let at = min(key + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.keys - 1u)) * params.value.w + vec4<u32>(values);
     for (var i = 0u; i < COLUMNS; i++) {
       let n = min(i, params.width / 4u - 1u - first);
-      context[i] += weight.x * unpack4xI8(v[at.x + n]) + weight.y * unpack4xI8(v[at.y + n])
-        + weight.z * unpack4xI8(v[at.z + n]) + weight.w * unpack4xI8(v[at.w + n]);
+      let first_value = unpack4xI8(v[at.x + n]);
+      let second = unpack4xI8(v[at.y + n]);
+      let third = unpack4xI8(v[at.z + n]);
+      let fourth = unpack4xI8(v[at.w + n]);
+      context[i] += weight.x * first_value + weight.y * second + weight.z * third + weight.w * fourth;
+      if (FINE == 1u) { lows[i % LOWS] += low.x * first_value + low.y * second + low.z * third + low.w * fourth; }
     }
   }
 
-  let inverse = inverse_of(u32(all));
+  let inverse = inverse_of_row(all, all_low);
   let place = first_word(params.result, b, h) + row * params.result.w + first;
   for (var i = 0u; i < COLUMNS; i++) {
-    if (first + i < params.width / 4u) { y[place + i] = context_word(context[i] - params.value_zero * all, inverse); }
+    if (first + i < params.width / 4u) {
+      let low = lows[i % LOWS] - params.value_zero * all_low;
+      y[place + i] = context_of_row(context[i] - params.value_zero * all, low, inverse);
+    }
   }
 }

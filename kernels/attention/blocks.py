@@ -57,11 +57,14 @@ class Block:
         else:
             others = max(self.keys * (depth + 4), width * (self.keys // 4 + 4)) + max(self.keys, width)
         row = depth + 4 + self.steps(found) * (self.keys // 4 + 1) + 4
-        return 4 * (self.rows * (row + 3) + others + 256 + self.threads)
+        if fine(call):  # the lower halves of weights, and what zero points take from their sums
+            row += self.steps(found) * self.keys // 4 + 4 + 1
+        return 4 * (self.rows * (row + 3) + others + _distances(call) + self.threads)
 
     def fits(self, call: Call, target: Target) -> bool:
-        """Whether a target has the unit, and memory for all scores of a block."""
-        return (not self.unit or self.unit in target.matrix_units) and self.memory(call) <= target.workgroup_memory
+        """Whether a target has the unit, which takes weights of eight bits, and memory for all scores of a block."""
+        unit = not self.unit or (self.unit in target.matrix_units and not fine(call))
+        return unit and self.memory(call) <= target.workgroup_memory
 
     def groups(self, found: Sizes) -> int:
         """Workgroups of a call."""
@@ -81,6 +84,8 @@ class Block:
             "LENGTH": self.steps(found) * self.keys,
             "DEPTH_FULL": int(4 * self.depth(found) == found.depth),
             "BIASED": _biased(call),
+            "DISTANCES": _distances(call),
+            "FINE": int(fine(call)),
             **units,
         }
 
@@ -141,8 +146,8 @@ def _whole(call: Call) -> bool:
 
 def _params(call: Call) -> Params:
     attrs, found = call.attrs, sizes(call)
-    ends = ((attrs["lo"] - call.q.zero) << arithmetic.FRACTION, (attrs["hi"] - call.q.zero) << arithmetic.FRACTION)
-    offset, *bits = near.pack(np.zeros(4, np.int64), *ends)[0, :, 0]
+    ends = [] if fine(call) else [(attrs[end] - call.q.zero) << arithmetic.FRACTION for end in ("lo", "hi")]
+    offset, *bits = near.pack(np.zeros(4, np.int64), *ends)[0, :, 0] if ends else (np.int32(0),)
     placed = {**dict(zip(WALKS, walks(found, attrs), strict=True)), "result": result_walk(found, attrs)}
     words = {name: tuple(n // 4 for n in walk) for name, walk in placed.items()}
     counts = {"queries": found.queries, "keys": found.keys, "depth": found.depth, "width": found.width}
@@ -158,9 +163,38 @@ def _params(call: Call) -> Params:
         "score_multiplier": np.float32(attrs["score_multiplier"]),
         "multiplier": np.float32(attrs["multiplier"]),
         "offset": offset,
-        **{name: b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=True)},
+        **{name: b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=bool(bits))},
         "zero": np.int32(call.q.zero),
+        **(_fine_params(call) if fine(call) else {}),
     }
+
+
+def _fine_params(call: Call) -> Params:
+    return {**arithmetic.stored_fields(call), "fraction": np.uint32(arithmetic.fraction(call.q.dtype))}
+
+
+def _distances(call: Call) -> int:
+    """Distances from the largest score of a row that have a weight of their own."""
+    return call.inputs[3].numel
+
+
+def fine(call: Call) -> bool:
+    """Whether weights have fourteen bits."""
+    return _distances(call) > 256
+
+
+FINE_HOOKS = (
+    "keep_scores=keep_fine_scores",
+    "soften=soften_fine",
+    "low_four=low_weight_four",
+    "store_sums=store_fine_sums",
+)
+COARSE_HOOKS = ("low_four=no_weight_four",)
+"""Of the kernels with blocks, for weights of fourteen bits and of eight."""
+
+
+def _row_hooks(kind: str) -> tuple[str, ...]:
+    return f"inverse_of_row={kind}_inverse", f"context_of_row={kind}_context"
 
 
 def _pack_bias(call: Call, bias: Array) -> Array:
@@ -174,7 +208,8 @@ def _kernel(label: str, block: Block) -> Kernel:
 
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
-        return body, "attention", "scores", "mask", "dot", *(f"{name}_words={name}_{kind}" for name in WALKS)
+        words = (f"{name}_words={name}_{kind}" for name in WALKS)
+        return body, "attention", "scores", "mask", "dot", *words, *(FINE_HOOKS if fine(call) else COARSE_HOOKS)
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
@@ -222,7 +257,7 @@ def turns_of_rows(found: Sizes) -> int:
 def _by_rows() -> Kernel:
     return Kernel(
         "q8ta_attention",
-        ("attention_rows", "scores", "mask", "dot"),
+        lambda call: ("attention_rows", "scores", "mask", "dot", *_row_hooks("fine" if fine(call) else "coarse")),
         (ONLY_4W,),
         ONLY_4W,
         turns=lambda call: turns_of_rows(sizes(call)),
@@ -232,6 +267,8 @@ def _by_rows() -> Kernel:
             "COLUMNS": min(sizes(call).width // 4, MOST_COLUMNS),
             "BIASED": _biased(call),
             "QUERY_ZERO": int(call.zeros[0] != 0),
+            "DISTANCES": _distances(call),
+            "FINE": int(fine(call)),
         },
         prepack={4: _pack_bias},
         threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * _parts(call), 1, 1),

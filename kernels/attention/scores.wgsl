@@ -47,3 +47,29 @@ fn context_word(sum: vec4<i32>, inverse: f32) -> u32 {
   let steps = bitcast<vec4<f32>>(bitcast<vec4<i32>>(t) + vec4<i32>(params.offset));
   return packed_whole(whole_quad(steps), params.zero);
 }
+
+// --- the same for weights of 14 bits, as two of 7: 2^47 / sum has up to 34 bits, of which the last 16 are found by four ---
+
+fn fine_inverse_of(sum: u32) -> f32 {
+  let whole = max(sum, 16383u);
+  let high = 0x80000000u / whole;
+  var left = 0x80000000u - high * whole;
+  var low = 0u;
+  for (var i = 0u; i < 4u; i++) {
+    left <<= 4u;
+    let digit = left / whole;
+    left -= digit * whole;
+    low = (low << 4u) | digit;
+  }
+  return f32(high) * 65536.0 + f32(low);
+}
+
+fn fine_term(sum: vec4<i32>, by: f32) -> vec4<i32> {
+  return vec4<i32>(round(clamp(vec4<f32>(sum) * by, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
+}
+
+fn fine_word(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word {
+  let by = params.multiplier * inverse;
+  let v = fine_term(high, by * 128.0) + fine_term(low, by);
+  return packed(int8_quad(v, params.fraction, params.zero, params.lo, params.hi));
+}

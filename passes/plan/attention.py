@@ -14,7 +14,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.kernels.attention.attention import bias_of, takes, without_repeats
+from q8ta_wgpu.kernels.attention.attention import COARSE, Precision, bias_of, takes, without_repeats
 from q8ta_wgpu.kernels.attention.sizes import Sizes
 from q8ta_wgpu.passes.operands import affine_of
 from q8ta_wgpu.passes.plan.predicates import Predicates
@@ -75,8 +75,9 @@ def _number(graph: Graph, name: str) -> float:
     return float(values.flat[0]) if values is not None and (values == values.flat[0]).all() else np.nan
 
 
-def scores_of(rewriter: Rewriter, softmax: Node) -> Scores | None:
-    """The scores that a softmax reads; None where it is over another dimension, or reads something else."""
+def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) -> Scores | None:
+    """The scores that a softmax reads, with the bias in steps of a precision; None where it is over another dimension,
+    or reads something else."""
     graph, between, mask, name = rewriter.graph, list[Node](), None, softmax.inputs[0]
     shape, predicates, added = graph.types[name].shape, Predicates(rewriter), dict[str, Array]()
     if softmax.op != "softmax" or softmax.attrs["dim"] != len(shape) - 1:
@@ -101,7 +102,7 @@ def scores_of(rewriter: Rewriter, softmax: Node) -> Scores | None:
     if node is None or graph.types[node.output].shape != shape or node.output in graph.kept:
         return None
     factor, numbers = _added(graph, [n for n in between if mask is None or n is not mask[0]], added, shape)
-    steps = None if numbers is None else bias_of(numbers)
+    steps = None if numbers is None else bias_of(numbers, precision)
     if steps is None or any(n.output in graph.kept for n in between):
         return None
     return Scores(node, factor, without_repeats(steps), mask)

@@ -77,10 +77,10 @@ def fraction(dtype: str) -> int:
     return INT16_FRACTION if dtype == INT16X4 else FRACTION
 
 
-def scaled_term(steps: Int64, multiplier: float) -> Int64:
+def scaled_term(steps: Int64, multiplier: Array | float) -> Int64:
     """An operand of a sum in its fraction bits: i32(clamp(rint(f32(steps) * multiplier), -TERM_LIMIT, TERM_LIMIT))."""
     with np.errstate(over="ignore"):
-        product: NDArray[np.float32] = np.rint(steps.astype(np.float32) * np.float32(multiplier))
+        product: NDArray[np.float32] = np.rint(steps.astype(np.float32) * np.asarray(multiplier, np.float32))
     return np.clip(product, np.float32(-TERM_LIMIT), np.float32(TERM_LIMIT)).astype(np.int64)
 
 

@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.attention.attention import RECIPROCAL, STEPS, powers
+from q8ta_wgpu.kernels.attention.attention import COARSE, powers
 from q8ta_wgpu.kernels.attention.sizes import WALKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
@@ -107,8 +107,8 @@ def _attention() -> _Case:
     attrs: dict[str, object] = {
         "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD),
         **dict.fromkeys(WALKS, (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
-        **{"score_multiplier": float(np.float32(STEPS / (73.0**2 * HEAD**0.5)))},
-        **{"multiplier": 4.0 * 2.0 ** (14 - RECIPROCAL), "lo": -128, "hi": 127},
+        **{"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * HEAD**0.5)))},
+        **{"multiplier": 4.0 * 2.0 ** (14 - COARSE.reciprocal), "lo": -128, "hi": 127},
     }
     constants: dict[str, Array] = {"powers": powers(), "bias": np.zeros((1, 1, 1, 1), np.int32)}
     return _case("q8ta_attention", inputs, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, QuantizedCall, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention import attention
@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels.norm import integers
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from tests import attention_graphs, harness, op_graphs
 
 STEP_ELEMENTS = 60_000
 """Elements compared of each length of a row."""
@@ -136,6 +136,24 @@ def test_attention_is_near_the_exact_one(keys: int, spread: float, noise: float)
     found = OPS["q8ta_attention"].reference(call, [*arrays, *constants])
     error = found - (exact / out.scale + out.zero)
     assert np.sqrt((error**2).mean()) < noise
+
+
+@pytest.mark.parametrize(
+    ("stored", "result", "least"), [("", INT8X4, 10), (INT16X4, INT8X4, 40), (INT16X4, INT16X4, 52), ("", INT16X4, 52)]
+)
+@pytest.mark.parametrize(("keys", "share"), [(577, 0.5), (1024, 0.5), (197, 0.8)])
+def test_weights_behind_a_sink(keys: int, share: float, stored: str, result: str, least: float, vulkan: Device) -> None:
+    """Most of the other weights are below a 510th of the sink's. What a program stores in int16 has weights of fourteen
+    bits: signal to noise in dB."""
+    graph, inputs, exact = attention_graphs.sink(keys, share, stored, result)
+    fused = run_passes(graph)
+    assert [node.op for node in fused.nodes] == ["q8ta_attention"] and not fused.notes
+    found, q = reference.run(fused, inputs)["y"], graph.types["y"].q
+    assert q is not None
+    assert 10 * np.log10((exact**2).sum() / ((found * q.scale - exact) ** 2).sum()) > least
+    if keys == 577:
+        (run,) = harness.run_poisoned(fused, inputs, None, vulkan)
+        np.testing.assert_array_equal(run, found)
 
 
 @pytest.mark.parametrize("dim", [2, 3])
