@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.int8 import Elementwise, Moves, Rowwise, WeightedSum
+from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests.op_graphs import Setting, extremes, float_ended, rng, unfused_epilogue, unfused_graph
+from tests.op_graphs import SETTINGS, Setting, extremes, float_ended, rng, settings_for, unfused_epilogue, unfused_graph
 
 WIDE_SUMS = (
     Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),
@@ -55,11 +58,7 @@ WIDE_RESIDUALS = (
 )
 """Of a weighted sum with a residual, where it or the result is int16."""
 
-WIDE_NORMS = (
-    Setting((0, 0, 5), "random", (INT16X4, INT16X4, INT8X4)),
-    Setting((-32768, 0, -128), "saturate", (INT16X4, INT16X4, INT8X4)),
-)
-"""Of a norm that reads a stream."""
+EVERY_INT16 = Setting((5, 0, -300), "random", (INT16X4, INT16X4, INT16X4))
 
 WIDE_OPERANDS = (
     ("requantize", Setting((0, 0, 3), "random", (INT16X4, INT8X4, INT8X4))),
@@ -77,7 +76,42 @@ WIDE_OPERANDS = (
 WIDE_CASES = {"linear": (0, 1, 2, 6, 9, 10), "conv2d": (0, 1, 4, 6, 8, 9, 15, 22), "conv_transpose2d": (0, 1, 2, 3, 4)}
 """Of a weighted sum of int16: tails, batches, groups, strides, dilations, depthwise."""
 
-WIDE_MOVES = Setting((-700, -700, -700), "random", (INT16X4, INT16X4, INT16X4))
+PROMISED = tuple(
+    op
+    for op in OPS.values()
+    if op.cases and FLOAT32 in op.operands[0].dtypes and op.int8 and (op.int8.reads_int16 or op.int8.gives_int16)
+)
+"""Operators whose kind reads or gives int16."""
+
+
+def widths_of(op: Op) -> tuple[tuple[str, str, str], ...]:
+    """The dtypes of operands and result that an operator's kind promises, in the order of `Setting.dtypes`."""
+    kind = op.int8
+    assert kind is not None
+    every = (INT16X4, INT16X4, INT16X4) if kind.reads_int16 and kind.gives_int16 else None
+    if op.keeps_int8:  # operands and result are of one dtype
+        return (every,) if every else ()
+    read = (INT16X4, INT16X4, INT8X4) if kind.reads_int16 else None
+    given = (INT8X4, INT8X4, INT16X4) if kind.gives_int16 else None
+    return tuple(found for found in (every, read, given) if found)
+
+
+def promised(op: Op, brief: bool = False) -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
+    """What the kind of an operator promises of int16, one operator between dequantizes and a quantize: its first case
+    in every width and setting, the others in turn. A name, the setting, the graph before the passes and its inputs.
+
+    brief: a setting for each case; of operators that are tested as int8 in every case, the first one.
+    """
+    widths = widths_of(op)
+    whole = not brief or isinstance(op.int8, Moves | Rowwise)
+    for index, case in enumerate(op.cases if whole else op.cases[:1]):
+        settings = [s for s in settings_for(op, index) if s.mode != "overflow"] or [SETTINGS[0]]
+        for place, dtypes in enumerate(widths):
+            if index and place != index % len(widths):
+                continue
+            for setting in [settings[place % len(settings)]] if brief else settings:
+                wide = replace(setting, dtypes=dtypes)
+                yield f"{op.name} {index} {place} {wide.mode} {wide.zeros}", wide, *unfused_graph(op, case, wide)
 
 
 def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
@@ -97,15 +131,13 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
                 after = "residual curve requantize"
                 yield f"{name} {after} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, after)
     yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
-    for name, setting, case in (
-        ("layer_norm", WIDE_NORMS[0], 0),
-        ("layer_norm", WIDE_NORMS[1], 2),
-        ("rms_norm", WIDE_NORMS[1], 1),
-    ):
-        yield f"{name} {case}", setting, *unfused_graph(OPS[name], OPS[name].cases[case], setting)
-    moves = (("view", 0), ("pad", 2), ("permute", 0), ("slice", 0), ("slice", 4), ("cat", 0), ("cat", 8))
-    for name, case in (*moves, ("expand", 0), ("expand", 4)):
-        yield f"{name} {case}", WIDE_MOVES, *unfused_graph(OPS[name], OPS[name].cases[case], WIDE_MOVES)
+    for op in PROMISED:
+        if not isinstance(op.int8, Elementwise | WeightedSum):  # `_elementwise` and `sums_of_int16` have those
+            yield from promised(op, brief=True)
+    for name in ("mean", "sum"):
+        for setting in (EVERY_INT16, replace(EVERY_INT16, zeros=(32767, 0, 77))):
+            case = Case(((2, 70000),), {"dims": (1,), "keepdim": False})
+            yield f"long {name} {setting.zeros}", setting, *unfused_graph(OPS[name], case, setting)
     for index, (setting, shape) in enumerate(
         zip(WIDE_SUMS, ((2, 5, 3, 7), (3, 13), (2, 8, 4, 4), (257,)), strict=True)
     ):

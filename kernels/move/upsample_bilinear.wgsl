@@ -64,6 +64,6 @@ fn across(a: Ints, b: Ints, weight: i32) -> Ints {
 fn mixed(top: Ints, bottom: Ints, weight: i32) -> Ints {
   let apart = bottom - top;
   let v = top * Ints(512) + apart * (weight >> 9u) + ((apart * (weight & 511)) >> Words(9u));
-  let steps = Ints(round(clamp(Floats(v) * params.multiplier, Floats(-1024.0), Floats(1024.0))));
+  let steps = Ints(round(clamp(Floats(v) * params.multiplier, Floats(-STEPS_LIMIT), Floats(STEPS_LIMIT))));
   return clamp(steps + params.zero, Ints(params.lo), Ints(params.hi));
 }

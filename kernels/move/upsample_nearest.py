@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import EITHER, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
 
 LARGEST_SCALE = 1024.0
@@ -127,7 +127,7 @@ _ATEN = {
 OPS = (
     Op(
         name="upsample_nearest",
-        operands=(Operand("x", dtypes=EITHER),),
+        operands=(Operand("x", dtypes=ANY_DTYPE),),
         infer=_infer,
         reference=_reference,
         schema={**SIZES, "exact": Attr("bool")},

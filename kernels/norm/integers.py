@@ -3,7 +3,7 @@
 With x' = x - zero over a row of C elements: d = C x' - sum x', V = C sum x'^2 - (sum x')^2, both exact. (A root mean
 square takes d = C x' and V = C sum x'^2.) The normalized x is d / sqrt(V + C^2 eps). Rounding the mean first, as I-BERT
 and FQ-ViT do, gives other bytes for a third of all elements and more. kernels/lib/inverse_root.wgsl and
-kernels/norm/q8ta_norm.wgsl compute the same. Only `largest` depends on the width of x.
+kernels/norm/q8ta_norm.wgsl compute the same. `largest` depends on the width of x, `normal_bits` on that of the result.
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.arithmetic import Int64
+from q8ta_wgpu.ir.graph import INT16X4
 
 NORMAL = 20
-"""Fraction bits of a normalized number."""
+"""Fraction bits of a normalized number for an int8 result."""
 
 LONGEST = 1 << 20
 """Most elements of a row: its largest normalized number is their root, which stays within 2^30 in 2^-NORMAL."""
+
+
+def normal_bits(length: int, dtype: str) -> int:
+    """Fraction bits of the normalized numbers of a row of `length` elements: NORMAL for an int8 result, for int16 as
+    many as leave their largest within 2^30."""
+    return 30 - -(-(length - 1).bit_length() // 2) if dtype == INT16X4 else NORMAL
+
 
 MOST_FRACTION = 16
 VARIANCE_LIMIT = 1 << 62
@@ -41,7 +49,7 @@ def variance(length: int, largest: int, eps: float) -> Variance | None:
     fraction, most = MOST_FRACTION, max((length * largest) ** 2, float(length) ** 2 * eps)
     while fraction > 0 and most * 2.0**fraction >= VARIANCE_LIMIT:
         fraction -= 2
-    fits = most * 2.0**fraction < VARIANCE_LIMIT and length <= LONGEST and length * 2 * largest < 1 << 31
+    fits = most * 2.0**fraction < VARIANCE_LIMIT and length <= LONGEST and length * largest < 1 << 31
     return Variance(fraction, round(float(length) ** 2 * eps * 2.0**fraction)) if fits else None
 
 
@@ -59,13 +67,13 @@ def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
     return start * (1 << 15) + (start * (gap >> 2) >> 14), 46 + t
 
 
-def normalized(x: Int64, spread: Variance, centered: bool) -> Int64:
-    """Normalized numbers in 2^-NORMAL, cut toward 0, of differences (rows, length)."""
+def normalized(x: Int64, spread: Variance, centered: bool, bits: int = NORMAL) -> Int64:
+    """Normalized numbers in 2^-bits, cut toward 0, of differences (rows, length)."""
     length = x.shape[1]
     sums = x.sum(1, keepdims=True) if centered else np.zeros((len(x), 1), np.int64)
     v = length * (x * x).sum(1, keepdims=True) - sums * sums
     factor, shift = inverse_root((v.astype(np.uint64) << np.uint64(spread.fraction)) + np.uint64(spread.epsilon))
     d = length * x - sums
     size = np.abs(d).astype(np.uint64) * factor.astype(np.uint64)
-    cut: Int64 = (size >> (shift - spread.fraction // 2 - NORMAL).astype(np.uint64)).astype(np.int64)
+    cut: Int64 = (size >> (shift - spread.fraction // 2 - bits).astype(np.uint64)).astype(np.int64)
     return np.where(d < 0, -cut, cut)

@@ -228,7 +228,7 @@ layer_norm = Op(
         "aten.layer_norm.default": _import_layer_norm,
         "aten.native_layer_norm.default": _import_native_layer_norm,
     },
-    int8=Rowwise(norm_int8.lowering("layer_norm"), reads_int16=True),
+    int8=Rowwise(norm_int8.lowering("layer_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 7, 192), (192,), (192,)), {"eps": 1e-5}),
         Case(((3, 5), (5,), (5,)), {"eps": 1e-6}),
@@ -257,7 +257,7 @@ rms_norm = Op(
         ),
     ),
     aten={"aten.rms_norm.default": _import_rms_norm},
-    int8=Rowwise(norm_int8.lowering("rms_norm"), reads_int16=True),
+    int8=Rowwise(norm_int8.lowering("rms_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 7, 192), (192,)), {"eps": 1e-5}),
         Case(((3, 5), (5,)), {"eps": 1e-6}),
@@ -288,7 +288,7 @@ group_norm = Op(
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,
     },
-    int8=Rowwise(norm_int8.lowering("group_norm"), reads_int16=True),
+    int8=Rowwise(norm_int8.lowering("group_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),
         Case(((1, 5, 11), (5,), (5,)), {"eps": 1e-5, "groups": 5}),

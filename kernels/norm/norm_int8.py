@@ -1,4 +1,4 @@
-"""layer_norm, group_norm and rms_norm of int8 or int16: normalized numbers by integers, then a convolution's
+"""layer_norm, group_norm and rms_norm of int8 or int16 to either: normalized numbers by integers, then a convolution's
 rounding."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, RANGES, Array, Attrs, Cal
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import INTEGERS, RANGE, Attr, Op, Operand, extent
-from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, extent
+from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.lib import rows, valid
 from q8ta_wgpu.kernels.norm import integers
 
@@ -50,9 +50,10 @@ def lower(call: QuantizedCall, op: str) -> Int8Form | str:
         op = "q8ta_layer_norm"
     if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, x.dtype) is None:
         return f"its rows are too long, or its eps too many steps of its input's scale {x.scale:.3g}, for two words"
-    unit = 2.0**arithmetic.FRACTION / y.scale
+    unit = 2.0 ** arithmetic.fraction(y.dtype) / y.scale
+    bits = integers.normal_bits(_length(shape, gamma.size, attrs), y.dtype)
     with np.errstate(over="ignore"):
-        multiplier = np.asarray(gamma.astype(np.float64) * unit / 2.0**integers.NORMAL, np.float32)
+        multiplier = np.asarray(gamma.astype(np.float64) * unit / 2.0**bits, np.float32)
         offset = np.rint((0.0 if beta is None else beta.astype(np.float64)) * unit + np.zeros(gamma.shape))
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
         return "the ratio of its parameters to its result's scale is not a finite float32"
@@ -74,9 +75,10 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return shape, INT8X4
 
 
-def _requantize(call: Call) -> tuple[Requantize, Around]:
+def _requantize(call: Call) -> tuple[Requantize | RequantizeInt16, Around]:
     """The rounding of a weighted sum."""
-    return Requantize(call.attrs["lo"], call.attrs["hi"]), Around(call.q.zero)
+    stage = RequantizeInt16 if call.output.dtype == INT16X4 else Requantize
+    return stage(call.attrs["lo"], call.attrs["hi"]), Around(call.q.zero)
 
 
 def _spread(call: Call) -> integers.Variance:
@@ -89,7 +91,8 @@ def _reference(call: Call, arrays: Sequence[Array], centered: bool) -> Array:
     x, multiplier, offset = arrays
     length = _length(x.shape, multiplier.size, call.attrs)
     differences = x.astype(np.int64).reshape(-1, length) - call.zeros[0]
-    normal = integers.normalized(differences, _spread(call), centered).reshape(x.shape)
+    bits = integers.normal_bits(length, call.output.dtype)
+    normal = integers.normalized(differences, _spread(call), centered, bits).reshape(x.shape)
     if "groups" in call.attrs:
         multiplier, offset = (a.reshape(-1, *(1,) * (x.ndim - 2)) for a in (multiplier, offset))
     stage, around = _requantize(call)
@@ -106,12 +109,13 @@ def _rows(call: Call) -> rows.Rows:
 def _params(call: Call) -> Params:
     stage, around = _requantize(call)
     shape, spread = call.output.shape, _spread(call)
-    groups = call.attrs.get("groups", 1)
+    groups, length = call.attrs.get("groups", 1), _length(shape, call.inputs[1].numel, call.attrs)
     return {
         **stage.fields(around),
         "x_zero": np.int32(call.zeros[0]),
-        "length": np.uint32(_length(shape, call.inputs[1].numel, call.attrs)),
+        "length": np.uint32(length),
         "fraction": np.uint32(spread.fraction),
+        "normal_bits": np.uint32(integers.normal_bits(length, call.output.dtype)),
         "epsilon_low": np.uint32(spread.epsilon & 0xFFFFFFFF),
         "epsilon_high": np.uint32(spread.epsilon >> 32),
         "groups": np.uint32(groups),
@@ -137,6 +141,9 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
         affine = "of_channel" if of_channels else "of_words" if whole_words(call) else "of_elements"
         return (*stems, f"squares={_SQUARES[call.inputs[0].dtype]}", f"affine_of={affine}")
 
+    def constants(call: Call) -> dict[str, int]:
+        return {**kernel.constants(call), "ROUNDED": arithmetic.fraction(call.output.dtype)}
+
     def wide(call: Call) -> tuple[str, ...]:
         return ("multiplier", "offset") if whole_words(call) else ()
 
@@ -148,9 +155,10 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
             Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(2, arithmetic.OFFSET_LIMIT)),
         ),
         infer=_infer,
+        results=(INT16X4,),
         reference=functools.partial(_reference, centered=centered),
-        schema={**RANGE, "eps": Attr("float", low=0, high=1e30), **groups},
-        kernels=(replace(kernel, source=source, wide=wide),),
+        schema={**WIDE_RANGE, "eps": Attr("float", low=0, high=1e30), **groups},
+        kernels=(replace(kernel, source=source, wide=wide, constants=constants),),
         work=lambda call: 2 * call.output.numel,
     )
 

@@ -1,5 +1,5 @@
 // A team of threads normalizes a row of words: sums of its differences from the zero point and of their squares, then
-// every element by their integers (kernels/norm/integers.py defines them).
+// every element by their integers (kernels/norm/integers.py defines them), rounded from 2^-ROUNDED of the result's steps.
 struct Moments { sum: i32, squares: Wide }
 alias Partial = Moments;
 fn merge(a: Partial, b: Partial) -> Partial { return Moments(a.sum + b.sum, wide_sum(a.squares, b.squares)); }
@@ -44,16 +44,16 @@ fn of_channel(row: u32, k: u32) -> Affine {
 struct Factor { factor: u32, up: u32, down: u32 }
 
 fn factor_of(root: InverseRoot) -> Factor {
-  let shift = root.shift - (params.fraction / 2u + NORMAL);
+  let shift = root.shift - (params.fraction / 2u + params.normal_bits);
   return Factor(root.factor, 32u - min(shift, 32u), max(shift, 32u) - 32u);
 }
 
-// A normal number is below 2^10, so a difference shifted up is below 2^32.
+// A normal number is below 2^30 in its fraction bits, so a difference shifted up is below 2^32.
 fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec4<i32> {
   let d = i32(params.length) * differences - mean;
   let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
   let v = scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
-  return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
+  return int8_quad(v, ROUNDED, params.zero, params.lo, params.hi);
 }
 
 fn take_row(team: Team) {
@@ -76,6 +76,3 @@ fn take_row(team: Team) {
     y[base + k] = packed(rounded(differences(x[base + k], k), mean, by, affine_of(team.row, k)));
   }
 }
-
-// Fraction bits of a normal number.
-const NORMAL = 20u;

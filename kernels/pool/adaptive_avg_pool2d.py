@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import ONLY_4C, Params, no_params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, pair
+from q8ta_wgpu.ir.op import INTEGERS, Attr, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -86,7 +86,7 @@ adaptive_avg_pool2d = Op(
         "aten._adaptive_avg_pool2d.default": _import_adaptive,
         "aten.adaptive_avg_pool1d.default": pooling.one_dimensional(_import_adaptive),
     },
-    int8=Arithmetic(_lower_adaptive),
+    int8=Arithmetic(_lower_adaptive, reads_int16=True, gives_int16=True),
     work=_adaptive_work,
     cases=(
         Case(((2, 5, 7, 9),), {"output_size": (1, 1)}),
@@ -102,9 +102,10 @@ adaptive_avg_pool2d = Op(
 
 q8ta_adaptive_avg_pool2d = Op(
     name="q8ta_adaptive_avg_pool2d",
-    operands=(Operand("x", dtypes=(INT8X4,)),),
+    operands=(Operand("x", dtypes=INTEGERS),),
     infer=_infer_adaptive_int8,
     reference=_adaptive_int8,
+    results=(INT16X4,),
     schema={**SCHEMA, **average.RATIO},
     work=_adaptive_work,
     kernels=(

@@ -1,8 +1,10 @@
-"""What average pooling and reductions share: int8 lowering of a windowed sum, its reference, its uniform fields."""
+"""What average pooling and reductions share: how a windowed sum of integers is lowered, its reference and kernels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,8 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params
-from q8ta_wgpu.ir.layout import Layout
-from q8ta_wgpu.ir.op import RANGE, Attr, dims
+from q8ta_wgpu.ir.layout import ANY_INT8, Layout
+from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels, share
 
@@ -23,10 +25,13 @@ WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
 """Threads of a workgroup that averages whole images, and the number of such workgroups that keeps a large GPU busy."""
 
+LARGEST_RATIO = 1e36
+"""Of the scales of operand and result: 256 times as much is a float32."""
+
 UNROLLED = 4
 """Pixels that a thread adds in a turn."""
 
-RATIO: Mapping[str, Attr] = {**RANGE, "ratio": Attr("float", low=0, high=3e38)}
+RATIO: Mapping[str, Attr] = {**WIDE_RANGE, "ratio": Attr("float", low=0, high=LARGEST_RATIO)}
 """Attributes for a divisor that follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
 
 
@@ -38,12 +43,18 @@ def ratio_of(call: QuantizedCall, count: int) -> float | str:
     if text := too_many(count):
         return text
     ratio = x.scale / y.scale
-    return ratio if ratio <= 3e38 else f"the ratio {ratio:.3g} of its scales is not a finite float32"
+    return ratio if ratio <= LARGEST_RATIO else f"the ratio {ratio:.3g} of its scales is past {LARGEST_RATIO:g}"
 
 
 def too_many(count: int) -> str:
-    """Why a sum of `count` differences of int8 could pass int32; empty if it cannot."""
-    return f"a sum of {count} elements could pass int32" if count * 255 > arithmetic.INT32_MAX else ""
+    """Why a sum of `count` differences of int8, or of the high bytes of int16, could pass int32; empty if it cannot."""
+    return f"a sum of {count} elements could pass int32" if count * 256 > arithmetic.INT32_MAX else ""
+
+
+def _is_short(call: Call, extents: share.Extents) -> bool:
+    """Whether sums of as many elements fit int32."""
+    q = call.inputs[0].q
+    return q is None or math.prod(extents) * q.span <= arithmetic.INT32_MAX
 
 
 def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | str:
@@ -56,9 +67,15 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | 
 
 def kernels(
     op: str, window: str, params: Callable[[Call], Params], extents: Callable[[Call], share.Extents]
-) -> tuple[Kernel, Kernel]:
-    """The kernels of an average by elements, in float32 or int8: `window` is the file of its windows, of `extents`."""
-    return share.kernels(Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params), extents)
+) -> tuple[Kernel, ...]:
+    """The kernels of an average by elements: `window` is the file of its windows, of `extents`. Integers have two more,
+    for sums that may pass int32."""
+    short = Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params)
+    if not op.startswith("q8ta_"):
+        return share.kernels(short, extents)
+    short = replace(short, supports=lambda call, target: _is_short(call, extents(call)))
+    long = Kernel(f"{op}.long", (window, "windows", "average_long", "map"), (ANY_INT8,), ANY_INT8, params=params)
+    return *share.kernels(short, extents), *share.kernels(long, extents)
 
 
 def multiplier(ratio: float, divisor: Any) -> Any:
@@ -67,7 +84,9 @@ def multiplier(ratio: float, divisor: Any) -> Any:
 
 
 def requantize(call: Call, sums: Array, factor: Array) -> Array:
-    """Sums of (q - z_x) times a float32 multiplier, as int8 of the output."""
+    """Sums of (q - z_x) times a float32 multiplier, as stored in the output. Sums past int32 lose their 8 low bits."""
+    fits = sums == sums.astype(np.int32)
+    sums, factor = np.where(fits, sums, sums >> 8), np.where(fits, factor, factor * np.float32(256))
     return arithmetic.stored(call, arithmetic.scaled_steps(sums, factor))
 
 

@@ -18,6 +18,6 @@ fn averaged(sum: Lanes, count: u32, multiplier: f32) -> Words {
 }
 
 fn average_lane(sum: Ints, multiplier: f32) -> Words {
-  let steps = Ints(round(clamp(Floats(sum) * multiplier, Floats(-1024.0), Floats(1024.0))));
+  let steps = Ints(round(clamp(Floats(sum) * multiplier, Floats(-STEPS_LIMIT), Floats(STEPS_LIMIT))));
   return bitcast<Words>(clamp(steps + params.zero, Ints(params.lo), Ints(params.hi))) & Words(0xffu);
 }

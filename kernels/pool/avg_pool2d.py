@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Op, Operand
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Builder, Op, Operand
 from q8ta_wgpu.kernels.lib import channels, valid
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -136,7 +136,7 @@ avg_pool2d = Op(
         "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _counts_whole),
         "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
     },
-    int8=Arithmetic(_lower_avg_pool),
+    int8=Arithmetic(_lower_avg_pool, reads_int16=True, gives_int16=True),
     reads=pooling.reads,
     work=pooling.work,
     cases=(
@@ -158,12 +158,13 @@ avg_pool2d = Op(
 q8ta_avg_pool2d = Op(
     name="q8ta_avg_pool2d",
     operands=(
-        Operand("x", dtypes=(INT8X4,)),
+        Operand("x", dtypes=INTEGERS),
         Operand("multiplier", constant=True, valid=valid.finite(1, negative=False)),
     ),
     infer=_infer_avg_pool_int8,
     reference=_avg_pool_int8,
-    schema={**SCHEMA, **RANGE},
+    results=(INT16X4,),
+    schema={**SCHEMA, **WIDE_RANGE},
     reads=pooling.reads,
     work=pooling.work,
     kernels=(

@@ -1,4 +1,4 @@
-"""max_pool2d and adaptive_max_pool2d on int8 and float32. max_pool1d is imported as max_pool2d."""
+"""max_pool2d and adaptive_max_pool2d on int8, int16 and float32. max_pool1d is imported as max_pool2d."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Monotonic
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import EITHER, Builder, Case, Op, Operand, pair
+from q8ta_wgpu.ir.op import ANY_DTYPE, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import pooling
 
 
 def _max_pool(call: Call, arrays: Sequence[Array]) -> Array:
     x = arrays[0]
-    lowest = -128 if x.dtype == np.int8 else -np.inf
+    lowest = -np.inf if x.dtype == np.float32 else np.iinfo(x.dtype).min
     for axis in (0, 1):
         size, step = x.shape[-2 + axis], call.attrs["dilation"][axis]
         windows = []
@@ -32,7 +32,8 @@ def _max_pool(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _max_pool_params(call: Call) -> Params:
-    lowest = np.int32(-128) if call.output.q else np.float32(-np.inf)
+    q = call.output.q
+    lowest = np.int32(q.range[0]) if q else np.float32(-np.inf)
     return {
         **pooling.window_params(call),
         "dilation": (*call.attrs["dilation"], 0, 0),
@@ -115,7 +116,7 @@ _ONE: dict[str, Any] = {"dilation": (1, 1)}
 
 max_pool2d = Op(
     name="max_pool2d",
-    operands=(Operand("x", dtypes=EITHER),),
+    operands=(Operand("x", dtypes=ANY_DTYPE),),
     infer=pooling.infer_pool,
     reference=_max_pool,
     schema={**pooling.SCHEMA, "dilation": pair()},
@@ -155,7 +156,7 @@ max_pool2d = Op(
 
 adaptive_max_pool2d = Op(
     name="adaptive_max_pool2d",
-    operands=(Operand("x", dtypes=EITHER),),
+    operands=(Operand("x", dtypes=ANY_DTYPE),),
     infer=_infer_adaptive,
     reference=_adaptive,
     schema={"output_size": pair()},

@@ -1,5 +1,5 @@
-// All elements in window(p), one merged with the next. Linked: `item` of an element, and `first_item` to begin with.
-alias Partial = Element;
+// All elements in window(p), one merged with the next. Linked: `item` of an element, a Partial, and
+// `first_item` to begin with.
 
 fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let w = window(p);

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical
-from q8ta_wgpu.ir.op import EITHER, Attr, Builder, Case, Import, Op, Operand, dims
+from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Builder, Case, Import, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.pool import average
@@ -182,16 +182,17 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             schema=SCHEMA,
             kernels=average.kernels(name, "reduce", params, _extents),
             aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
-            int8=Arithmetic(lower),
+            int8=Arithmetic(lower, reads_int16=True, gives_int16=True),
             cases=CASES,
             tolerance=1e-5,
             work=_work,
         ),
         Op(
             name=f"q8ta_{name}",
-            operands=(Operand("x", dtypes=(INT8X4,)),),
+            operands=(Operand("x", dtypes=INTEGERS),),
             infer=_infer_int8,
             reference=reference_int8,
+            results=(INT16X4,),
             schema={**SCHEMA, **average.RATIO},
             kernels=(*images, *average.kernels(f"q8ta_{name}", "reduce", params, _extents)),
             work=_work,
@@ -202,7 +203,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
 def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int) -> Op:
     return Op(
         name=name,
-        operands=(Operand("x", dtypes=EITHER),),
+        operands=(Operand("x", dtypes=ANY_DTYPE),),
         infer=_infer,
         reference=lambda call, arrays: np.asarray(
             function(arrays[0], axis=tuple(call.attrs["dims"]), keepdims=call.attrs["keepdim"])

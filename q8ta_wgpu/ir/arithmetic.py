@@ -114,7 +114,8 @@ def stored_fields(call: Call) -> dict[str, np.int32]:
 
 def scaled_steps(v: Int64, factor: Array | float) -> Int64:
     """i32(clamp(rint(f32(v) * factor), -STEPS_LIMIT, STEPS_LIMIT)): whole numbers in steps of a result."""
-    product: NDArray[np.float32] = np.rint(v.astype(np.int32).astype(np.float32) * np.asarray(factor, np.float32))
+    with np.errstate(over="ignore"):
+        product: NDArray[np.float32] = np.rint(v.astype(np.int32).astype(np.float32) * np.asarray(factor, np.float32))
     return np.clip(product, np.float32(-STEPS_LIMIT), np.float32(STEPS_LIMIT)).astype(np.int64)
 
 

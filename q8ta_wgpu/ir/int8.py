@@ -19,7 +19,7 @@ An operator without a kind stays in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -216,8 +216,16 @@ class Elementwise(Widths):
     whole: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class _AnyWidth(Widths):
+    """Works on int16 as on int8."""
+
+    reads_int16: bool = True
+    gives_int16: bool = True
+
+
 @dataclass(frozen=True)
-class Moves(Widths):
+class Moves(_AnyWidth):
     """Results are copies of input elements (view, cat, pixel_shuffle).
 
     Attributes:
@@ -225,12 +233,10 @@ class Moves(Widths):
     """
 
     fill: Callable[[Attrs], float] | None = None
-    reads_int16: bool = field(default=True, kw_only=True)
-    gives_int16: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Monotonic(Widths):
+class Monotonic(_AnyWidth):
     """q(op(x)) == op(q(x)) at one scale and zero point, since results are the largest or smallest of inputs."""
 
 

@@ -284,11 +284,8 @@ class Op:
 INTEGERS = (INT8X4, INT16X4)
 """Dtypes of operators that work on int8 and int16 alike."""
 
-EITHER = (FLOAT32, INT8X4)
-"""Dtypes of operators that work on floats and on int8 alike."""
-
 ANY_DTYPE = (FLOAT32, *INTEGERS)
-"""Dtypes of operators that only move elements."""
+"""Dtypes of operators that move elements or find the largest, and so work on floats and integers alike."""
 
 
 def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -53,7 +53,7 @@ def test_int8(op: Op) -> None:
                 np.testing.assert_allclose(found, oracle.run(graph, inputs)[0]["real"], atol=2.0**-11)
             else:
                 tie = oracle.CARRIED if isinstance(op.int8, Recurrent) else oracle.TIE
-                _compare(graph, inputs, setting, tie)
+                compare(graph, inputs, setting, tie)
 
 
 @pytest.mark.parametrize("epilogue", op_graphs.EPILOGUES)
@@ -71,7 +71,7 @@ def test_epilogues(op: Op, epilogue: str) -> None:
             if epilogue.startswith("scale"):
                 _compare_sums(graph, inputs)
             else:
-                _compare(graph, inputs, setting, tie)
+                compare(graph, inputs, setting, tie)
 
 
 def test_int16() -> None:
@@ -81,7 +81,7 @@ def test_int16() -> None:
             exact = oracle.run(graph, inputs)[0]["y"].numpy()
             np.testing.assert_allclose(reference.run(graph, inputs)["y"], exact, rtol=ULP)
         else:
-            _compare(graph, inputs, setting, oracle.WIDE)
+            compare(graph, inputs, setting, oracle.WIDE)
 
 
 def test_weighted_sums_of_int16() -> None:
@@ -105,11 +105,14 @@ def test_weighted_sums_of_int16() -> None:
         assert q.dtype == INT16X4 or not apart[~near].any(), name
 
 
-def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: float = oracle.TIE) -> None:
+def compare(
+    graph: Graph, inputs: dict[str, Array], setting: Setting, tie: float = oracle.TIE, least: float = 0.8
+) -> None:
     """Equal wherever no rounding was within `tie` steps of a tie, at most a step for each rounding apart elsewhere;
     where scales are powers of two and nothing joins the sum, halves are even for both.
 
-    An 'overflow' sum saturates beyond 2^16 steps before its bias is added: four of five are equal.
+    An 'overflow' sum saturates beyond 2^16 steps before its bias is added: four of five are equal. `least`: the part of
+    the elements that must be far from ties.
     """
     (name,), fused = graph.outputs, run_passes(graph)
     if setting.mode == "overflow" and fused.notes:
@@ -132,7 +135,7 @@ def _compare(graph: Graph, inputs: dict[str, Array], setting: Setting, tie: floa
     assert not apart[~near].any(), setting
     assert setting.mode != "ties" or tie > oracle.TIE or not apart.any(), setting
     few = near.size < 32 or np.unique(exact).size <= 8  # whole numbers and signs may be half a step, all of them
-    assert setting.mode == "ties" or few or (~near).mean() > 0.8, "hardly anything is compared"
+    assert setting.mode == "ties" or few or (~near).mean() > least, "hardly anything is compared"
 
 
 def _compare_sums(graph: Graph, inputs: dict[str, Array]) -> None:

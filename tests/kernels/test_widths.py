@@ -1,0 +1,26 @@
+"""What `reads_int16` and `gives_int16` of each operator's kind promise, on all its cases: no device takes part."""
+
+from __future__ import annotations
+
+import pytest
+
+from q8ta_wgpu.ir.graph import FLOAT32, INT16X4
+from q8ta_wgpu.ir.int8 import Elementwise, WeightedSum
+from q8ta_wgpu.ir.op import Op
+from q8ta_wgpu.passes import run_passes
+from tests import int16_graphs, oracle
+from tests.kernels import test_oracle
+
+
+@pytest.mark.parametrize("op", int16_graphs.PROMISED, ids=lambda op: op.name)
+def test_a_promised_width_has_an_integer_form(op: Op) -> None:
+    """No value is float32, and each is exact arithmetic rounded, but for what is near a tie."""
+    for name, setting, graph, inputs in int16_graphs.promised(op):
+        fused = run_passes(graph)
+        assert not fused.notes, (name, fused.notes)
+        assert all(fused.types[node.output].dtype != FLOAT32 for node in fused.nodes), (name, fused)
+        if isinstance(op.int8, WeightedSum) and setting.dtypes[0] == INT16X4:
+            continue  # of two rounded halves: test_oracle.py says how near it is
+        # remainders are those of float32 numbers, as torch's; results at an asymptote, and whole ones, may all be ties
+        tie = 2 * oracle.WIDE if isinstance(op.int8, Elementwise) else oracle.WIDE
+        test_oracle.compare(graph, inputs, setting, tie, least=0.3)
