@@ -118,7 +118,7 @@ _CODE = """
     for (const { name, dtype } of net.inputs) {
         inputs[name] = new arrays[dtype](await read(`${name}.bin`));
     }
-    const [found] = await net.run(inputs), expected = new Int8Array(await read("expected.bin"));
+    const [found] = await net.run(inputs), expected = new arrays[net.outputs[0].dtype](await read("expected.bin"));
     net.destroy();
     if (found.length !== expected.length) throw new Error(`${found.length} elements, expected ${expected.length}`);
     return expected.reduce((count, value, i) => count + (value !== found[i]), 0);

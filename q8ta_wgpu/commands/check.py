@@ -123,7 +123,8 @@ def mismatches(device: Device, target: Target, sample: Sample) -> int:
         executor.poison(0x8F7F80FF)
         words = inputs.words(executor.program.inputs, sample.inputs)
         (found,) = inputs.from_words(executor.program.outputs, executor.run(words))
-        return int((found != sample.expected).sum())
+        one, other = (np.frombuffer(array.tobytes(), np.uint8) for array in (found, sample.expected))
+        return int((one != other).sum())
     finally:
         executor.close()
 

@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.graph import (
     INT8X4,
     INT16X4,
     INT32,
+    RANGES,
     Array,
     Attrs,
     Call,
@@ -36,6 +37,7 @@ from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.lower import lower
 
 _Q = QParams(0.0625, 3)
+_WIDE = QParams(_Q.scale / 256, 300, INT16X4)
 
 
 def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target]:
@@ -47,7 +49,7 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
     if name not in names:
         near = difflib.get_close_matches(name, sorted(names), n=5, cutoff=0.5)
         raise InputError(f"no kernel is called {name!r}; near it: {', '.join(near) or 'none'}")
-    own = name.split(".")[0].removeprefix("q8ta_")
+    own = name.split(".")[0].removeprefix("q8ta_").removeprefix("q16ta_")
     for op in sorted(OPS.values(), key=lambda op: not own.startswith(op.name)):
         for case in op.cases if op.kernels else ():
             for target in targets:
@@ -60,8 +62,8 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel with an int8 result and a call for it: `inputs` by name, optional operands included, and the `expected`
-    output of the reference."""
+    """A kernel with an int8 or int16 result and a call for it: `inputs` by name, optional operands included, and the
+    `expected` output of the reference."""
 
     kernel: str
     graph: Graph
@@ -71,15 +73,16 @@ class Sample:
 
 
 def samples(target: Target) -> Iterator[Sample]:
-    """Every kernel with an int8 result that runs on a target, each on a large case that reaches it, with random
-    numbers."""
+    """Every kernel with an int8 or int16 result that runs on a target, each on a large case that reaches it, with
+    random numbers: with int8 and with int16, where it takes both."""
     seen = set[str]()
     for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
         (node,) = graph.nodes
         call = graph.call(node)
         more = "".join(f" with {o.name}" for o in OPS[call.op].operands[: len(call.inputs)] if o.optional)
+        more += " with int16" if _chooses_int16(call) else ""
         kernels = {k.name + more: k for k in OPS[call.op].kernels if k.name + more not in seen and k.runs(call, target)}
-        if call.output.dtype != INT8X4 or not kernels:
+        if call.output.dtype not in RANGES or not kernels:
             continue
         inputs = _random(graph)
         expected = reference.run(graph, inputs)[node.output]
@@ -90,6 +93,13 @@ def samples(target: Target) -> Iterator[Sample]:
             layouts = {name: layout for name, layout in named if layout is not None}
             plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
             yield Sample(label, graph, plan, inputs, expected)
+
+
+def _chooses_int16(call: Call) -> bool:
+    """Whether a call gives int16, or reads it where it could read int8."""
+    pairs = zip(OPS[call.op].operands, call.inputs, strict=False)
+    reads = any(t.dtype == INT16X4 and INT8X4 in operand.dtypes for operand, t in pairs)
+    return reads or call.output.dtype == INT16X4
 
 
 def _several(target: Target) -> Iterator[Graph]:
@@ -147,8 +157,8 @@ def _masked(dim: int) -> Graph:
 
 
 def _requantized(graph: Graph, x: str, q: QParams) -> str:
-    to = TensorType(graph.types[x].shape, INT8X4, q)
-    return _appended(graph, "quantize", x, to, {"lo": -128, "hi": 127})
+    low, high = q.range
+    return _appended(graph, "quantize", x, TensorType(graph.types[x].shape, q.dtype, q), {"lo": low, "hi": high})
 
 
 def _alone(graph: Graph, node: Node) -> Graph:
@@ -192,21 +202,36 @@ def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:
 
 
 def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterator[Graph]:
-    """Graphs of a case: as it is, on int8 values, on float values that are quantized first, and for two operands with
-    an activation before the result is rounded."""
+    """Graphs of a case: as it is, on int8 values, on float values that are quantized first, on int16 values where it
+    takes them, and for two operands with an activation before the result is rounded."""
     yield lower(run_passes(graph_of(op, case, False, False, random)), target)
     if op.int8 is None or FLOAT32 not in op.operands[0].dtypes:
         return
-    for image, activation in ((False, ""), (True, ""), (False, "hardswish")):
+    wide = [True] * (op.int8.reads_int16 or op.int8.gives_int16)
+    for image, activation, int16 in (
+        *((False, "", False), (True, "", False), (False, "hardswish", False)),
+        *((False, activation, int16) for activation in ("", "hardswish") for int16 in wide),
+    ):
         if not activation or (isinstance(op.int8, Arithmetic) and len(op.operands) == 2):
-            yield lower(run_passes(graph_of(op, case, True, image, random, activation)), target)
+            yield lower(run_passes(graph_of(op, case, True, image, random, activation, int16)), target)
 
 
-def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = False, activation: str = "") -> Graph:
+def graph_of(
+    op: Op,
+    case: Case,
+    quantized: bool,
+    image: bool,
+    random: bool = False,
+    activation: str = "",
+    int16: bool = False,
+) -> Graph:
     """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first.
 
-    Constants are ones, or `random`. An `activation` is added before the quantize at the end.
+    Constants are ones, or `random`. An `activation` is added before the quantize at the end. With `int16` operands and
+    result are int16, where the operator takes and gives them.
     """
+    reads = _WIDE if int16 and op.int8 and op.int8.reads_int16 else _Q
+    gives = _WIDE if int16 and op.int8 and op.int8.gives_int16 else _Q
     graph, names = Graph(), list[str]()
     for position, shape in enumerate(case.shapes):
         operand = op.operand(position, case.attrs)
@@ -217,7 +242,7 @@ def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = Fa
             weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
             names.append(_constant(graph, position, shape, weight, random))
             continue
-        q = op.int8.projected if isinstance(op.int8, Recurrent) else _Q
+        q = op.int8.projected if isinstance(op.int8, Recurrent) else reads
         rounded = quantized and not operand.real
         dtype = q.dtype if (rounded and not image) or FLOAT32 not in operand.dtypes else FLOAT32
         name = f"x{position}"
@@ -232,7 +257,7 @@ def graph_of(op: Op, case: Case, quantized: bool, image: bool, random: bool = Fa
     if activation:
         y = _appended(graph, activation, y, TensorType(shape))
     if quantized:
-        y = _appended(graph, "quantize", y, TensorType(shape, INT8X4, _Q), {"lo": -128, "hi": 127})
+        y = _requantized(graph, y, gives)
     graph.outputs.append(y)
     return graph
 
