@@ -35,9 +35,9 @@ HEAD = """# Accuracy
 
 Int8 hardly changes the scores of these small trained networks. `python -m bench accuracy` writes this page.
 
-* The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs and the standard
-  library's text. They are judged on inputs that neither training nor calibration saw. Of a network with random weights
-  the score is how often its choice is float's.
+* The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs, the standard library's
+  text, and sounds made by formulas (voice, keywords). They are judged on inputs that neither training nor calibration
+  saw. Of a network with random weights the score is how often its choice is float's.
 * XNNPACK and X86Inductor are torchao's quantizers, run by the same runtime. X86Inductor leaves attention, norms and
   activations in float32.
 * The yardstick is a simulation in which the inputs and the weights of every convolution, linear and recurrent layer are

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.suite.data import CHARACTERS
+
 WIDTH, HEADS = 64, 4
 
 EMBEDDED = 0.02
@@ -93,17 +95,19 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Embeddings to scores of the next token."""
 
-    def __init__(self, norm: Norm, heads_normed: bool = False, cap: float = 0.0, depth: int = 2) -> None:
+    def __init__(
+        self, norm: Norm, heads_normed: bool = False, cap: float = 0.0, depth: int = 2, outputs: int = 128
+    ) -> None:
         super().__init__()
         self.cap = cap
         self.layers = nn.Sequential(*(DecoderLayer(norm, heads_normed, cap) for _ in range(depth)))
-        self.norm, self.head = norm(WIDTH), nn.Linear(WIDTH, 128, bias=False)
+        self.norm, self.head = norm(WIDTH), nn.Linear(WIDTH, outputs, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Linear):  # as transformers initializes them, and embeddings
                 nn.init.normal_(module.weight, std=EMBEDDED)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) → (n, tokens, 128)."""
+        """(n, tokens, width) → (n, tokens, outputs)."""
         scores: Tensor = self.head(self.norm(self.layers(x)))
         return torch.tanh(scores / 30) * 30 if self.cap else scores
 
@@ -124,6 +128,12 @@ def llama() -> nn.Module:
 def rms_by_hand() -> nn.Module:
     """Five layers, norms written as pow, mean and rsqrt."""
     return Decoder(RootMeanSquare, depth=5)
+
+
+def characters() -> nn.Module:
+    """The next character of a text; norms written by hand."""
+    decoder = Decoder(RootMeanSquare, depth=3, outputs=len(CHARACTERS))
+    return nn.Sequential(nn.Linear(len(CHARACTERS), WIDTH, bias=False), decoder)
 
 
 class Sink(nn.Module):

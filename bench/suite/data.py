@@ -120,3 +120,9 @@ def lines(held_out: bool, count: int, seed: int) -> Set:
         for place, character in enumerate(text[start : start + LENGTH]):
             x[i, max(CHARACTERS.find(character), 0), place] = 1
     return x, y.astype(np.int64)
+
+
+def next_characters(held_out: bool, count: int, seed: int) -> Set:
+    """Stretches of text (n, LENGTH - 1, characters), one-hot, and the character (n, LENGTH - 1) behind each place."""
+    x = lines(held_out, count, seed)[0].transpose(0, 2, 1)
+    return x[:, :-1], x[:, 1:].argmax(-1)

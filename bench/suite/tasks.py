@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bench.suite import data, networks
+from bench.suite import attention, data, hard, networks, sounds
 from bench.suite.untrained import UNTRAINED, Draw, Inputs
 
 WEIGHTS = Path(__file__).with_name("weights")
@@ -34,6 +34,16 @@ def psnr(picture: data.Array, truth: data.Array) -> float:
     """dB, borders left out."""
     inner = np.s_[..., 3:-3, 3:-3]
     return float(-10 * np.log10(np.mean((np.clip(picture, 0, 1) - truth)[inner] ** 2)))
+
+
+def decisions(scores: data.Array, truth: data.Array) -> float:
+    """Percent of the decisions, yes above 0, that are right."""
+    return 100 * float(((scores > 0) == truth).mean())
+
+
+def following(scores: data.Array, truth: data.Array) -> float:
+    """Percent of the next characters that are right."""
+    return 100 * float((scores.argmax(-1) == truth).mean())
 
 
 def equal(found: data.Array, truth: data.Array) -> float:
@@ -93,6 +103,24 @@ def _lines(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Arra
     return x, y.astype(np.float32)
 
 
+def _words(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
+    x, y = sounds.words(held_out, count, seed)
+    return x, y.astype(np.float32)
+
+
+def _characters(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
+    x, y = data.next_characters(held_out, count, seed)
+    return x, y.astype(np.float32)
+
+
+def _following(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(scores.transpose(1, 2), truth.long())
+
+
+def _decisions(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(scores, truth)
+
+
 def _photographs(held_out: bool, count: int, seed: int) -> tuple[data.Array, data.Array]:
     return data.photographs(held_out, count, 32, seed)
 
@@ -114,6 +142,9 @@ TASKS = {
         networks.superresolution, _photographs, 48, psnr, "dB", nn.functional.mse_loss, 0.3, steps=3000
     ),
     "text": Task(networks.text, _lines, 500, accuracy, "%", _classes, 0.5),
+    "voice": Task(hard.VoiceDetector, sounds.voices, 200, decisions, "%", _decisions, 1.0),
+    "keywords": Task(attention.KeywordTransformer, _words, 500, accuracy, "%", _classes, 0.5),
+    "characters": Task(attention.characters, _characters, 100, following, "%", _following, 0.5, steps=3000),
     **{name: _untrained(*row) for name, row in UNTRAINED.items()},
 }
 TASKS["masked_argmax"] = replace(TASKS["masked_argmax"], measure=equal, unit="% as float")

@@ -29,6 +29,13 @@ def test_superresolution_with_tanh() -> None:
     assert signal_to_noise(ours, wanted) >= signal_to_noise(theirs, wanted)
 
 
+@pytest.mark.parametrize(("name", "least"), [("voice", 95), ("keywords", 90), ("characters", 65)])
+def test_networks_of_sounds_and_text_have_learnt(name: str, least: float) -> None:
+    task, (_, truth) = TASKS[name], inputs(name, True, 100)
+    assert task.measure is not None
+    assert task.measure(exact(name, 100), truth) > least
+
+
 def test_the_standard_error_of_a_difference() -> None:
     """Of the share of right answers: that of the mean of what the two have right beside each other."""
     truth, first, second = np.random.default_rng(1).integers(3, size=(3, 500))
