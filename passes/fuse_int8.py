@@ -167,7 +167,8 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
         activation = _chained(region.functions)
     inputs = tuple(graph.types[name] for name in node.inputs)
     affine = _affine(graph, region.norm) if region.norm else None
-    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, residual, affine, activation, slopes)
+    joined = (residual, affine, activation, slopes)
+    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, factor=region.factor)
 
 
 def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, TensorType
-from q8ta_wgpu.ir.int8 import Elementwise, Moves, Rowwise, WeightedSum
+from q8ta_wgpu.ir.int8 import Elementwise, Moves, Product, Rowwise, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -76,6 +76,15 @@ WIDE_OPERANDS = (
 WIDE_CASES = {"linear": (0, 1, 2, 6, 9, 10), "conv2d": (0, 1, 4, 6, 8, 9, 15, 22), "conv_transpose2d": (0, 1, 2, 3, 4)}
 """Of a weighted sum of int16: tails, batches, groups, strides, dilations, depthwise."""
 
+WIDE_FACTORS = (
+    Setting((0, 3, 0), "random", (INT16X4, INT8X4, INT16X4)),
+    Setting((-700, 300, -5000), "random", (INT16X4, INT16X4, INT16X4)),
+    Setting((5, -32768, -128), "random", (INT8X4, INT16X4, INT8X4)),
+    Setting((0, -128, 0), "saturate", (INT16X4, INT8X4, INT16X4)),
+    Setting((32767, 0, 127), "saturate", (INT16X4, INT16X4, INT8X4)),
+)
+"""Of a product of two activations of which one is int16, or both."""
+
 PROMISED = tuple(
     op
     for op in OPS.values()
@@ -130,9 +139,12 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
             if name == "linear" or not index:
                 after = "residual curve requantize"
                 yield f"{name} {after} {index}", setting, *unfused_epilogue(op, op.cases[index], setting, after)
+    for index in range(3):
+        setting = Setting((3, -128, 300), "random", (INT8X4, INT8X4, INT16X4))
+        yield f"matmul {index}", setting, *unfused_graph(OPS["matmul"], OPS["matmul"].cases[index], setting)
     yield "linear", WIDE_RESIDUALS[0], *unfused_graph(OPS["linear"], OPS["linear"].cases[0], WIDE_RESIDUALS[0])
     for op in PROMISED:
-        if not isinstance(op.int8, Elementwise | WeightedSum):  # `_elementwise` and `sums_of_int16` have those
+        if not isinstance(op.int8, Elementwise | WeightedSum | Product):  # which have generators of their own
             yield from promised(op, brief=True)
     for name in ("mean", "sum"):
         for setting in (EVERY_INT16, replace(EVERY_INT16, zeros=(32767, 0, 77))):
@@ -172,19 +184,34 @@ def sums_of_int16() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
                 yield what, setting, *(unfused_epilogue if after else float_ended)(op, op.cases[index], setting, after)
 
 
+def products_of_int16() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
+    """Products of activations, as `wide_graphs` gives its graphs: several nodes each. Every other one times a
+    factor."""
+    op = OPS["matmul"]
+    for place, setting in enumerate(WIDE_FACTORS):
+        for index in range(place % 2, len(op.cases), 2):
+            graph, inputs = unfused_graph(op, op.cases[index], setting)
+            if (place + index // 2) % 2:
+                *before, product, quantize = graph.nodes
+                graph.types["product"] = graph.types["real"]
+                scaled = Node("affine", ("product",), "real", {"factor": 0.75, "term": 0.0})
+                graph.nodes = [*before, replace(product, output="product"), scaled, quantize]
+            yield f"matmul {index} {place}", setting, graph, inputs
+
+
 def single_nodes() -> Iterator[tuple[str, Graph, dict[str, Array]]]:
     """Every kind of node that the graphs of this file become, by itself: a name, its graph and inputs."""
     for name, _, graph, inputs in wide_graphs():
         yield name, run_passes(graph), inputs
-    for name, _, graph, inputs in sums_of_int16():
+    for name, _, graph, inputs in itertools.chain(sums_of_int16(), products_of_int16()):
         fused = run_passes(graph)
         values = reference.run(fused, inputs, keep=True)
-        halves, last = [n for n in fused.nodes if n.op == "q16ta_half"], fused.nodes[-1]
-        for node in (*halves, last) if name.endswith(" 0") else (last,):
+        last = next(node for node in reversed(fused.nodes) if node.op != "quantize")
+        for node in fused.nodes if name.endswith(" 0") or name.startswith("matmul 1") else (last,):
             alone = Graph([n for n in node.inputs if n not in fused.constants], [node.output], [node], fused.types)
             alone.constants = fused.constants
             alone.prune()
-            yield f"{name}: {node.op}", alone, {name: values[name] for name in alone.inputs}
+            yield f"{name}: {node.output}", alone, {name: values[name] for name in alone.inputs}
 
 
 def _converted(setting: Setting, shape: tuple[int, ...], *steps: str) -> tuple[Graph, dict[str, Array]]:

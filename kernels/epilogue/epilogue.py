@@ -40,6 +40,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
     r"|(scaled_residual )?(curve |slopes )?requantize_int16|scaled_residual fixed_point|scale( pixel_shuffle)?"
+    r"|real_residual (requantize|requantize_int16|fixed_point)"
 )
 """The order of stages, by name. At most as many read an operand as fit the eight buffers that every device binds."""
 

@@ -89,6 +89,11 @@ fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
   return v + scaled_terms(residual_lanes(residual) - params.residual_zero, params.residual_multiplier);
 }
 
+fn plus_real_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
+  let product = residual * params.residual_multiplier;
+  return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
+}
+
 fn bent(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }
 
 fn sloped(v: vec4<i32>, channel: Sloped) -> vec4<i32> {

@@ -123,7 +123,7 @@ OPS = (
             "aten.bmm.default": _import_bmm,
             "aten.scaled_dot_product_attention.default": _import_attention,
         },
-        int8=Product(q8ta_matmul.lower),
+        int8=Product(q8ta_matmul.lower, reads_int16=True, gives_int16=True),
         cases=(
             Case(((5, 7), (7, 3))),
             Case(((2, 3, 17, 48), (2, 3, 48, 17))),

@@ -32,7 +32,11 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
 }
 
 // All columns have one multiplier and no bias.
-fn product_quad(quad: u32) -> Near {
+fn near_product_quad(quad: u32) -> Near {
   return Near(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
               vec4<f32>(params.magic));
 }
+
+fn scaled_product_quad(quad: u32) -> Scaled { return Scaled(vec4<f32>(params.multiplier), vec4<f32>(0.0)); }
+
+fn rounded_product_quad(quad: u32) -> Channel { return Channel(vec4<f32>(params.multiplier), vec4<i32>(0)); }

@@ -52,6 +52,7 @@ class QuantizedCall:
         activation: float64 function applied before rounding, if any (not a clamp).
         slopes: of a PReLU applied before rounding, float32 (channels,), if any.
         masked: whether bools say which elements take part.
+        factor: by which a product was multiplied; the scale of `out` is divided by it.
     """
 
     attrs: Attrs
@@ -66,6 +67,7 @@ class QuantizedCall:
     activation: Callable[[Array], Array] | None = None
     slopes: Array | None = None
     masked: bool = False
+    factor: float = 1.0
 
     @property
     def joined(self) -> bool:

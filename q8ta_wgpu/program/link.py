@@ -79,7 +79,12 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
         word, unpack = _BUFFER[binding.dtype], f"unpack{_SUFFIX[binding.dtype]}"
         lines.append(f"alias {name}_Word = {word};")
         lines.append(f"fn {name}_lanes(word: {word}) -> vec4<i32> {{ return {unpack}(word); }}")
-    if binding.at_result and binding.layout is not None:
+    if binding.at_result and binding.dtype == FLOAT32:
+        lines.append(f"alias {name}_Word = vec4<f32>;")
+        places = (f"{name}[first + channel_place(min(quad * 4u + {i}u, params.channels - 1u))]" for i in range(4))
+        body = f"let first = first_place(m); return vec4<f32>({', '.join(places)});"
+        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ {body} }}")
+    elif binding.at_result and binding.layout is not None:
         index = _quad_index(name, binding.layout)
         lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ return {name}[{index}]; }}")
     if binding.layout is None or name in wide:

@@ -24,7 +24,13 @@ EVERY = 6
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""
 
 GRAPHS = {name: (graph, inputs) for name, graph, inputs in int16_graphs.single_nodes()}
-SUMS = {name: (graph, inputs) for name, _, graph, inputs in itertools.islice(int16_graphs.sums_of_int16(), 0, None, 4)}
+SUMS = {
+    name: (graph, inputs)
+    for name, _, graph, inputs in (
+        *itertools.islice(int16_graphs.sums_of_int16(), 0, None, 4),
+        *itertools.islice(int16_graphs.products_of_int16(), 0, None, 3),
+    )
+}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -47,11 +53,12 @@ def test_kernels(name: str, device: Device) -> None:
 
 @pytest.mark.parametrize("name", SUMS)
 def test_weighted_sums_of_int16(name: str, device: Device) -> None:
-    """Two products of halves, the low one an int16 residual of the high one: 0 mismatches."""
+    """Two products of halves for each int16 operand, of activations too: 0 mismatches."""
     unfused, inputs = SUMS[name]
     graph = run_passes(unfused)
     assert not graph.notes, graph.notes
-    assert [node.op for node in graph.nodes].count("q16ta_half") == 2
+    wide = [name for name in graph.inputs if name in ("x0", "x1") and graph.types[name].dtype == INT16X4]
+    assert [node.op for node in graph.nodes].count("q16ta_half") == 2 * len(wide)
     (found,) = harness.run_poisoned(graph, inputs, None, device)
     np.testing.assert_array_equal(found, reference.run(graph, inputs)[graph.outputs[0]])
 

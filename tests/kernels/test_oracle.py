@@ -76,7 +76,7 @@ def test_epilogues(op: Op, epilogue: str) -> None:
 
 def test_int16() -> None:
     """Where an operand or the result is int16, and on the way between int16, int8 and float32."""
-    for name, setting, graph, inputs in int16_graphs.wide_graphs():
+    for name, setting, graph, inputs in (*int16_graphs.wide_graphs(), *int16_graphs.products_of_int16()):
         if name.startswith("dequantize"):
             exact = oracle.run(graph, inputs)[0]["y"].numpy()
             np.testing.assert_allclose(reference.run(graph, inputs)["y"], exact, rtol=ULP)
