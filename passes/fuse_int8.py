@@ -27,6 +27,7 @@ from q8ta_wgpu.ir.int8 import (
     Weight,
     WeightedSum,
 )
+from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import chain
 from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
@@ -156,6 +157,8 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
             return NOT_QUANTIZED
         constants[position] = constant
     out, lo, hi = rounded_to(graph, region, quantize) if quantize else (None, -128, 127)
+    if reason := _too_wide(op, q, out):
+        return reason
     addend = int8_behind(rewriter, region.addend) if region.addend else None
     residual = graph.types[addend].q if addend else None
     slopes = activation = None
@@ -169,6 +172,16 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
     affine = _affine(graph, region.norm) if region.norm else None
     joined = (residual, affine, activation, slopes)
     return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, factor=region.factor)
+
+
+def _too_wide(op: Op, q: Sequence[QParams | None], out: QParams | None) -> str:
+    """Whether an operator has int8 alone where int16 was asked for; empty where it fits."""
+    kind = op.int8
+    if kind is None or isinstance(kind, Recurrent):  # whose projected input is int16
+        return ""
+    if not kind.reads_int16 and any(each is not None and each.dtype == INT16X4 for each in q):
+        return "it reads int8 alone, and an operand is int16"
+    return "it gives int8 alone, not int16" if out and out.dtype == INT16X4 and not kind.gives_int16 else ""
 
 
 def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:

@@ -13,6 +13,9 @@ from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import flat, parts
 
+INT8 = Quantizer(precision="int8")
+"""For tests of what is fused and how it is rounded: nothing is widened."""
+
 
 class Plain(nn.Module):
     """A module from a function and its submodules."""
@@ -32,7 +35,7 @@ def data(*shape: int, seed: int = 1) -> Tensor:
 
 
 def check(
-    module: nn.Module, inputs: Sequence[Tensor], device: Device, quantizer: Quantizer | None = None, islands: int = 0
+    module: nn.Module, inputs: Sequence[Tensor], device: Device, quantizer: Quantizer = INT8, islands: int = 0
 ) -> q8.Model:
     """Quantizes, compiles, runs; 0 mismatches with the reference, within a step of torch; returns the model."""
     torch.manual_seed(0)

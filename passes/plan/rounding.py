@@ -113,6 +113,7 @@ class _Planner:
             if self.regions.taken.isdisjoint({scores.product.output, context.output, *between}):
                 self._attention[scores.product.output] = scores.product.inputs
                 self._attention[context.output] = context.inputs[1:]
+                self.found.attention.append(self.call_of[softmax.output])
                 inside |= between
         return inside
 

@@ -19,7 +19,7 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, counted
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.importer.importer import import_program
+from q8ta_wgpu.frontend.importer.importer import PRECISION, import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
@@ -74,9 +74,14 @@ class Comparison:
 
     Attributes:
         layers: the rows, as `Layer`.
+        predicted: signal to noise in dB that `quantize` predicted for the output that is farthest below the yardstick;
+            None where it predicted none.
+        yardstick: of a network that rounds nothing but weights and what weighted sums read, on the same inputs.
     """
 
     layers: tuple[Layer, ...]
+    predicted: float | None = None
+    yardstick: float | None = None
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -104,6 +109,11 @@ class Comparison:
             + (" (output)" if x.output else "")
             for x in self.layers
         ]
+        if self.predicted is not None and self.yardstick is not None:
+            rows.append(
+                f"{self.predicted:.1f} dB were predicted for the outputs, where rounding nothing but weights and what "
+                f"they are multiplied by leaves {self.yardstick:.1f}"
+            )
         return "\n".join([head, *rows, *self.advice])
 
     def plot(self, path: str | Path) -> None:
@@ -179,7 +189,9 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
             layers[stored] = replace(layers[stored], output=True)
         elif node.name in in_float:
             layers[node.name] = _output(node, in_float, simulated, ours[name], layers)
-    return Comparison(tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped))))
+    rows = tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
+    _, yardstick, _, predicted = exported.graph_module.meta.get("custom", {}).get(PRECISION, (None,) * 4)
+    return Comparison(rows, predicted, yardstick)
 
 
 def _layer(

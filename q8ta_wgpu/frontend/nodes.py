@@ -165,6 +165,19 @@ def is_kept(node: Node) -> bool:
     return _KEPT in node.meta.get("custom", {}) and not is_qdq(node)
 
 
+_ATTENTION = "q8ta_attention"
+
+
+def mark_attention(node: Node) -> None:
+    """Notes that a softmax is part of a fused attention, of which nothing between its products is stored."""
+    node.meta[_ATTENTION] = True
+
+
+def is_attention(node: Node) -> bool:
+    """Whether a call is the softmax of a fused attention."""
+    return _ATTENTION in node.meta
+
+
 def integer(dimension: Any) -> int:
     """A dimension as a number; a symbolic one by the size it was exported with.
 

@@ -8,6 +8,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
-from q8ta_wgpu.frontend.calibrate.angles import free_angles
 from q8ta_wgpu.frontend.calibrate.equalize import enough
+from q8ta_wgpu.frontend.calibrate.precision import ITEMS, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
@@ -33,7 +34,7 @@ from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.importer.importer import FIXED, check_module, import_decomposed
+from q8ta_wgpu.frontend.importer.importer import FIXED, PRECISION, check_module, import_decomposed
 from q8ta_wgpu.frontend.sizes import fixed_sizes
 from q8ta_wgpu.progress import bar
 
@@ -71,8 +72,8 @@ def quantize(
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
 
-    Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant, and of a
-    calibration that is zeros alone.
+    Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant, of a
+    calibration that is zeros alone, and of outputs that are predicted to keep little signal.
 
     Raises:
         InputError: the module is in training mode, is not float32, holds NaN or infinities, or cannot run on the
@@ -118,6 +119,7 @@ def quantize(
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
+        widens = isinstance(quantizer, Quantizer) and quantizer.widens
         checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
         held = enough(graph, checked) if fits else []
         with torch_lock():  # quantizers may trace patterns
@@ -126,15 +128,16 @@ def quantize(
         if fits:
             watch_inputs(observed)
         observed.recompile()
-        every = itertools.chain(_taken(held), checked)
+        first: list[checks.Tensors] = []
+        every = _noted(itertools.chain(_taken(held), checked), first, ITEMS if widens else 0)
         met, zeros = _calibrate(observed, every, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost = _converted(observed, program, fits)
-        if fixed:
-            quantized.graph_module.meta["custom"] = {FIXED: fixed}
+        quantized, lost, precision = _converted(observed, program, fits, first)
+        said = {FIXED: fixed, PRECISION: precision and astuple(precision)}
+        quantized.graph_module.meta["custom"] = {name: value for name, value in said.items() if value}
     register()
-    if zeros or lost:
-        warnings.warn(checks.ZEROS if zeros else lost, stacklevel=2)
+    if problem := checks.ZEROS if zeros else lost or (precision.warning if precision else ""):
+        warnings.warn(problem, stacklevel=2)
     return quantized
 
 
@@ -155,17 +158,37 @@ def _calibrate(
     return met, zeros
 
 
-def _converted(observed: GraphModule, program: ExportedProgram, fits: bool) -> tuple[ExportedProgram, str]:
-    """The int8 program of a calibrated module, and what int8 makes constant in it."""
+def _converted(
+    observed: GraphModule, program: ExportedProgram, fits: bool, items: Sequence[checks.Tensors]
+) -> tuple[ExportedProgram, str, Precision | None]:
+    """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by these items."""
     checks.check_ranges(observed)
-    free_angles(observed)
     scale_states(observed)
+    precisions = Precisions(observed, items) if items else None
     if fits:
-        round_weights(observed)
+        _round_weights(observed, precisions)
+    precision = precisions.choose() if precisions is not None else None
     lost = checks.lost_values(observed)
     int8 = converted(observed)
     fold(int8, quantizing=True)
-    return lifted(int8, program), lost
+    return lifted(int8, program), lost, precision
+
+
+def _round_weights(observed: GraphModule, precisions: Precisions | None) -> None:
+    """Fits weights and biases to what was met, unless that is worse than rounding to the nearest: a bias that is
+    corrected for the mean is wrong for tokens of zeros, which a network may divide by their norm."""
+    rounded = round_weights(observed)
+    for restore in (rounded.restore_biases, rounded.restore_weights):
+        if precisions is not None and precisions.is_worse():
+            restore()
+
+
+def _noted(items: Iterable[checks.Tensors], first: list[checks.Tensors], count: int) -> Iterator[checks.Tensors]:
+    """Items, of which the first so many are kept in a list."""
+    for item in items:
+        if len(first) < count:
+            first.append(tuple(x.clone() for x in item))
+        yield item
 
 
 def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:

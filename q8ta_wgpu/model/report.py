@@ -141,7 +141,8 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
     found: dict[str, list[str]] = {}
     for note in graph.notes:
         name, _, text = note.partition(": ")
-        cause = text.removesuffix(made[name].origin) if name in made else note
+        cause, _, detail = text.partition("; ")
+        cause = cause if detail else text.removesuffix(made[name].origin) if name in made else note
         found.setdefault(cause, []).append(note)
     noted = {note.partition(": ")[0] for note in graph.notes}
     for name in islands:

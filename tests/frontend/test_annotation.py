@@ -12,13 +12,13 @@ from torch import nn
 import q8ta_wgpu as q8
 from tests.frontend.test_norms import norm
 from tests.harness import stages_of
-from tests.quantizing import Plain, conv, data
+from tests.quantizing import INT8, Plain, conv, data
 
 
 def stored(module: nn.Module, *shape: int) -> list[str]:
     """Each node of the int8 model with its stages."""
     x = data(*shape)
-    model = q8.compile(q8.quantize(module.eval(), (x,), [x, x / 2], progress=False))
+    model = q8.compile(q8.quantize(module.eval(), (x,), [x, x / 2], quantizer=INT8, progress=False))
     assert model.report().islands == ()
     return [f"{node.op} {stages_of(node)}".strip() for node in model.graph.nodes if node.op != "quantize"]
 

@@ -14,6 +14,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
+from tests.quantizing import INT8
 
 
 def test_a_scale_of_zero_is_one() -> None:
@@ -24,7 +25,7 @@ def test_a_scale_of_zero_is_one() -> None:
             return nn.functional.scaled_dot_product_attention(x, x, x, scale=0.0)
 
     x = torch.randn(2, 5, 8)
-    model = q8.compile(q8.quantize(Mean().eval(), (x,), [x], progress=False))
+    model = q8.compile(q8.quantize(Mean().eval(), (x,), [x], quantizer=INT8, progress=False))
     found = q8.Session(model, "reference")(x)
     np.testing.assert_allclose(found, np.broadcast_to(x.mean(1, keepdim=True).numpy(), found.shape), atol=0.05)
 
@@ -141,7 +142,9 @@ def test_its_products_are_int8(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         whole, x = module().eval(), torch.randn(2, 7, 16)
-        model = q8.compile(q8.quantize(whole, (x,), [x], quantizer=q8.Quantizer(skip=skip), progress=False))
+        model = q8.compile(
+            q8.quantize(whole, (x,), [x], quantizer=q8.Quantizer(skip=skip, precision="int8"), progress=False)
+        )
     kinds = Counter(node.op for node in model.graph.nodes)
     assert (kinds["q8ta_attention"], kinds["q8ta_matmul"]) == (attentions, products), model.report()
     found, expected = q8.Session(model, "reference")(x.numpy()), whole(x).detach().numpy()
@@ -150,7 +153,7 @@ def test_its_products_are_int8(
 
 def test_one_key_without_a_part_leaves_zeros(device: Device) -> None:
     whole, x = Scores(lambda s: s + torch.full((7, 1), MASKED), keys=1).eval(), torch.randn(2, 7, 16)
-    model = q8.compile(q8.quantize(whole, (x,), [x], progress=False))
+    model = q8.compile(q8.quantize(whole, (x,), [x], quantizer=INT8, progress=False))
     expected = q8.Session(model, "reference")(x.numpy())
     np.testing.assert_allclose(expected, np.broadcast_to(whole.out.bias.detach(), expected.shape), atol=0.01)
     with q8.Session(model, device) as session:
@@ -165,7 +168,7 @@ def test_torchs_attention_is_whole_int8(module: type[nn.Module], device: Device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         x = torch.randn(SHAPES[module])
-        program = q8.quantize(module().eval(), (x,), calibration=[x], progress=False)
+        program = q8.quantize(module().eval(), (x,), calibration=[x], quantizer=INT8, progress=False)
     model = q8.compile(program)
     report = model.report()
     assert report.float32 == {}, str(report)
@@ -200,7 +203,7 @@ def test_the_shares_of_many_keys_are_kept() -> None:
 
     torch.manual_seed(0)
     module, x, other = Attention().eval(), *torch.randn(2, 1, 577, 16)
-    model = q8.compile(q8.quantize(module, (x,), [x], progress=False))
+    model = q8.compile(q8.quantize(module, (x,), [x], quantizer=INT8, progress=False))
     with torch.no_grad():
         expected = module(other)
     noise = torch.from_numpy(q8.Session(model, "reference")(other)) - expected
@@ -230,7 +233,7 @@ def test_a_mask_may_be_an_input(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x, mask = torch.randn(2, 7, 16), torch.tensor([[1] * 5 + [0] * 2, [1] * 7]).to(dtype)
     module = Padded().eval()
-    program = q8.quantize(module, (x, mask), [(x, mask)], progress=False, unsupported="torch")
+    program = q8.quantize(module, (x, mask), [(x, mask)], quantizer=INT8, progress=False, unsupported="torch")
     made = q8.compile(program, unsupported="torch", device="reference")
     (piece,) = made.pieces
     assert dtype == torch.bool or not made.report().torch

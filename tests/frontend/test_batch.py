@@ -16,14 +16,14 @@ from q8ta_wgpu.frontend.export.constants import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import batches
 from q8ta_wgpu.session.batches import Batches
-from tests.quantizing import conv, data
+from tests.quantizing import INT8, conv, data
 
 
 @pytest.fixture(scope="module")
 def model() -> q8.Model:
     module = nn.Sequential(conv(3, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)).eval()
     x = data(1, 3, 6, 7)
-    return q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False, dynamic_batch=True))
+    return q8.compile(q8.quantize(module, (x,), calibration=[x], quantizer=INT8, progress=False, dynamic_batch=True))
 
 
 def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:
@@ -153,7 +153,9 @@ def test_inputs_that_share_a_batch() -> None:
             return z
 
     item = data(2, 4), data(2, 5)
-    model = q8.compile(q8.quantize(Two().eval(), item, calibration=[item], progress=False, dynamic_batch=True))
+    model = q8.compile(
+        q8.quantize(Two().eval(), item, calibration=[item], quantizer=INT8, progress=False, dynamic_batch=True)
+    )
     assert repr(model).startswith("Model(x float32[any, 4], y float32[any, 5] -> ")
     assert "float32[2, 3] at batch 2; " in repr(model)
     session = q8.Session(model, "reference")
@@ -193,7 +195,7 @@ def test_tokens_and_windows_of_any_batch(vulkan: Device) -> None:
     """All in int8; an image's result does not depend on those beside it."""
     torch.manual_seed(0)
     x = data(3, 15, 8)
-    exported = q8.quantize(Tokens().eval(), (x,), [x], progress=False, dynamic_batch=True)
+    exported = q8.quantize(Tokens().eval(), (x,), [x], quantizer=INT8, progress=False, dynamic_batch=True)
     model = q8.compile(exported)
     assert model.report().exact and "expand_batch" in model.report().int8
     reference = q8.Session(model, "reference")
@@ -225,7 +227,7 @@ def test_a_padding_mask_of_any_batch_is_part_of_attention() -> None:
     """All in int8, as with a fixed batch; an image's result does not depend on those beside it."""
     torch.manual_seed(0)
     module, item = Padded().eval(), (data(2, 6, 16), torch.arange(6) >= torch.tensor([[4], [6]]))
-    model = q8.compile(q8.quantize(module, item, [item], progress=False, dynamic_batch=True))
+    model = q8.compile(q8.quantize(module, item, [item], quantizer=INT8, progress=False, dynamic_batch=True))
     assert model.report().exact and not model.report().islands
     session = q8.Session(model, "reference")
     found = session(*item)
@@ -262,7 +264,7 @@ class Both(nn.Module):
 
 def test_any_number_of_arguments() -> None:
     x = data(1, 6)
-    model = q8.compile(q8.quantize(Both().eval(), (x, x), [(x, x)], progress=False, dynamic_batch=True))
+    model = q8.compile(q8.quantize(Both().eval(), (x, x), [(x, x)], quantizer=INT8, progress=False, dynamic_batch=True))
     assert q8.Session(model, "reference")(data(3, 6), data(3, 6)).shape == (3, 6)
 
 
@@ -288,4 +290,4 @@ def test_what_counts_the_batch_is_not_computed_before() -> None:
 def test_a_batch_that_would_be_frozen_is_refused() -> None:
     x = data(1, 3, 6)
     with pytest.raises(q8.UnsupportedError, match="size of a dynamic batch"):
-        q8.quantize(FirstTwo().eval(), (x,), [x], progress=False, dynamic_batch=True)
+        q8.quantize(FirstTwo().eval(), (x,), [x], quantizer=INT8, progress=False, dynamic_batch=True)

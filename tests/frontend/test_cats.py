@@ -32,7 +32,7 @@ def skip_connection() -> nn.Module:
 
 def stages(module: nn.Module, x: Tensor, skip: Sequence[str] = ()) -> tuple[q8.Model, list[str]]:
     """The int8 model, whose results are those of float within int8's precision, and each node with its stages."""
-    program = q8.quantize(module.eval(), (x,), [x], Quantizer(skip=skip), progress=False)
+    program = q8.quantize(module.eval(), (x,), [x], Quantizer(skip=skip, precision="int8"), progress=False)
     exact, model = module(x).detach(), q8.compile(program)
     found = torch.from_numpy(q8.Session(model, "reference")(x.numpy()))
     assert float(((found - exact) ** 2).mean()) < 2e-3 * float((exact**2).mean())

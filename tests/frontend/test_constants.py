@@ -16,7 +16,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.nodes import source_of
 from q8ta_wgpu.runtime.device import Device
 from tests.importing import flat, imported
-from tests.quantizing import Plain, check, conv, data
+from tests.quantizing import INT8, Plain, check, conv, data
 
 
 class Standardized(nn.Conv2d):
@@ -60,7 +60,7 @@ def test_computed_weights_are_quantized() -> None:
     """Before annotation, so that the convolution's weight is a weight and everything is int8."""
     module = nn.Sequential(Standardized(3, 8, 3), nn.ReLU(), Positions(), conv(8, 4)).eval()
     x = data(1, 3, 6, 6)
-    report = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False)).report()
+    report = q8.compile(q8.quantize(module, (x,), calibration=[x], quantizer=INT8, progress=False)).report()
     assert report.float32 == {}
     assert report.exact
 
@@ -78,7 +78,9 @@ def test_calibration_waits_for_an_answer() -> None:
         yield
 
     with pytest.raises(q8.UnsupportedError) as caught:
-        q8.quantize(nn.Sequential(conv(3, 4), Sorted()).eval(), (data(1, 3, 6, 6),), calibration=items())
+        q8.quantize(
+            nn.Sequential(conv(3, 4), Sorted()).eval(), (data(1, 3, 6, 6),), quantizer=INT8, calibration=items()
+        )
     (line,) = [line for line in str(caught.value).splitlines() if "aten." in line]
     assert "aten.logcumsumexp.default at 1 (test_constants.py:" in line
     assert "and 2 more calls: this operator is not supported" in line
@@ -110,7 +112,7 @@ def test_constants_and_assertions_need_no_second_trace(monkeypatch: pytest.Monke
     )
     exported = torch.export.export(module.eval(), (x,))
     assert any("_assert_tensor_metadata" in str(node.target) for node in exported.graph.nodes)
-    program = q8.quantize(module, (x,), [x], progress=False)
+    program = q8.quantize(module, (x,), [x], quantizer=INT8, progress=False)
     assert q8.compile(program).report().float32 == {}
 
 

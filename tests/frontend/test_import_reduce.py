@@ -21,7 +21,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, op_graphs
 from tests.importing import flat, imported
-from tests.quantizing import Plain, check, data, ops
+from tests.quantizing import INT8, Plain, check, data, ops
 
 IMAGE = (2, 6, 9, 7)
 GENERATOR = torch.Generator().manual_seed(3)
@@ -132,7 +132,7 @@ def test_products_with_constants_are_linear() -> None:
         assert ops(imported(function, data(5, 7))) == ["linear"]
 
 
-INT8: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), "max_pool2d"),
     "max_pool1d": (lambda x: F.max_pool1d(x.flatten(2), 3, 2, 1), "max_pool2d"),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 2, 1), "q8ta_avg_pool2d"),
@@ -150,9 +150,9 @@ INT8: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", INT8)
+@pytest.mark.parametrize("name", FORMS)
 def test_int8_forms_agree_with_torch(name: str, vulkan: Device) -> None:
-    function, expected = INT8[name]
+    function, expected = FORMS[name]
     conv = nn.Conv2d(6, 5, 3, padding=1)
     model = check(Plain(lambda s, x: function(s.conv(x)), conv=conv), [data(*IMAGE)], vulkan)
     assert expected in ops(model)
@@ -198,7 +198,7 @@ def test_products_with_parameters_are_quantized(bias: bool, vulkan: Device) -> N
 
 def test_core_aten_addmm_of_a_permuted_weight_is_linear(vulkan: Device) -> None:
     module = nn.Sequential(nn.Linear(6, 13), nn.ReLU(), nn.Linear(13, 5)).eval()
-    program = q8.quantize(module, (data(9, 6),), [data(9, 6)], progress=False)
+    program = q8.quantize(module, (data(9, 6),), [data(9, 6)], quantizer=INT8, progress=False)
     model = q8.compile(program.run_decompositions())
     assert ops(model) == ["q8ta_linear", "q8ta_linear"]
     np.testing.assert_array_equal(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from bench.noise import decibels
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import Plain, data
+from tests.quantizing import INT8, Plain, data
 
 LOW = -1e9
 
@@ -50,7 +50,7 @@ def made(form: Callable[[Any, Tensor, Tensor], Tensor]) -> tuple[nn.Module, q8.M
     mask = torch.ones(4, 24, 1, dtype=torch.bool)
     mask[1, 9:] = mask[2, 5:] = mask[3, 20:] = False
     inputs = data(4, 24, 16), mask
-    return module, q8.compile(q8.quantize(module, inputs, [inputs], progress=False)), inputs
+    return module, q8.compile(q8.quantize(module, inputs, [inputs], quantizer=INT8, progress=False)), inputs
 
 
 def ratio(module: nn.Module, inputs: tuple[Tensor, Tensor], found: Any) -> float:

@@ -22,7 +22,7 @@ from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
 from tests.attention_graphs import masked_softmax
-from tests.quantizing import Plain
+from tests.quantizing import INT8, Plain
 
 LOW = torch.finfo(torch.float32).min
 CAUSAL = torch.ones(11, 11).tril()
@@ -91,7 +91,7 @@ def example() -> tuple[Tensor, Tensor]:
 def quantized(forms: tuple[str, ...] = ()) -> tuple[nn.Module, q8.Model]:
     torch.manual_seed(1)
     module = Masked(forms).eval()
-    return module, q8.compile(q8.quantize(module, example(), [example()], progress=False))
+    return module, q8.compile(q8.quantize(module, example(), [example()], quantizer=INT8, progress=False))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_decoder_of_torch() -> None:
     """No part of it is float32; reference, simulation and the module agree."""
     torch.manual_seed(0)
     module, (x, mask) = Decoder().eval(), example()
-    program = q8.quantize(module, (x, mask), [(x, mask)], progress=False)
+    program = q8.quantize(module, (x, mask), [(x, mask)], quantizer=INT8, progress=False)
     model = q8.compile(program)
     assert model.report().exact
     assert [len(node.inputs) for node in model.graph.nodes if node.op == "q8ta_attention"] == [6, 6]
@@ -154,7 +154,9 @@ def test_a_mask_of_numbers_says_what_to_give() -> None:
             return y
 
     x, mask = example()
-    model = q8.compile(q8.quantize(Added().eval(), (x, mask.float()), [(x, mask.float())], progress=False))
+    model = q8.compile(
+        q8.quantize(Added().eval(), (x, mask.float()), [(x, mask.float())], quantizer=INT8, progress=False)
+    )
     assert "softmax stays in float32: numbers that are known when" in str(model.report())
 
 
@@ -162,7 +164,7 @@ def test_a_mask_of_numbers_says_what_to_give() -> None:
 def test_a_choice_that_is_no_mask_is_added(form: str) -> None:
     x, mask = example()
     module = Added(form).eval()
-    model = q8.compile(q8.quantize(module, (x, mask), [(x, mask)], progress=False))
+    model = q8.compile(q8.quantize(module, (x, mask), [(x, mask)], quantizer=INT8, progress=False))
     found = torch.from_numpy(q8.Session(model, "reference")(x, mask))
     assert (found - module(x, mask)).abs().max() < 0.04
 

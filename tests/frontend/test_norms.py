@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from tests import simulation
-from tests.quantizing import Plain, conv, data
+from tests.quantizing import INT8, Plain, conv, data
 
 
 def norm(channels: int, seed: int = 0, of: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
@@ -24,7 +24,7 @@ def norm(channels: int, seed: int = 0, of: type[nn.Module] = nn.BatchNorm2d) -> 
 def compiled(module: nn.Module, x: Tensor) -> list[str]:
     """Operators of the int8 model, whose reference is checked against the float module and torch's simulation."""
     module.eval()
-    program = q8.quantize(module, (x,), [x, x * 0.8], progress=False)
+    program = q8.quantize(module, (x,), [x, x * 0.8], quantizer=INT8, progress=False)
     model = q8.compile(program)
     assert model.report().islands == ()
     with torch.no_grad():

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import Plain, check, data
+from tests.quantizing import INT8, Plain, check, data
 
 X = data(2, 3, 6, 7)
 TURNS = torch.polar(torch.ones(3, 6), torch.arange(18.0).reshape(3, 6))
@@ -131,4 +131,4 @@ def test_a_spectrogram_in_int8(vulkan: Device) -> None:
 )
 def test_complex_numbers_are_refused_by_name(function: Callable[[Tensor], Tensor], text: str) -> None:
     with pytest.raises(q8.UnsupportedError, match=text):
-        q8.quantize(Plain(lambda _, x: function(x)).eval(), (X,), calibration=[X], progress=False)
+        q8.quantize(Plain(lambda _, x: function(x)).eval(), (X,), calibration=[X], quantizer=INT8, progress=False)

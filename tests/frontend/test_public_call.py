@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
 from tests.importing import data
+from tests.quantizing import INT8
 
 MASK = torch.tensor([1, 0, 0, 1, 0, 1, 0], dtype=torch.bool)
 LOWER = torch.ones(7, 7, dtype=torch.bool).tril()
@@ -154,7 +155,7 @@ class Together(nn.Module):
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 def test_operators(shape: tuple[int, ...], vulkan: Device) -> None:
     x, module = data(*shape).clamp(-4, 4), Together(shape).eval()
-    program = q8.quantize(module, (x,), [x], progress=False)
+    program = q8.quantize(module, (x,), [x], quantizer=INT8, progress=False)
     model = q8.compile(program)
     floats = {name for key in module.functions for name in OPERATORS[key][2]}
     assert set(model.report().float32) - {"view", "permute"} == floats, model.report()

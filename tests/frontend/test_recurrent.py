@@ -18,6 +18,7 @@ from q8ta_wgpu.kernels.recurrent.q8ta_recurrent import PROJECTED
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
+from tests.quantizing import INT8
 
 BOTH = {"num_layers": 2, "bidirectional": True, "batch_first": True}
 
@@ -65,7 +66,7 @@ def noise(found: Any, exact: Tensor) -> float:
 
 def checked(module: nn.Module, inputs: tuple[Tensor, ...], device: Device, **options: Any) -> q8.Model:
     """The model, whose bytes are the reference's and whose results are near torch's."""
-    program = q8.quantize(module.eval(), inputs, [inputs], progress=False, **options)
+    program = q8.quantize(module.eval(), inputs, [inputs], quantizer=INT8, progress=False, **options)
     model = q8.compile(program)
     arrays = tuple(x.numpy() for x in inputs)
     expected = harness.flat(q8.Session(model, "reference")(*arrays))
@@ -155,7 +156,7 @@ def test_states_that_grow(batch_first: bool, vulkan: Device) -> None:
 
 def test_the_range_of_states_is_saved_with_the_program(tmp_path: Path) -> None:
     inputs = (of(8, 2, 6), of(1, 2, 12) * 10)
-    program = q8.quantize(Results(built(nn.GRU, 6, 12)).eval(), inputs, [inputs], progress=False)
+    program = q8.quantize(Results(built(nn.GRU, 6, 12)).eval(), inputs, [inputs], quantizer=INT8, progress=False)
     torch.export.save(program, tmp_path / "net.pt2")
     again = torch.export.load(tmp_path / "net.pt2")
     assert [[n.attrs.get("shifts") for n in q8.compile(p).graph.nodes] for p in (program, again)] == [
@@ -166,7 +167,7 @@ def test_the_range_of_states_is_saved_with_the_program(tmp_path: Path) -> None:
 def test_skipped_layers_stay_in_float(vulkan: Device) -> None:
     module = Results(built(nn.LSTM, 6, 12, bias=False)).eval()
     x = of(5, 2, 6)
-    program = q8.quantize(module, (x,), [x], quantizer=q8.Quantizer(skip=["layer"]), progress=False)
+    program = q8.quantize(module, (x,), [x], quantizer=q8.Quantizer(skip=["layer"], precision="int8"), progress=False)
     model = q8.compile(program)
     assert model.report().float32["lstm"] == 2
     for found, exact in zip(q8.Session(model, vulkan)(x.numpy()), module(x), strict=True):
@@ -177,7 +178,7 @@ def test_steps_are_not_traced() -> None:
     """torch would compute with the shapes of every step, 8 ms each; afterwards it does so again."""
     kernels = {name: dict(getattr(torch.ops.aten, name).input.py_kernels) for name in ("lstm", "gru")}
     module = Results(built(nn.LSTM, 4, 4)).eval()
-    program = q8.quantize(module, (of(4000, 1, 4),), [of(4000, 1, 4)], progress=False)
+    program = q8.quantize(module, (of(4000, 1, 4),), [of(4000, 1, 4)], quantizer=INT8, progress=False)
     assert len(program.graph.nodes) < 40
     assert {name: dict(getattr(torch.ops.aten, name).input.py_kernels) for name in kernels} == kernels
 
@@ -192,7 +193,7 @@ def test_steps_are_not_traced() -> None:
 )
 def test_refused(module: nn.Module, text: str) -> None:
     with pytest.raises(UnsupportedError, match=text):
-        q8.quantize(Results(module).eval(), (of(3, 2, 6),), [of(3, 2, 6)], progress=False)
+        q8.quantize(Results(module).eval(), (of(3, 2, 6),), [of(3, 2, 6)], quantizer=INT8, progress=False)
 
 
 def _graph(first: Array, shifts: tuple[int, int] = (0, 0)) -> tuple[Graph, dict[str, Array]]:

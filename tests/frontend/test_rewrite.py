@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.rewrite import rewrite
+from tests.quantizing import INT8
 
 WEIGHT = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
 
@@ -229,7 +230,7 @@ class ForOne(nn.Module):
 )
 def test_sums_without_a_batch_or_for_one_output(module: nn.Module, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-    program = q8.quantize(module.eval(), (x,), calibration=[x], progress=False)
+    program = q8.quantize(module.eval(), (x,), calibration=[x], quantizer=INT8, progress=False)
     model = q8.compile(program)
     found, wanted = q8.Session(model, "reference")(x.numpy()), module(x).detach().numpy()
     assert not model.report().islands
@@ -262,7 +263,7 @@ def test_weights_that_the_network_computes() -> None:
     sums = [str(n.target) for n in program.graph.nodes if "conv" in str(n.target) or "linear" in str(n.target)]
     assert sums == ["aten.linear.default"]  # which computes weights
     torch.testing.assert_close(program.module()(x), module(x), rtol=1e-4, atol=1e-4)
-    model = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
+    model = q8.compile(q8.quantize(module, (x,), calibration=[x], quantizer=INT8, progress=False))
     found, exact = q8.Session(model, "reference")(x.numpy()), module(x).detach().numpy()
     assert not model.report().islands
     assert float(abs(found - exact).max()) < 0.1 * float(abs(exact).max())

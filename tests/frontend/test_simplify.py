@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.tracing import traced
-from tests.quantizing import Plain, conv, data, ops
+from tests.quantizing import INT8, Plain, conv, data, ops
 
 INFINITE = -float("inf")
 
@@ -92,7 +92,7 @@ def test_what_runs_in_int8(name: str, dynamic_batch: bool) -> None:
     torch.manual_seed(0)
     module = Plain(FUNCTIONS[name], conv=conv(3, 3), empty=nn.ParameterList([torch.empty(1, 0, 8, 8)])).eval()
     x = data(*IMAGE)
-    program = q8.quantize(module, (x,), [x], progress=False, dynamic_batch=dynamic_batch)
+    program = q8.quantize(module, (x,), [x], quantizer=INT8, progress=False, dynamic_batch=dynamic_batch)
     model = q8.compile(program)
     exact = module(x).detach().numpy()
     np.testing.assert_allclose(q8.Session(model, "reference")(x), exact, atol=0.02 * np.abs(exact).max())
@@ -103,7 +103,7 @@ def test_what_runs_in_int8(name: str, dynamic_batch: bool) -> None:
 def test_random_numbers_that_are_read_are_refused() -> None:
     module = Plain(lambda s, x: s.conv(x) * (torch.rand([]) < 0.1), conv=conv(3, 3)).eval()
     with pytest.raises(q8.UnsupportedError, match=r"draws random numbers.*make them an input"):
-        q8.quantize(module, (data(*IMAGE),), [data(*IMAGE)], progress=False)
+        q8.quantize(module, (data(*IMAGE),), [data(*IMAGE)], quantizer=INT8, progress=False)
 
 
 def test_a_wide_average_of_other_sizes() -> None:
@@ -111,7 +111,7 @@ def test_a_wide_average_of_other_sizes() -> None:
     x = data(*IMAGE)
     tiles = x.repeat(1, 1, 2, 3)
     module = Plain(lambda _, x: F.avg_pool2d(x.relu(), 300, ceil_mode=True)).eval()
-    model = q8.compile(q8.quantize(module, (x,), [x], progress=False)).reshape(tuple(tiles.shape))
+    model = q8.compile(q8.quantize(module, (x,), [x], quantizer=INT8, progress=False)).reshape(tuple(tiles.shape))
     np.testing.assert_allclose(q8.Session(model, "reference")(tiles), module(x), rtol=0.01)
     with pytest.raises(q8.InputError, match="up to 87000 elements, and so more than 65536 divisors"):
         model.reshape((2, 3, 300, 290))

@@ -20,7 +20,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 from tests import simulation
-from tests.quantizing import Plain, data
+from tests.quantizing import INT8, Plain, data
 
 SIZES = (1.0, 0.1, 10.0)
 """Of queries, keys and values beside each other."""
@@ -70,7 +70,7 @@ def gated(x: Tensor) -> Tensor:
     return torch.sigmoid(gate) * value[..., :16]
 
 
-def made(module: nn.Module, *shape: int, quantizer: Quantizer | None = None) -> q8.Model:
+def made(module: nn.Module, *shape: int, quantizer: Quantizer = INT8) -> q8.Model:
     """The int8 model of a module, whose values are those of torch's simulation to a step."""
     x = data(*shape)
     program = q8.quantize(module.eval(), (x,), [x], quantizer, progress=False)
@@ -138,7 +138,7 @@ def test_a_convolution_that_is_seen_as_matrices() -> None:
 def test_an_attention_reads_parts_of_other_zero_points() -> None:
     """Other quantizers give each part one; what reads all of them in place knows one zero point for a tensor."""
     torch.manual_seed(0)
-    affine = Quantizer()
+    affine = Quantizer(precision="int8")
     affine._slice = affine._activation
     module = Plain(
         lambda s, x: s.out(stacked(s.qkv(x)).transpose(1, 2).flatten(2)),
@@ -162,7 +162,7 @@ def apart(function: Callable[..., object], dynamic: bool = False) -> int:
     x = data(2, 7, 16)
     module = Plain(lambda s, x: function(s.qkv(x)), qkv=joint(48)).eval()
     graph = float_graph(float_program(module, (x,), dynamic))
-    Quantizer().transform_for_annotation(graph)
+    Quantizer(precision="int8").transform_for_annotation(graph)
     imported = import_float(graph).graph
     (linear,) = (node for node in imported.nodes if node.op == "linear")
     return len(slices_of(Rewriter(imported), linear))

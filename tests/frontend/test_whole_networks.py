@@ -31,7 +31,9 @@ def quantized(name: str) -> tuple[ExportedProgram, q8.Model, Array]:
     generator = torch.Generator().manual_seed(7)
     batches = [torch.randn(shape, generator=generator) for _ in range(2)]
     module = transformer(depth=2) if name == "transformer" else NETWORKS[name].factory()
-    program = q8.quantize(module, (batches[0],), calibration=batches, progress=False)
+    program = q8.quantize(
+        module, (batches[0],), calibration=batches, quantizer=q8.Quantizer(precision="int8"), progress=False
+    )
     x = torch.randn(shape, generator=generator).numpy()
     return program, q8.compile(program), x
 

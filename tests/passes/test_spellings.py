@@ -21,7 +21,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import stages_of
-from tests.quantizing import Plain, check, conv, data, ops
+from tests.quantizing import INT8, Plain, check, conv, data, ops
 
 Spelling = Callable[["Weights", Tensor], Tensor]
 
@@ -114,7 +114,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 def quantized(function: Spelling, x: Tensor) -> q8.Model:
     """Its int8 model, exact and near the function."""
     module = Weights(function).eval()
-    model = q8.compile(q8.quantize(module, (x,), [x, 0.7 * x], progress=False))
+    model = q8.compile(q8.quantize(module, (x,), [x, 0.7 * x], quantizer=INT8, progress=False))
     assert model.report().exact
     with torch.no_grad():
         wanted = module(x).numpy()
@@ -227,7 +227,7 @@ def test_a_stream_is_one_whatever_its_norms_are_written_as() -> None:
         lambda x, w: w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)),
         lambda x, w: w * (x.float() / (x.float().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()).to(x.dtype),
     ):
-        model = q8.compile(q8.quantize(Blocks(norm).eval(), (x,), [x], progress=False))
+        model = q8.compile(q8.quantize(Blocks(norm).eval(), (x,), [x], quantizer=INT8, progress=False))
         graph = model.graph
         assert model.report().exact
         shapes.append([(node.op, graph.types[node.output].dtype, stages_of(node)) for node in graph.nodes])
@@ -239,5 +239,5 @@ def test_an_operator_that_is_skipped_stays_as_it_is_written() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softsign(), nn.Conv2d(4, 3, 1)).eval()
     x = data(1, 3, 5, 5)
-    program = q8.quantize(module, (x,), [x], quantizer=q8.Quantizer(skip=["1"]), progress=False)
+    program = q8.quantize(module, (x,), [x], quantizer=q8.Quantizer(skip=["1"], precision="int8"), progress=False)
     assert {"abs", "div"} <= {node.op for node in q8.compile(program).graph.nodes}

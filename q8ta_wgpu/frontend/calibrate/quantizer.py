@@ -28,6 +28,7 @@ from q8ta_wgpu.frontend.nodes import (
     is_transposed,
     keep,
     kind,
+    mark_attention,
     module_paths,
     named_arguments,
 )
@@ -63,17 +64,29 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             equalized (calibrate/equalize.py).
         skip: paths of modules that stay in float, as `compare` names them, with everything inside. Their inputs are not
             rounded for them; their outputs only where something in int8 reads them.
+        precision: "auto" lets `quantize` store values in 16 bits, or leave them in float32, where int8 costs more than
+            a decibel of the outputs (calibrate/widen.py); "int8" does not.
 
     Raises:
-        InputError: `residual` is neither, `skip` is no list of strings, or `qat` or `fit_weights` is no bool.
+        InputError: `residual` or `precision` is none of these, `skip` is no list of strings, or `qat` or `fit_weights`
+            is no bool.
     """
 
     def __init__(
-        self, qat: bool = False, residual: str = "int16", skip: Sequence[str] = (), fit_weights: bool = True
+        self,
+        qat: bool = False,
+        residual: str = "int16",
+        skip: Sequence[str] = (),
+        fit_weights: bool = True,
+        precision: str = "auto",
     ) -> None:
         super().__init__()
-        if not isinstance(residual, str) or residual not in ("int8", "int16"):
-            raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
+        for name, value, known in (
+            ("residual", residual, ("int16", "int8")),
+            ("precision", precision, ("auto", "int8")),
+        ):
+            if not isinstance(value, str) or value not in known:
+                raise InputError(f"{name} must be {known[0]!r} or {known[1]!r}, found {shown(value)}")
         check_switch("qat", qat)
         check_switch("fit_weights", fit_weights)
         if isinstance(skip, str):
@@ -81,6 +94,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
         self.fit_weights = fit_weights and not qat
+        self.widens = precision == "auto" and not qat
         self._streams = residual == "int16"
         self._skip = tuple(skip)
         self._activation = scheme.activation(qat)
@@ -126,6 +140,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         nodes = {node.name: node for node in model.graph.nodes}
         for call in plan.kept:
             keep(nodes[call])
+        for call in plan.attention:
+            mark_attention(nodes[call])
         for (call, name), storage in plan.reads.items():
             if (source := imported.values.get(name)) is not None and is_float(source):
                 self._annotation(nodes[call]).input_qspec_map[source] = self._spec(storage, nodes)

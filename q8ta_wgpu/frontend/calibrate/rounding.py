@@ -10,6 +10,7 @@ of a channel (Nagel et al., Data-Free Quantization Through Weight Equalization a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -59,6 +60,7 @@ class Inputs(torch.nn.Module):
         mean: of the input over the first dimension, which stays as 1; each call counts the same.
         samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
             products: (groups, inputs) and (groups, inputs, inputs).
+        zeros: whether a linear met rows of zeros, such as padding.
     """
 
     def __init__(self, node: Node, shape: torch.Size) -> None:
@@ -69,6 +71,7 @@ class Inputs(torch.nn.Module):
         self.steps = [_each(arguments.get(name, start), len(shape) - 2) for name, start in starts]
         self.told = self.size <= _LARGEST and not is_transposed(node) and "padding" not in str(node.target)
         self.calls = self.samples = 0
+        self.zeros = False
         self.mean: Tensor | None = None
         self.total: Any = 0.0
         self.products: Any = 0.0
@@ -79,6 +82,8 @@ class Inputs(torch.nn.Module):
         x = x.detach()
         mean = x.mean(0, keepdim=True)
         self.mean = mean if self.mean is None else self.mean + (mean - self.mean) / self.calls
+        if len(self.shape) == 2 and self.calls <= _CALLS:
+            self.zeros = self.zeros or not bool(x.any(-1).all())
         if self.told and self.calls <= _CALLS:
             rows = self._rows(x, max(_SAMPLES * self.size, _LEAST)).double()
             self.samples += rows.shape[1]
@@ -128,22 +133,50 @@ def watch_inputs(model: GraphModule) -> None:
             model.graph.call_module(name, (named_arguments(node)["input"],))
 
 
-def round_weights(model: GraphModule) -> None:
+@dataclass
+class Rounded:
+    """Layers whose weights and biases were changed, with what they had."""
+
+    model: GraphModule
+    before: list[tuple[Node, Tensor, Tensor | None]] = field(default_factory=list)
+
+    def restore_biases(self) -> None:
+        """Gives every layer the bias that it had."""
+        for node, _, bias in self.before:
+            changed = constant(self.model, named_arguments(node)["bias"])
+            give(self.model, node, {"bias": torch.zeros_like(changed) if bias is None else bias})
+
+    def restore_weights(self) -> None:
+        """Gives every layer the weight that it had."""
+        for node, weight, _ in self.before:
+            _set_weight(self.model, node, weight)
+
+
+def round_weights(model: GraphModule) -> Rounded:
     """Changes the weights and biases of a model that was watched and calibrated, and ends the watch."""
+    found = Rounded(model)
     for node in _layers(model):
         arguments = named_arguments(node)
         watch: Node = next(user for user in arguments["input"].users if user.target == f"_inputs_of_{node.name}")
         inputs: Any = model.get_submodule(str(watch.target))
         model.graph.erase_node(watch)
         model.delete_submodule(str(watch.target))
-        observer = arguments["weight"]
-        given = observer.all_input_nodes[0]
-        weight = constant(model, given).detach().double()
-        rounded = _rounded(weight, model.get_submodule(str(observer.target)), inputs.covariance())
-        observer.replace_input_with(given, folded(model, node, "weight", rounded, before=observer))
-        _correct_bias(model, node, (rounded - weight).float(), inputs.mean)
-        if not given.users:
-            model.graph.erase_node(given)
+        observer, bias = arguments["weight"], arguments.get("bias")
+        weight = constant(model, observer.all_input_nodes[0]).detach()
+        found.before.append((node, weight, constant(model, bias).detach() if bias else None))
+        rounded = _rounded(weight.double(), model.get_submodule(str(observer.target)), inputs.covariance())
+        _set_weight(model, node, rounded)
+        _correct_bias(model, node, (rounded - weight).float(), inputs.mean, inputs.zeros)
+    return found
+
+
+def _set_weight(model: GraphModule, node: Node, weight: Tensor) -> None:
+    """Lets an observer watch another weight."""
+    observer = named_arguments(node)["weight"]
+    (given,) = observer.all_input_nodes
+    observer.replace_input_with(given, folded(model, node, "weight", weight, before=observer))
+    if not given.users:
+        model.graph.erase_node(given)
 
 
 def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor:
@@ -173,14 +206,16 @@ def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor
     return rounded
 
 
-def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor) -> None:
-    """Takes out of a bias what a change of the weight changes on average."""
+def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor, zeros: bool) -> None:
+    """Takes out of a bias what a change of the weight changes on average. Where the input has rows of zeros, an output
+    without a bias stays zero for them: a network may divide by its norm."""
     arguments = named_arguments(node)
-    bias = arguments.get("bias")
+    given = arguments.get("bias")
     moved: Tensor = node.target(**{**arguments, "input": mean, "weight": change, "bias": None})  # type: ignore[operator]
     channel = 1 if convolves(node) else moved.dim() - 1
     moved = moved.double().mean([axis for axis in range(moved.dim()) if axis != channel])
-    give(model, node, {"bias": (constant(model, bias).detach().double() if bias else 0.0) - moved})
+    bias = constant(model, given).detach().double() if given else torch.zeros_like(moved)
+    give(model, node, {"bias": torch.where(bias == 0, bias, bias - moved) if zeros else bias - moved})
 
 
 def _layers(model: GraphModule) -> Iterator[Node]:

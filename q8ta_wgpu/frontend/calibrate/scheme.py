@@ -83,6 +83,23 @@ def residual(qat: bool) -> QuantizationSpec:
     )
 
 
+_ROOM = 2.0
+"""Times the range that calibration met, for values that are widened: 15 bits are enough, and nothing is clipped."""
+
+
+def wide(low: torch.Tensor, high: torch.Tensor) -> MinMaxObserver:
+    """An observer for int16 that leaves room around this range."""
+    observer = MinMaxObserver(
+        dtype=torch.int16,
+        qscheme=torch.per_tensor_symmetric,
+        quant_min=-(2**15),
+        quant_max=2**15 - 1,
+        eps=_EPS,
+    )
+    observer.min_val, observer.max_val = _ROOM * low.detach(), _ROOM * high.detach()
+    return observer
+
+
 def weight(qat: bool, channels: int) -> QuantizationSpec:
     """int8 with a scale for each output channel, which are along `channels`."""
     if qat:

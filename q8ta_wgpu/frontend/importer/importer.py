@@ -85,8 +85,11 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     if not any(isinstance(name, str) for name in outputs):
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.result(name) for name in outputs if isinstance(name, str)]
-    for index, dim, step, why in program.graph_module.meta.get("custom", {}).get(FIXED, ()):
+    said = program.graph_module.meta.get("custom", {})
+    for index, dim, step, why in said.get(FIXED, ()):
         importer.graph.fixed[importer.graph.inputs[index], dim] = (step, why)
+    if PRECISION in said:
+        importer.graph.notes += said[PRECISION][0]
     spec = program.call_spec.out_spec
     assert spec is not None
     dtypes_of = {node.name: getattr(node.meta.get("val"), "dtype", torch.float32) for node in program.graph.nodes}
@@ -168,6 +171,10 @@ _VARIANCES = tuple(getattr(torch.ops.aten, name) for name in ("var", "var_mean",
 FIXED = "q8ta_fixed"
 """In what torch keeps with a program as "custom": the dimensions of inputs from which the network computes numbers, as
 (input, dimension, step, why); see `Graph.fixed`."""
+
+PRECISION = "q8ta_precision"
+"""In the same place: what was stored in more than 8 bits, and what the outputs are predicted to keep; a `Precision` of
+calibrate/precision.py as a tuple."""
 
 _RESULTS = {torch.bool: "bool", torch.uint8: "uint8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
 """The dtypes of results that are numbers in a graph, as the user gets them."""

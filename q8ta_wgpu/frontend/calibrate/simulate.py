@@ -1,0 +1,259 @@
+"""Runs a calibrated module with some of its values rounded, to see what their rounding does to its outputs.
+
+A value is read in roles: by weighted sums, by products of activations, by what takes steps (floor, argmax, an index)
+and by all others. It may be stored in 8 bits for one and in more for another. What moves elements passes on what the
+widest of its readers needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.frontend.calibrate import scheme
+from q8ta_wgpu.frontend.nodes import is_attention, is_float, kind, multiplies
+from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
+
+Role = Literal["sums", "products", "steps", "others"]
+ROLES: tuple[Role, ...] = ("sums", "products", "steps", "others")
+"""The first one of what reads a value before it is stored again counts."""
+
+Width = Literal["int8", "int16", "float32"]
+WIDTHS: tuple[Width, ...] = ("int8", "int16", "float32")
+
+
+@dataclass(frozen=True)
+class Reads:
+    """How a value is read: in a role, or by what moves its elements, in all roles of what reads them then."""
+
+    roles: frozenset[Role]
+    moves: bool = False
+
+
+_SUMS = (WeightedSum, Recurrent, Product)
+
+_LIMITS = {"int8": (-128, 127), "int16": (-(2**15), 2**15 - 1)}
+
+
+@dataclass(eq=False)
+class Stored:
+    """Values that are stored alike, since one observer watches them: a value, and what moves its elements.
+
+    Attributes:
+        observer: with the range that calibration met.
+        nodes: its calls, in order.
+        users: of each call, what reads it, and how.
+    """
+
+    observer: Any
+    nodes: list[Node] = field(default_factory=list)
+    users: dict[Node, dict[Node, Reads]] = field(default_factory=dict)
+
+    @property
+    def width(self) -> Width:
+        """How the plan stores them."""
+        return "int16" if self.observer.quant_max > _LIMITS["int8"][1] else "int8"
+
+    @functools.cached_property
+    def wide(self) -> Any:
+        """An observer for 16 bits that met the same range."""
+        return scheme.wide(self.observer.min_val, self.observer.max_val)
+
+    def readers(self, role: Role) -> list[Node]:
+        """What reads the values in a role."""
+        every = (item for users in self.users.values() for item in users.items())
+        return list({user: None for user, reads in every if role in reads.roles and not reads.moves})
+
+    def roles(self, node: Node) -> set[Role]:
+        """The roles in which a call's value is read where it is."""
+        return {role for reads in self.users[node].values() if not reads.moves for role in reads.roles}
+
+    def value(self, node: Node) -> Node:
+        """What a call watches."""
+        (value,) = node.all_input_nodes
+        return value
+
+    def width_for(self, reads: Reads, chosen: Mapping[Role, Width]) -> Width:
+        """How a value is stored for a reader where these roles have widths of their own: the widest counts."""
+        return max((chosen.get(role, self.width) for role in reads.roles), key=WIDTHS.index)
+
+
+class Storage:
+    """What a prepared module stores, and who reads it."""
+
+    def __init__(self, observed: GraphModule) -> None:
+        self.module = observed
+        self.values: dict[Node, Stored] = {}
+        self.weights: dict[Node, Any] = {}
+        self.attention = [node for node in observed.graph.nodes if is_attention(node)]
+        self._steps: dict[Node, bool] = {}
+        by_observer: dict[int, Stored] = {}
+        for node in observed.graph.nodes:
+            observer: Any = observed.get_submodule(str(node.target)) if node.op == "call_module" else None
+            if not hasattr(observer, "calculate_qparams"):
+                continue
+            if hasattr(observer, "ch_axis") and observer.ch_axis >= 0:
+                self.weights[node] = observer
+                continue
+            stored = self.values[node] = by_observer.setdefault(id(observer), Stored(observer))
+            stored.nodes.append(node)
+        self.stored = list(by_observer.values())
+        for node in reversed(observed.graph.nodes):
+            if node in self.values:
+                self.values[node].users[node] = {user: self._reads(node, user) for user in _readers(node)}
+
+    def _reads(self, node: Node, user: Node) -> Reads:
+        stored = self.values[node]
+        results = [user, *(item for item in user.users if item.target is operator.getitem)]
+        again = [reader for result in results for reader in _readers(result) if self.values.get(reader) is stored]
+        if again and isinstance(kind(user), Moves | Monotonic):
+            found = {role for reader in again for reads in stored.users[reader].values() for role in reads.roles}
+            return Reads(frozenset(found or {"others"}), moves=True)
+        return Reads(frozenset({self._role(user)}))
+
+    def _role(self, user: Node) -> Role:
+        if multiplies(user) and self.weights.keys().isdisjoint(user.all_input_nodes):
+            return "products"
+        if isinstance(kind(user), _SUMS):
+            return "sums"
+        found = {"steps" if self._steps_behind(user) else "others"}
+        found.update(self._role(reader) for reader in _readers(user) if reader not in self.values)
+        return next(role for role in ROLES if role in found)
+
+    def _steps_behind(self, node: Node) -> bool:
+        """Whether a node takes steps, or something that does reads it with no weighted sum or product between."""
+        if node not in self._steps:
+            behind = takes_steps(node) or any(map(self._steps_behind, _readers(node)))
+            self._steps[node] = behind and not isinstance(kind(node), _SUMS)
+        return self._steps[node]
+
+
+def takes_steps(node: Node) -> bool:
+    """Whether a call gives whole numbers of floats, so that its result jumps where they change little."""
+    if node.op != "call_function" or not any(n.op == "call_module" or is_float(n) for n in node.all_input_nodes):
+        return False
+    value, int8 = node.meta.get("val"), kind(node)
+    if isinstance(value, Tensor):
+        return not value.dtype.is_floating_point or (isinstance(int8, Elementwise) and int8.whole)
+    places = [user for user in node.users if user.target is operator.getitem]
+    return any(isinstance(v := user.meta.get("val"), Tensor) and not v.dtype.is_floating_point for user in places)
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """What computes with a value; watchers of calibration do not."""
+    for user in node.users:
+        if user.op != "call_module" or not str(user.target).startswith(("_inputs_of", "_states_of")):
+            yield user
+
+
+Views = Mapping[Reads, Tensor]
+
+
+class Run(Interpreter):
+    """Runs a prepared module on its observers' values as `views` gives them to each role.
+
+    Args:
+        storage: of the module.
+        views: (observer's call, value) -> what is read, by how it is read.
+        weight: (observer's call, weight) -> the weight that is computed with.
+        shares: (softmax of an attention, its result) -> what is computed with.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        views: Callable[[Node, Tensor], Views],
+        weight: Callable[[Node, Tensor], Tensor],
+        shares: Callable[[Node, Tensor], Tensor],
+    ) -> None:
+        super().__init__(storage.module)
+        self.storage, self._views, self._weight, self._shares = storage, views, weight, shares
+
+    def run_node(self, n: Node) -> Any:
+        """An observer gives what each reader reads, a watcher nothing."""
+        if n in self.storage.values or n in self.storage.weights:
+            (value,) = self.fetch_args_kwargs_from_env(n)[0]
+            return self._views(n, value) if n in self.storage.values else self._weight(n, value)
+        if n.op == "call_module":
+            return None
+        result = super().run_node(n)
+        return self._shares(n, result) if n in self.storage.attention else result
+
+    def map_nodes_to_values(self, args: Any, n: Node) -> Any:
+        """Arguments as a node's role reads them."""
+        return torch.fx.node.map_arg(args, lambda source: self._read(source, n))
+
+    def _read(self, source: Node, reader: Node) -> Any:
+        value = self.env[source]
+        if source not in self.storage.values:
+            return value
+        return value[self.storage.values[source].users[source][reader]]
+
+    def outputs(self, item: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors that the module gives for one item of the calibration."""
+        return [leaf for leaf in pytree.tree_leaves(self.run(*item)) if isinstance(leaf, Tensor)]
+
+
+class Rounder:
+    """Rounds values as observers ask, each observer asked once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
+        self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
+
+    def scale(self, stored: Stored, width: Width) -> tuple[float, int]:
+        """Scale and zero point of values at a width."""
+        if (stored, width) not in self._found:
+            scale, zero = (stored.observer if width == stored.width else stored.wide).calculate_qparams()
+            self._found[stored, width] = float(scale), int(zero)
+        return self._found[stored, width]
+
+    def rounded(self, stored: Stored, value: Tensor, width: Width) -> Tensor:
+        """A value as it is stored at a width."""
+        if width == "float32" or value.dtype != torch.float32:
+            return value
+        scale, zero = self.scale(stored, width)
+        value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)  # of a quotient of what was rounded to zeros
+        found: Tensor = torch.fake_quantize_per_tensor_affine(value, scale, zero, *_LIMITS[width])
+        return found
+
+    def weight(self, node: Node, value: Tensor, observer: Any) -> Tensor:
+        """A weight on the steps of its channels."""
+        if node not in self._weights or self._weights[node][0] is not value:
+            scale, zero = observer.calculate_qparams()
+            found = torch.fake_quantize_per_channel_affine(
+                value, scale.float(), zero.int(), observer.ch_axis, observer.quant_min, observer.quant_max
+            )
+            self._weights[node] = value, found
+        return self._weights[node][1]
+
+
+def shares_of_255(shares: Tensor) -> Tensor:
+    """The shares of an attention as its kernels have them: in steps of a 255th of the largest of a row."""
+    largest = shares.amax(-1, keepdim=True)
+    whole = torch.round(shares / largest.clamp(min=1e-30) * 255)
+    return whole / whole.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) -> list[float]:
+    """The noise of each output beside its signal, as a ratio of powers over all items; of an output that is no float
+    the share of elements that differ."""
+    errors, powers = [0.0] * len(exact[0]), [0.0] * len(exact[0])
+    for ours, wanted in zip(found, exact, strict=True):
+        for i, (y, v) in enumerate(zip(ours, wanted, strict=True)):
+            if v.dtype.is_floating_point:
+                errors[i] += float(((y - v).double() ** 2).sum())
+                powers[i] += float((v.double() ** 2).sum())
+            else:
+                errors[i] += float((y != v).sum())
+                powers[i] += v.numel()
+    return [error / max(power, 1e-30) for error, power in zip(errors, powers, strict=True)]

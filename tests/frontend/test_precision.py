@@ -1,0 +1,194 @@
+"""As many bits as a value needs: which values are widened, what that gives, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from bench.noise import decibels
+from bench.yardstick import yardstick
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.calibrate import precision
+from q8ta_wgpu.frontend.calibrate.need import Reading, needs
+from q8ta_wgpu.frontend.calibrate.precision import Precisions
+from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Width
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4
+from q8ta_wgpu.runtime.device import Device
+from tests.quantizing import Plain, conv, data, ops
+
+FREQUENCIES = torch.exp(-torch.arange(8.0))
+WITHIN = 1.5
+"""dB below the yardstick that other inputs than those of the calibration may have."""
+
+
+def _heads(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def _timestep(m: Any, time: Tensor) -> Tensor:
+    angles = time[:, None] * FREQUENCIES
+    found: Tensor = m.head(torch.cat([angles.sin(), angles.cos()], 1))
+    return found
+
+
+def _sink(m: Any, x: Tensor) -> Tensor:
+    q, k, v = m.qkv(x).reshape(1, 197, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
+    bias = torch.zeros(197, 197)
+    bias[:, 0] = math.log(0.8 * 197 / 0.2)
+    y: Tensor = m.head(F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2).flatten(2))
+    return y
+
+
+def _columns(m: Any, x: Tensor) -> Tensor:
+    found: Tensor = m.head(F.layer_norm(x, (12,))) + 1e-3 * m.whole(x)
+    return found
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
+    "a timestep": (lambda: Plain(_timestep, head=_heads(16, 4)), lambda s: 1000 * data(16, seed=s).abs()),
+    "a table's columns": (
+        lambda: Plain(_columns, head=_heads(12, 3), whole=nn.Linear(12, 3)),
+        lambda s: 290 + data(32, 12, seed=s),
+    ),
+    "attention behind a sink": (
+        lambda: Plain(_sink, qkv=nn.Linear(32, 96), head=nn.Linear(32, 32)),
+        lambda s: data(1, 197, 32, seed=s),
+    ),
+    "buckets": (
+        lambda: Plain(
+            lambda m, x: m.head(m.table(torch.bucketize(x, torch.linspace(-2, 2, 32)))),
+            table=nn.Embedding(33, 16),
+            head=_heads(16, 4),
+        ),
+        lambda s: data(1, 64, seed=s),
+    ),
+}
+
+
+def _quantized(module: nn.Module, batches: list[Tensor], choice: str = "auto") -> torch.export.ExportedProgram:
+    quantizer = q8.Quantizer(precision=choice)
+    return q8.quantize(module, (batches[0],), batches, quantizer, progress=False)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_network_is_below_the_yardstick(name: str, vulkan: Device) -> None:
+    """By int8 alone each is; the device computes what the reference does, floats within their tolerance."""
+    build, given = NETWORKS[name]
+    torch.manual_seed(0)
+    module, batches, x = build().eval(), [given(s) for s in range(1, 9)], given(9)
+    wanted = module(x).detach().numpy()
+    least = decibels(wanted, yardstick(module, batches)(x).numpy())
+    models = {choice: q8.compile(_quantized(module, batches, choice)) for choice in ("int8", "auto")}
+    found = {choice: q8.Session(model, "reference")(x.numpy()) for choice, model in models.items()}
+    ratios = {choice: decibels(wanted, y) or 120.0 for choice, y in found.items()}
+    assert least is not None
+    assert ratios["int8"] < least - WITHIN < ratios["auto"], (least, ratios)
+    with q8.Session(models["auto"], vulkan) as session:
+        y = session(x.numpy())
+    if models["auto"].report().exact:
+        np.testing.assert_array_equal(y, found["auto"])
+    else:
+        ratio = decibels(found["auto"], y)
+        assert ratio is None or ratio > least
+
+
+def test_what_needs_nothing_is_as_in_int8() -> None:
+    layers = (conv(3, 8), nn.ReLU(), conv(8, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    torch.manual_seed(0)
+    module, batches = nn.Sequential(*layers).eval(), [data(1, 3, 16, 16, seed=s) for s in range(4)]
+    graphs = [str(q8.compile(_quantized(module, batches, choice)).graph) for choice in ("int8", "auto")]
+    assert graphs[0] == graphs[1]
+
+
+def test_a_value_is_rounded_for_one_reader_and_not_for_another() -> None:
+    """The norm reads int16, the linear beside it int8."""
+    build, given = NETWORKS["a table's columns"]
+    torch.manual_seed(0)
+    graph = q8.compile(_quantized(build().eval(), [given(s) for s in range(8)])).graph
+    dtypes = {node.op: graph.types[node.inputs[0]].dtype for node in graph.nodes}
+    assert dtypes["q8ta_layer_norm"] == INT16X4
+    assert dtypes["q8ta_linear"] == INT8X4
+
+
+def test_what_follows_from_whole_numbers_is_not_rounded() -> None:
+    build, given = NETWORKS["buckets"]
+    torch.manual_seed(0)
+    model = q8.compile(_quantized(build().eval(), [given(s) for s in range(4)]))
+    assert "gt" in ops(model)
+    assert any("since whole numbers follow from it" in note for note in model.report().notes)
+
+
+def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of one value rounded alone, within 3 dB of its first order."""
+    seen: list[tuple[float, float]] = []
+
+    def choose(self: Precisions) -> None:
+        for reading, amount in needs(self.storage, self.rounder, self.items, [0]).items():
+            every: dict[Reading, Width] = {(s, role): "float32" for s in self.storage.stored for role in ROLES}
+            every.update({(softmax, "others"): "int16" for softmax in self.storage.attention})
+            every.pop(reading)
+            seen.append((precision.decibels(amount), precision.decibels(self._noise(every)[0])))
+
+    monkeypatch.setattr(Precisions, "choose", choose)
+    monkeypatch.setattr(Precisions, "_weight", lambda self, node, value: value)
+    build, given = NETWORKS["attention behind a sink"]
+    torch.manual_seed(0)
+    q8.quantize(
+        build().eval(),
+        (given(0),),
+        [given(s) for s in range(8)],
+        q8.Quantizer(fit_weights=False),
+        progress=False,
+    )
+    assert len(seen) > 4
+    for predicted, measured in seen:
+        assert predicted == pytest.approx(measured, abs=3), seen
+
+
+def test_the_choice_is_reported_compared_and_saved(tmp_path: Path) -> None:
+    build, given = NETWORKS["a table's columns"]
+    torch.manual_seed(0)
+    module, batches = build().eval(), [given(s) for s in range(8)]
+    program = _quantized(module, batches)
+    torch.export.save(program, tmp_path / "net.pt2")
+    program = torch.export.load(tmp_path / "net.pt2")
+    model = q8.compile(program)
+    model.save(tmp_path / "net.q8ta")
+    note = ": is stored in int16 since 8 bits are too few; alone they would leave"
+    for text in (str(model.report()), str(q8.load(tmp_path / "net.q8ta").report())):
+        assert note in text, text
+    comparison = q8.compare(module, program, (batches[0],))
+    measured = next(layer.snr for layer in comparison.layers if layer.output)
+    assert comparison.predicted is not None
+    assert comparison.predicted == pytest.approx(measured, abs=4)
+    assert "dB were predicted for the outputs" in str(comparison)
+
+
+def test_a_network_that_makes_noise_larger_is_named() -> None:
+    module = Plain(lambda m, x: torch.sin(3000 * m.head(x)) + m.other(x), head=nn.Linear(8, 4), other=nn.Linear(8, 4))
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="the network makes noise larger"):
+        _quantized(module.eval(), [data(16, 8, seed=s) for s in range(4)])
+
+
+def test_no_warning_where_all_is_well() -> None:
+    build, given = NETWORKS["a table's columns"]
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _quantized(build().eval(), [given(s) for s in range(4)])
+
+
+def test_a_wrong_precision_is_refused() -> None:
+    with pytest.raises(InputError, match="precision must be 'auto' or 'int8', found 'int4'"):
+        q8.Quantizer(precision="int4")
