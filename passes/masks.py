@@ -111,13 +111,15 @@ def _span(q: QParams) -> float:
 
 def _part(mask: Array, q: QParams, dim: int) -> Array | None:
     """Where elements take part in rows along `dim` to which a mask is added. A row with one finite number all over is
-    its own softmax, where float32 holds the sums; one of nothing but minus infinities has no part. None where a number
-    is neither the largest of its row nor far below, or so large that the sums would be lost in it."""
+    its own softmax, where float32 holds the sums to a 255th of the scores' range; one of nothing but minus infinities
+    has no part. None where a number is neither the largest of its row nor far below, or so large that the sums would be
+    lost in it."""
     largest = mask.max(dim, keepdims=True)
     excluded = np.isneginf(largest) | (largest == MASKED)
     with np.errstate(invalid="ignore"):
         below = mask - largest
     part = (below == 0) & ~excluded
     apart = part | excluded | (below <= -_span(q))
-    held = excluded | (np.spacing(np.abs(np.where(excluded, 0, largest)).astype(np.float32)) <= q.scale)
+    fine = (q.range[1] - q.range[0]) / 255 * q.scale
+    held = excluded | (np.spacing(np.abs(np.where(excluded, 0, largest)).astype(np.float32)) <= fine)
     return part if apart.all() and held.all() else None

@@ -50,6 +50,25 @@ def along(call: Call) -> Rows:
     return Rows(call.output.numel // shape[dim], shape[dim], inner, vectors=shape[dim] if inner == 1 else 1)
 
 
+def too_long(shape: Shape, dim: int) -> str:
+    """Why a kernel in which each element sums its own row, for rows across words, would take too long; empty if not."""
+    longest = LOOP_TURNS // 8
+    if dim == len(shape) - 1 or shape[dim] <= longest:
+        return ""
+    return f"it is over dimension {dim} of {shape}: {longest} elements at most where it is not the last"
+
+
+def are_words(call: Call, target: Target) -> bool:
+    """Whether words lie along the attribute `dim`, the last dimension."""
+    return bool(call.attrs["dim"] == len(call.output.shape) - 1)
+
+
+def of_words(call: Call) -> Rows:
+    """The rows along the last dimension, counted in words."""
+    width = call.output.shape[-1]
+    return Rows(call.output.numel // width, -(-width // 4), inner=1, vectors=1)
+
+
 RowsOf = Callable[[Call], Rows]
 
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
-from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import mask, rows
+from q8ta_wgpu.kernels.norm import softmax_int16
 
 
 def _params(call: Call, item: int) -> Params:
@@ -69,7 +69,9 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     x, y, shape, dim = call.q[0], call.out, call.inputs[0].shape, call.attrs["dim"]
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
-    if text := _too_long(shape, dim):
+    if INT16X4 in (x.dtype, y.dtype):
+        return softmax_int16.lower(call)
+    if text := rows.too_long(shape, dim):
         return text
     tables = powers(x.scale, y.scale, shape[dim])
     if tables is None:
@@ -78,17 +80,9 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     return Int8Form("q8ta_softmax", (0, tables, MASK) if call.masked else (0, tables), attrs)
 
 
-def _too_long(shape: Shape, dim: int) -> str:
-    """Why a kernel in which each element sums its own row, for rows across words, would take too long; empty if not."""
-    longest = LOOP_TURNS // 8
-    if dim == len(shape) - 1 or shape[dim] <= longest:
-        return ""
-    return f"it is over dimension {dim} of {shape}: {longest} elements at most where it is not the last"
-
-
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, _ = rows.infer(types, attrs)
-    if text := _too_long(shape, attrs["dim"]):
+    if text := rows.too_long(shape, attrs["dim"]):
         raise GraphError(f"softmax: {text}")
     if types[1].shape != (2, 256):
         raise GraphError(f"softmax has 2 tables of 256 entries, found shape {types[1].shape}")
@@ -115,15 +109,6 @@ def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return arithmetic.stored(call, (real + total // 2) // total)
 
 
-def _words(call: Call) -> rows.Rows:
-    width = call.output.shape[-1]
-    return rows.Rows(call.output.numel // width, -(-width // 4), inner=1, vectors=1)
-
-
-def _along_words(call: Call, target: Target) -> bool:
-    return bool(call.attrs["dim"] == len(call.output.shape) - 1)
-
-
 def _int8_params(call: Call) -> Params:
     found = rows.along(call)
     return {**arithmetic.stored_fields(call), "inner": np.uint32(found.inner), "length": np.uint32(found.length)}
@@ -142,7 +127,9 @@ q8ta_softmax = Op(
     reads=reads_beside_dim,
     kernels=(
         # by words where these run along the rows, else by elements
-        rows.int8_kernel("q8ta_softmax.rows", ("q8ta_softmax_rows", "mask"), _words, _int8_params, 3, _along_words),
+        rows.int8_kernel(
+            "q8ta_softmax.rows", ("q8ta_softmax_rows", "mask"), rows.of_words, _int8_params, 3, rows.are_words
+        ),
         Kernel(
             "q8ta_softmax",
             ("q8ta_softmax", "mask", "map"),
@@ -170,7 +157,7 @@ def _op(name: str, log: bool) -> Op:
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("softmax",), ("x", "y"), rows.along, _params, 3, {"LOG": int(log)}),),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
-        int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), masked=True),
+        int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), True, reads_int16=True, gives_int16=True),
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),
             Case(((2, 21, 5, 7),), {"dim": 1}),

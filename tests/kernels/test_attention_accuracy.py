@@ -37,7 +37,7 @@ def int8_result(op: str, x: Array, q: QParams, attrs: dict[str, object], out: QP
 
 def apart(found: Array, real: Array, out: QParams) -> Array:
     """Steps between int8 values and the correctly rounded ones of real numbers."""
-    exact = np.clip(np.rint(real / out.scale) + out.zero, -128, 127)
+    exact = np.clip(np.rint(real / out.scale) + out.zero, *out.range)
     steps: Array = np.abs(found.astype(np.int64) - exact)
     return steps
 
@@ -156,37 +156,44 @@ def test_weights_behind_a_sink(keys: int, share: float, stored: str, result: str
         np.testing.assert_array_equal(run, found)
 
 
+SOFTMAXES = {
+    "q8ta_softmax": (QParams(0.04, -7), QParams(1 / 256, -128)),
+    "q16ta_softmax": (QParams(0.0002, -7000, INT16X4), QParams(1 / 32767, 0, INT16X4)),
+}
+
+
+@pytest.mark.parametrize("op", SOFTMAXES)
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("masked", [(1, 5, 7), (2, 3, 5, 7), (2, 1, 1, 7)])
-def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, device: Device) -> None:
+def test_what_is_masked_takes_no_part(masked: tuple[int, ...], dim: int, op: str, device: Device) -> None:
     """Where a constant of zeros and low numbers is added. A row of one number is as if without a mask, and one of what
     stands for minus infinity is all zeros."""
     shape, g = (2, 3, 5, 7), np.random.default_rng(dim)
     mask = np.where(g.random(masked) < 0.4, np.float32(-1e4), np.float32(0))
     mask.reshape(-1, 7)[:2] = np.array([[-1e4], [MASKED]])[: mask.size // 7]
     graph = Graph(["x"], ["y"])
-    x, out = QParams(0.04, -7), QParams(1 / 256, -128)
-    graph.types = {"x": TensorType(shape, INT8X4, x), "y": TensorType(shape, INT8X4, out)}
+    x, out = SOFTMAXES[op]
+    graph.types = {"x": TensorType(shape, x.dtype, x), "y": TensorType(shape, out.dtype, out)}
     graph.types |= dict.fromkeys(("real", "added", "soft"), TensorType(shape))
     added = graph.add_constant("mask", mask)
     graph.nodes = [
         Node("dequantize", ("x",), "real"),
         Node("add", ("real", added), "added", {"alpha": 1.0}),
         Node("softmax", ("added",), "soft", {"dim": dim}),
-        Node("quantize", ("soft",), "y", {"lo": -128, "hi": 127}),
+        Node("quantize", ("soft",), "y", dict(zip(("lo", "hi"), out.range, strict=True))),
     ]
-    inputs = {"x": op_graphs.extremes(g, shape)}
+    inputs = {"x": op_graphs.extremes(g, shape, x.dtype)}
     fused = run_passes(graph)
-    assert [node.op for node in fused.nodes] == ["q8ta_softmax"], fused.notes
+    assert [node.op for node in fused.nodes] == [op], fused.notes
     assert fused.types[fused.nodes[0].inputs[2]].shape == (1,) * (4 - len(masked)) + masked
     expected = reference.run(fused, inputs)["y"]
     whole = np.broadcast_to(mask, shape)
     part = (whole == whole.max(dim, keepdims=True)) & (whole.max(dim, keepdims=True) != MASKED)
-    v = np.where(part, (inputs["x"].astype(np.float64) + 7) * 0.04, -np.inf)
+    v = np.where(part, (inputs["x"].astype(np.float64) - x.zero) * x.scale, -np.inf)
     powers = np.exp(v - np.maximum(v.max(dim, keepdims=True), -1e3))
     exact = powers / np.maximum(powers.sum(dim, keepdims=True), 1e-300)
     assert apart(expected, exact, out).max() <= 1
-    assert (expected[~part] == -128).all()
+    assert (expected[~part] == out.zero).all()
     for name, plan in harness.plans(fused, dim):
         (found,) = harness.run_poisoned(fused, inputs, plan, device)
         np.testing.assert_array_equal(found, expected, err_msg=name)

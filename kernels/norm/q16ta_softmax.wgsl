@@ -1,0 +1,42 @@
+// Softmax where int16 is read or given (kernels/norm/softmax_int16.py defines it; a file of masks says what takes part).
+// The power of a distance 256 h + l is the product of powers[h] and powers[256 + l], in 2^-31.
+fn power_at(distance: u32) -> u32 {
+  return wide_product(bitcast<u32>(powers[distance >> 8u]), bitcast<u32>(powers[256u + (distance & 255u)])).y;
+}
+
+// What a row's powers are multiplied with: the quotient of 48 bits by the 24 highest of its sum, a power of two apart.
+fn factor_of(sum: Wide) -> f32 {
+  let total = select(sum, Wide(max(sum.x, 1u << 30u), 0u), sum.y == 0u);
+  let bits = select(firstLeadingBit(total.x) + 1u, firstLeadingBit(total.y) + 33u, total.y > 0u);
+  let divisor = wide_right(total, bits - 24u).x;
+  let first = params.dividend_high / divisor;
+  let left = ((params.dividend_high - first * divisor) << 8u) | (params.dividend_low >> 8u);
+  let second = left / divisor;
+  let last = (((left - second * divisor) << 8u) | (params.dividend_low & 255u)) / divisor;
+  let quotient = i32((first << 16u) + (second << 8u) + last);
+  return f32(quotient) * bitcast<f32>(u32(params.exponent - i32(bits) + 127) << 23u);
+}
+
+fn share_of(power: u32, factor: f32) -> i32 {
+  return clamp(round_within(f32(i32(power)) * factor, STEPS_LIMIT) + params.zero, params.lo, params.hi);
+}
+
+const LEAST = -32768;
+
+// An element by itself, its row anywhere: elements `inner` apart in order.
+fn compute(p: vec4<u32>) -> i32 {
+  let at = index_WIDTH_PACKED(p, params.y_dims);
+  let base = at - at / params.inner % params.length * params.inner;
+  var largest = LEAST;
+  for (var k = 0u; k < params.length; k++) {
+    let place = place_of_element(base + k * params.inner);
+    if (takes_part(place)) { largest = max(largest, x_at(place)); }
+  }
+  var sum = Wide(0u);
+  for (var k = 0u; k < params.length; k++) {
+    let place = place_of_element(base + k * params.inner);
+    if (takes_part(place)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(place))), 0u)); }
+  }
+  let own = select(0u, power_at(u32(max(largest - x_at(p), 0))), takes_part(p));
+  return share_of(own, factor_of(sum));
+}
