@@ -1,7 +1,7 @@
 """upsample_bilinear: neighbouring rows and columns mixed by torch's rule, with and without align_corners.
 
-In int8 the weights are fixed-point numbers with 18 fraction bits and the sums integers. Before it is rounded, a result
-is within 2^-9 steps of the input of exact arithmetic.
+Of int8 and int16 the weights are fixed-point numbers with 18 fraction bits and the sums integers. Before it is rounded,
+a result is within 2^-9 steps of an int8 input of exact arithmetic, within 2^-2 steps of an int16 input.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Case, Op, Operand
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.upsample_nearest import SIZES, importer, resized
 
@@ -26,6 +26,9 @@ FRACTION = 18
 
 FINER = 13
 """Additional fraction bits of the step, so that also the last coordinate is exact to FRACTION bits."""
+
+ROW_BITS = {INT8X4: 14, INT16X4: 8}
+"""Fraction bits of two mixed elements of a row, by the operand's dtype, where int16 is read or given."""
 
 LARGEST = 1 << 13
 """Bound of the input's extent, so that coordinates fit int32 with FRACTION bits; those of the result fit with FINER."""
@@ -84,14 +87,24 @@ def _taps(call: Call, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64], 
     return first, np.minimum(first + 1, extent - 1), at & (2**FRACTION - 1)
 
 
+def _row_bits(call: Call) -> int:
+    """ROW_BITS where int16 is read or given, else 0."""
+    x, y = call.inputs[0].dtype, call.output.dtype
+    return ROW_BITS[x] if INT16X4 in (x, y) else 0
+
+
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x = arrays[0].astype(np.int64) - call.zeros[0]
     left, right, weight = _taps(call, 1)
+    bits = _row_bits(call) or 11
     a, b = x[..., left], x[..., right]
-    rows = (a * 2**18 + (b - a) * weight + 64) >> 7
+    rows = (a * 2**18 + (b - a) * weight + (1 << (17 - bits))) >> (18 - bits)
     top, bottom, weight = _taps(call, 0)
     apart, weight = rows[..., bottom, :] - rows[..., top, :], weight[:, None]
-    v = rows[..., top, :] * 512 + apart * (weight >> 9) + (apart * (weight & 511) >> 9)
+    if _row_bits(call):
+        v = rows[..., top, :] * 64 + (apart * weight >> 12)
+    else:
+        v = rows[..., top, :] * 512 + apart * (weight >> 9) + (apart * (weight & 511) >> 9)
     return arithmetic.stored(call, arithmetic.scaled_steps(v, call.attrs["multiplier"]))
 
 
@@ -99,7 +112,8 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     x, y = call.q[0], call.out
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
-    multiplier = np.float32(x.scale / y.scale * 2.0**-20)
+    unit = 2.0 ** -(ROW_BITS[x.dtype] + 6) if INT16X4 in (x.dtype, y.dtype) else 2.0**-20
+    multiplier = np.float32(x.scale / y.scale * unit)
     if not np.isfinite(multiplier):
         return f"the ratio {x.scale / y.scale:.3g} of its scales is not a finite float32"
     attrs = {**call.attrs, "multiplier": float(multiplier), "lo": call.lo, "hi": call.hi}
@@ -151,7 +165,7 @@ OPS = (
             for name, spatial in (("linear1d", 1), ("bilinear2d", 2))
             for overload in ("vec", "default")
         },
-        int8=Arithmetic(_lower),
+        int8=Arithmetic(_lower, reads_int16=True, gives_int16=True),
         cases=(
             _case((2, 5, 3, 7), (2.0, 2.0), (0, 0), False),
             _case((1, 6, 4, 5), (1.0, 1.0), (7, 13), True),
@@ -165,10 +179,11 @@ OPS = (
     ),
     Op(
         name="q8ta_upsample_bilinear",
-        operands=(Operand("x", dtypes=(INT8X4,)),),
+        operands=(Operand("x", dtypes=INTEGERS),),
         infer=_infer_int8,
         reference=_reference_int8,
-        schema={**SCHEMA, **RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
+        results=(INT16X4,),
+        schema={**SCHEMA, **WIDE_RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
         kernels=(
             channels.kernel(
                 "q8ta_upsample_bilinear.channels", ("upsample_bilinear", "channels", "channel_lanes"), _params
@@ -184,6 +199,7 @@ OPS = (
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_params,
+                constants=lambda call: {"ROW_BITS": _row_bits(call)},
             ),
         ),
     ),

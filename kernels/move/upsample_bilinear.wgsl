@@ -27,9 +27,29 @@ fn between(a: f32, b: f32, weight: f32) -> f32 { return a * (1.0 - weight) + b *
 fn q8ta_upsample_bilinear(p: vec4<u32>) -> i32 {
   let h = row_tap(p);
   let w = column_tap(p);
-  let top = across(x_at(vec4<u32>(p.xy, h.first, w.first)), x_at(vec4<u32>(p.xy, h.first, w.second)), w.weight);
-  let bottom = across(x_at(vec4<u32>(p.xy, h.second, w.first)), x_at(vec4<u32>(p.xy, h.second, w.second)), w.weight);
-  return mixed(top, bottom, h.weight);
+  let top_left = x_at(vec4<u32>(p.xy, h.first, w.first));
+  let top_right = x_at(vec4<u32>(p.xy, h.first, w.second));
+  let left = x_at(vec4<u32>(p.xy, h.second, w.first));
+  let right = x_at(vec4<u32>(p.xy, h.second, w.second));
+  if (ROW_BITS > 0u) {
+    return mixed_finely(across_finely(top_left, top_right, w.weight), across_finely(left, right, w.weight), h.weight);
+  }
+  return mixed(across(top_left, top_right, w.weight), across(left, right, w.weight), h.weight);
+}
+
+// Where int16 is read or given: two elements of a row in 2^-ROW_BITS steps above the zero point. ROW_BITS is linked.
+fn across_finely(a: i32, b: i32, weight: i32) -> i32 {
+  let rest = 18u - ROW_BITS;
+  let apart = b - a;
+  let low = (apart * (weight & ((1i << rest) - 1i)) + (1i << (rest - 1u))) >> rest;
+  return ((a - params.x_zero) << ROW_BITS) + apart * (weight >> rest) + low;
+}
+
+// Two rows, in 2^-6 of their steps: the weight in parts of six bits.
+fn mixed_finely(top: i32, bottom: i32, weight: i32) -> i32 {
+  let apart = bottom - top;
+  let low = ((apart * (weight & 63)) >> 6u) + apart * ((weight >> 6u) & 63);
+  return rounded_steps(top * 64 + apart * (weight >> 12u) + (low >> 6u));
 }
 
 const ITEMS = 1u;
@@ -64,6 +84,10 @@ fn across(a: Ints, b: Ints, weight: i32) -> Ints {
 fn mixed(top: Ints, bottom: Ints, weight: i32) -> Ints {
   let apart = bottom - top;
   let v = top * Ints(512) + apart * (weight >> 9u) + ((apart * (weight & 511)) >> Words(9u));
+  return rounded_steps(v);
+}
+
+fn rounded_steps(v: Ints) -> Ints {
   let steps = Ints(round(clamp(Floats(v) * params.multiplier, Floats(-STEPS_LIMIT), Floats(STEPS_LIMIT))));
   return clamp(steps + params.zero, Ints(params.lo), Ints(params.hi));
 }

