@@ -10,6 +10,7 @@ from collections.abc import Callable
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.passes.fold_halves import fold_halves
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
@@ -17,6 +18,8 @@ from q8ta_wgpu.passes.split_cat import split_cat
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
     fold_image,
+    # Linears take the halves of int16 values while they load them.
+    fold_halves,
     # Attention reads heads where a linear wrote them.
     place_attention,
     # A dispatch binds only so many tensors.

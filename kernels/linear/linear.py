@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Shape
@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, gemv, sgemm, weighted
+from q8ta_wgpu.kernels.product.half import HIGH, PART, taken
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 
@@ -46,8 +47,12 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, weight, multiplier, offset, _, *more = arrays
     # float64 is exact here: every partial sum is an integer below 2^53.
-    acc = (x.astype(np.float64) - call.zeros[0]) @ weight.astype(np.float64).T
+    acc = (x.astype(np.float64) - weighted.input_zero(call)) @ weight.astype(np.float64).T
     return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
+
+
+def _reference_half(call: Call, arrays: Sequence[Array]) -> Array:
+    return _reference_int8(call, (taken(arrays[0], call.attrs["part"]), *arrays[1:]))
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
@@ -87,15 +92,28 @@ def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
     return tile.fits(target)
 
 
+def _x_vector(call: Call) -> str:
+    """How a vector of a row is loaded: as it is, or as a half of int16."""
+    kinds = ("whole_halves", "halves_of_words") if "part" in call.attrs else ("whole_vector", "vector_of_words")
+    return f"x_vector={kinds[0] if _whole(call) else kinds[1]}"
+
+
+def _half_constants(call: Call) -> dict[str, int]:
+    return {"HIGH": int(call.attrs["part"] == HIGH)} if "part" in call.attrs else {}
+
+
+def _constants(of_tile: Callable[[Call], dict[str, int]], call: Call) -> dict[str, int]:
+    return {**of_tile(call), **_half_constants(call)}
+
+
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
     return (
         tile.body,
         "gemm_rows",
         *(every_row() if tile.body == UNITS else ()),
         "gemm_pixels",
         "dot",
-        x_vector,
+        _x_vector(call),
         "sums_rows",
     )
 
@@ -104,19 +122,12 @@ def _wide(call: Call) -> tuple[str, ...]:
     return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())
 
 
-FAST_KERNELS = (
-    gemv.kernel(
-        "q8ta_linear",
-        ONLY_4W,
-        "sums_rows",
-        _sizes,
-        _rows,
-        _whole,
-        supports=lambda call, target: _sizes(call)[0] <= gemm.FEW_ROWS,
-    ),
-    *(
-        Kernel(
-            f"q8ta_linear.tiled_{label}",
+def _products(op: str) -> Iterator[Kernel]:
+    """Tiled products, and one for all calls."""
+    for label, tile in gemm.TILES.items():
+        fields = gemm.kernel_fields(tile, _sizes)
+        yield Kernel(
+            f"{op}.tiled_{label}",
             functools.partial(_source, tile=tile),
             (ONLY_4W,),
             ONLY_4W | FLOAT,
@@ -125,12 +136,34 @@ FAST_KERNELS = (
             wide=_wide,
             params=functools.partial(_tiled_params, tile),
             prepack={1: gemm.pack_with(tile, _rows), **weighted.PAD_CHANNELS},
-            **gemm.kernel_fields(tile, _sizes),
+            **{**fields, "constants": functools.partial(_constants, fields["constants"])},
         )
-        for label, tile in gemm.TILES.items()
-    ),
+    yield from share.kernels(
+        Kernel(
+            f"{op}.direct",
+            ("q8ta_linear", "dot", "direct", "sums_rows", f"x_four={'x_word' if op == 'q8ta_linear' else 'half_at'}"),
+            (WIDTH_PACKED_INT8,),
+            WIDTH_PACKED_INT8 | FLOAT,
+            wide=(*weighted.PER_CHANNEL, "weight"),
+            params=_params,
+            constants=_half_constants,
+            prepack={1: _pack, **weighted.PAD_CHANNELS},
+            threads=weighted.quads_of_sums,
+            cost=weighted.cost("direct"),
+        ),
+        lambda call: (-(-call.inputs[1].shape[1] // 4),),
+    )
+
+
+_FEW_ROWS = gemv.kernel(
+    "q8ta_linear",
+    ONLY_4W,
+    "sums_rows",
+    _sizes,
+    _rows,
+    _whole,
+    supports=lambda call, target: _sizes(call)[0] <= gemm.FEW_ROWS,
 )
-"""Matrix-vector products for few rows, tiled products for more."""
 
 
 def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
@@ -248,21 +281,16 @@ q8ta_linear = Op(
     reference=_reference_int8,
     macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
-    kernels=(
-        *FAST_KERNELS,
-        *share.kernels(
-            Kernel(
-                "q8ta_linear.direct",
-                ("q8ta_linear", "dot", "direct", "sums_rows"),
-                (WIDTH_PACKED_INT8,),
-                WIDTH_PACKED_INT8 | FLOAT,
-                wide=(*weighted.PER_CHANNEL, "weight"),
-                params=_params,
-                prepack={1: _pack, **weighted.PAD_CHANNELS},
-                threads=weighted.quads_of_sums,
-                cost=weighted.cost("direct"),
-            ),
-            lambda call: (-(-call.inputs[1].shape[1] // 4),),
-        ),
-    ),
+    kernels=(_FEW_ROWS, *_products("q8ta_linear")),
 )
+
+q16ta_linear = Op(
+    name="q16ta_linear",
+    operands=(Operand("x", dtypes=(INT16X4,)), *weighted.OPERANDS[1:]),
+    infer=_infer_int8,
+    reference=_reference_half,
+    macs=weighted.macs,
+    schema={"epilogue": epilogue.EPILOGUE, "part": PART},
+    kernels=tuple(_products("q16ta_linear")),
+)
+"""q16ta_half and q8ta_linear in one: half of an int16 operand is taken while it is loaded."""

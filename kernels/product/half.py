@@ -17,12 +17,23 @@ from q8ta_wgpu.ir.layout import ANY_INT8
 from q8ta_wgpu.ir.op import Attr, Op, Operand, quantized_as_first, reads_same_place
 
 HIGH, LOW = "high", "low"
+PART = Attr("enum", choices=(HIGH, LOW))
 
 
 def half_of(x: QParams, part: str) -> QParams:
     """The quantization of a half of int16 values: x - zero is the sum of both halves, each at its scale."""
-    high, low = divmod(x.zero, 256)
-    return QParams(x.scale * 256, high) if part == HIGH else QParams(x.scale, low - 128)
+    return QParams(x.scale * 256 if part == HIGH else x.scale, half_zero(x.zero, part))
+
+
+def half_zero(zero: int, part: str) -> int:
+    """The zero point of a half."""
+    return zero // 256 if part == HIGH else zero % 256 - 128
+
+
+def taken(x: Array, part: str) -> Array:
+    """A half of int16 values, int8."""
+    high, low = np.divmod(x.astype(np.int32), 256)
+    return np.asarray(high if part == HIGH else low - 128, np.int8)
 
 
 def half(operand: int, x: QParams, part: str) -> Int8Form:
@@ -31,8 +42,7 @@ def half(operand: int, x: QParams, part: str) -> Int8Form:
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    high, low = np.divmod(arrays[0].astype(np.int32), 256)
-    return np.asarray(high if call.attrs["part"] == HIGH else low - 128, np.int8)
+    return taken(arrays[0], call.attrs["part"])
 
 
 OPS = (
@@ -42,7 +52,7 @@ OPS = (
         infer=quantized_as_first,
         reference=_reference,
         reads=reads_same_place,
-        schema={"part": Attr("enum", choices=(HIGH, LOW))},
+        schema={"part": PART},
         kernels=(
             Kernel(
                 "q16ta_half",

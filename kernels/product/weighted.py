@@ -32,7 +32,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import fixed_point, rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.lib import valid
-from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of
+from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of, half_zero
 
 
 def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -55,8 +55,10 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def input_zero(call: Call) -> int:
-    """The zero point of a weighted sum's input: that of the int8 operand, or of the quantization of a float32
-    operand."""
+    """The zero point of a weighted sum's input: that of the int8 operand, of the half of an int16 one, or of the
+    quantization of a float32 one."""
+    if "part" in call.attrs:
+        return half_zero(call.zeros[0], call.attrs["part"])
     zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
     return zero
 

@@ -119,7 +119,9 @@ def _counterpart(binding: Binding, same: bool) -> str:
 
 
 def _element(name: str, dtype: str, wide: Sequence[str]) -> str:
-    """The WGSL type of one entry of a buffer."""
+    """The WGSL type of one entry of a buffer. A vector holds two words of int16."""
+    if dtype == INT16X4 and name in wide:
+        return "vec4<u32>"
     return f"vec4<{_BUFFER[dtype]}>" if name in wide else _BUFFER[dtype]
 
 

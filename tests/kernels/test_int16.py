@@ -13,9 +13,11 @@ from torch import nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, int16_graphs
 from tests.quantizing import data
@@ -61,6 +63,21 @@ def test_weighted_sums_of_int16(name: str, device: Device) -> None:
     assert [node.op for node in graph.nodes].count("q16ta_half") == 2 * len(wide)
     (found,) = harness.run_poisoned(graph, inputs, None, device)
     np.testing.assert_array_equal(found, reference.run(graph, inputs)[graph.outputs[0]])
+
+
+def test_a_gpu_takes_halves_while_a_linear_loads_them() -> None:
+    """But for few rows. The bytes stay."""
+    folded = {}
+    for name, _, unfused, inputs in int16_graphs.sums_of_int16():
+        graph = run_passes(unfused)
+        on_gpu, on_cpu = lower(graph, BASELINE), lower(graph, SOFTWARE)
+        assert not any(node.op == "q16ta_linear" for node in on_cpu.nodes)
+        ops = [node.op for node in on_gpu.nodes]
+        if name.startswith("linear"):
+            folded[name.split()[1]] = ops[:2] == ["q16ta_linear"] * 2
+            (found,), (expected,) = (reference.run(g, inputs).values() for g in (on_gpu, graph))
+            np.testing.assert_array_equal(found, expected)
+    assert folded == {"0": False, "1": False, "2": False, "5": True, "6": False, "9": True, "10": True}
 
 
 def rounded(x: torch.Tensor, scale: float, dtype: torch.dtype, zero: int = 0) -> torch.Tensor:
