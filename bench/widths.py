@@ -1,0 +1,87 @@
+"""What 16 bits cost: operators on int8 and on int16, with results of the same width, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bench.options import Options
+from bench.timing import compared, load
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes import run_passes
+
+_CONV = {"stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
+
+CASES: Mapping[str, tuple[str, tuple[Shape, ...], tuple[Shape, ...], dict[str, Any]]] = {
+    "linear 6304x768x768": ("linear", ((6304, 768),), ((768, 768), (768,)), {}),
+    "linear 512x2048x2048": ("linear", ((512, 2048),), ((2048, 2048), (2048,)), {}),
+    "conv2d 8x128x28x28 3x3": ("conv2d", ((8, 128, 28, 28),), ((128, 128, 3, 3), (128,)), _CONV),
+    "conv2d 8x256x14x14 1x1": (
+        "conv2d",
+        ((8, 256, 14, 14),),
+        ((1024, 256, 1, 1), (1024,)),
+        {**_CONV, "padding": (0, 0, 0, 0)},
+    ),
+    "matmul 96x197x64x197": ("matmul", ((96, 197, 64), (96, 64, 197)), (), {}),
+    "layer_norm 6304x768": ("layer_norm", ((6304, 768),), ((768,), (768,)), {"eps": 1e-6}),
+    "softmax 96x197x197": ("softmax", ((96, 197, 197),), (), {"dim": 2}),
+    "gelu 6304x3072": ("gelu", ((6304, 3072),), (), {}),
+    "mul 6304x3072": ("mul", ((6304, 3072), (6304, 3072)), (), {}),
+    "add 6304x768": ("add", ((6304, 768), (6304, 768)), (), {"alpha": 1.0}),
+    "mean 32x256x56x56": ("mean", ((32, 256, 56, 56),), (), {"dims": (2, 3), "keepdim": True}),
+}
+"""Operator, shapes of its activations and of its constants, attributes."""
+
+
+def graph_of(
+    op: str, shapes: tuple[Shape, ...], constants: tuple[Shape, ...], attrs: dict[str, Any], dtype: str
+) -> Graph:
+    """An operator between integers of a dtype, as it runs."""
+    rng, graph, inputs = np.random.default_rng(0), Graph(), []
+    step = 4.0 / RANGES[dtype][1]
+    for i, shape in enumerate(shapes):
+        graph.types |= {f"x{i}": TensorType(shape, dtype, QParams(step, 0, dtype)), f"r{i}": TensorType(shape)}
+        graph.inputs.append(f"x{i}")
+        graph.nodes.append(Node("dequantize", (f"x{i}",), f"r{i}"))
+        inputs.append(f"r{i}")
+    for i, shape in enumerate(constants):
+        inputs.append(
+            _weight(graph, rng, shape) if len(shape) > 1 else graph.add_constant(f"c{i}", _near_one(rng, shape))
+        )
+    shape, _ = OPS[op].check(tuple(graph.types[name] for name in inputs), attrs)
+    graph.types |= {"real": TensorType(shape), "y": TensorType(shape, dtype, QParams(step, 0, dtype))}
+    low, high = RANGES[dtype]
+    graph.nodes += [Node(op, tuple(inputs), "real", attrs), Node("quantize", ("real",), "y", {"lo": low, "hi": high})]
+    graph.outputs.append("y")
+    return run_passes(graph)
+
+
+def _near_one(rng: np.random.Generator, shape: Shape) -> Array:
+    return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def _weight(graph: Graph, rng: np.random.Generator, shape: Shape) -> str:
+    """A weight in int8, dequantized."""
+    scale = np.full(shape[0], 0.01 / np.prod(shape[1:]) ** 0.5, np.float32)
+    parts = (rng.integers(-127, 128, shape, dtype=np.int8), scale, np.zeros(shape[0], np.int32))
+    names = tuple(graph.add_constant(f"w{i}", part) for i, part in enumerate(parts))
+    graph.types["w"] = TensorType(shape)
+    graph.nodes.append(Node("dequantize_weight", names, "w", {"axis": 0}))
+    return "w"
+
+
+def part_widths(options: Options) -> None:
+    """Median microseconds at 8 and at 16 bits, and their ratio."""
+    for name in options.names or CASES:
+        graphs = {dtype: graph_of(*CASES[name], dtype) for dtype in (INT8X4, INT16X4)}
+        floats = [node.op for node in graphs[INT16X4].nodes if node.op in (CASES[name][0], "quantize")]
+        if floats:
+            print(f"{name}: no form in int16: {'; '.join(graphs[INT16X4].notes)}")
+            continue
+        times = compared({dtype: load(graph, options.device) for dtype, graph in graphs.items()})
+        narrow, wide = times[INT8X4], times[INT16X4]
+        print(f"{name:<26} {narrow:>10.1f} us {wide:>10.1f} us {wide / narrow:>6.2f}", flush=True)
