@@ -67,7 +67,7 @@ def _near_one(rng: np.random.Generator, shape: Shape) -> Array:
 def _weight(graph: Graph, rng: np.random.Generator, shape: Shape) -> str:
     """A weight in int8, dequantized."""
     scale = np.full(shape[0], 0.01 / np.prod(shape[1:]) ** 0.5, np.float32)
-    parts = (rng.integers(-127, 128, shape, dtype=np.int8), scale, np.zeros(shape[0], np.int32))
+    parts: tuple[Array, ...] = (rng.integers(-127, 128, shape, dtype=np.int8), scale, np.zeros(shape[0], np.int32))
     names = tuple(graph.add_constant(f"w{i}", part) for i, part in enumerate(parts))
     graph.types["w"] = TensorType(shape)
     graph.nodes.append(Node("dequantize_weight", names, "w", {"axis": 0}))

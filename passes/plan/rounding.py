@@ -113,7 +113,8 @@ class _Planner:
             if self.regions.taken.isdisjoint({scores.product.output, context.output, *between}):
                 self._attention[scores.product.output] = scores.product.inputs
                 self._attention[context.output] = context.inputs[1:]
-                self.found.attention.append(self.call_of[softmax.output])
+                product, call = self.call_of[scores.product.output], self.call_of[softmax.output]
+                self.found.attention.append((product, call, self.call_of[context.output]))
                 inside |= between
         return inside
 

@@ -30,10 +30,10 @@ class Rounding:
         reads: storage of the values that a call of the user's program reads, by call and value.
         gives: storage of values where they are computed.
         kept: calls that stay in float because all that reads them does.
-        attention: calls of each softmax that is one operator with the products around it.
+        attention: calls that are one operator: the first product, the softmax and the second product.
     """
 
     reads: dict[tuple[str, str], Storage] = field(default_factory=dict)
     gives: dict[str, Storage] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
-    attention: list[str] = field(default_factory=list)
+    attention: list[tuple[str, str, str]] = field(default_factory=list)

@@ -168,13 +168,19 @@ def is_kept(node: Node) -> bool:
 _ATTENTION = "q8ta_attention"
 
 
-def mark_attention(node: Node) -> None:
-    """Notes that a softmax is part of a fused attention, of which nothing between its products is stored."""
-    node.meta[_ATTENTION] = True
+def mark_attention(product: Node, softmax: Node, context: Node) -> None:
+    """Notes that these calls are one operator, which stores nothing between them."""
+    for node in (product, softmax, context):
+        node.meta[_ATTENTION] = node is softmax
 
 
 def is_attention(node: Node) -> bool:
-    """Whether a call is the softmax of a fused attention."""
+    """Whether a call is the softmax of an attention that is one operator."""
+    return bool(node.meta.get(_ATTENTION))
+
+
+def is_in_attention(node: Node) -> bool:
+    """Whether a call is part of an attention that is one operator."""
     return _ATTENTION in node.meta
 
 

@@ -28,12 +28,13 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     shares_of_255,
 )
 from q8ta_wgpu.frontend.calibrate.widen import widen
-from q8ta_wgpu.frontend.nodes import integer, kind, named_arguments, source_of
+from q8ta_wgpu.frontend.nodes import integer, is_in_attention, kind, named_arguments, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
 
 ITEMS = 4
 """Inputs of the calibration that are simulated."""
 
+_DECIBEL = 10**0.1
 _WITHIN = 10**0.05
 """How much more noise than the yardstick's is left: half a decibel, since other inputs lose more than those that are
 simulated."""
@@ -173,13 +174,14 @@ class Precisions:
 
     def _enough(self, ranked: Sequence[Step]) -> list[Step]:
         """As many of these, from the first on, as have to be taken, without the dearest that turn out not to be needed.
-        Where the yardstick is out of reach, as many as come near to what all of them give."""
+        One that costs as much as all the others is needed where more than a decibel is lost without it. Where the
+        yardstick is out of reach, as many are taken as come near to what all of them give."""
         best = self._noise(_widths(ranked))
         limits = [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(self._allowed, best, strict=True)]
 
-        def suffices(steps: Sequence[Step]) -> bool:
+        def suffices(steps: Sequence[Step], more: float = 1.0) -> bool:
             found = self._noise(_widths(steps))
-            return not any(ratio > limit for ratio, limit in zip(found, limits, strict=True))
+            return not any(ratio > more * limit for ratio, limit in zip(found, limits, strict=True))
 
         low, high = 0, len(ranked)
         while low < high:
@@ -188,7 +190,8 @@ class Precisions:
         steps = list(ranked[:high])
         for dear in sorted(steps, key=lambda step: -step.cost)[:_SPARED]:
             fewer = [step for step in steps if step is not dear]
-            steps = fewer if suffices(fewer) else steps
+            dearer = dear.cost > sum(step.cost for step in fewer)
+            steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
         return steps
 
     # --- what is simulated ---
@@ -276,7 +279,7 @@ def _same(node: Node, value: Tensor) -> Tensor:
 
 def _reads_int16(user: Node) -> bool:
     int8 = kind(user)
-    return int8 is not None and int8.reads_int16
+    return int8 is not None and int8.reads_int16 and not is_in_attention(user)
 
 
 def _cost(reading: Reading, width: Width) -> float:

@@ -140,8 +140,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         nodes = {node.name: node for node in model.graph.nodes}
         for call in plan.kept:
             keep(nodes[call])
-        for call in plan.attention:
-            mark_attention(nodes[call])
+        for attention in plan.attention:
+            mark_attention(*(nodes[call] for call in attention))
         for (call, name), storage in plan.reads.items():
             if (source := imported.values.get(name)) is not None and is_float(source):
                 self._annotation(nodes[call]).input_qspec_map[source] = self._spec(storage, nodes)
