@@ -33,7 +33,8 @@ TABLE = Path("docs/accuracy.md")
 
 HEAD = """# Accuracy
 
-Int8 hardly changes the scores of these small trained networks. `python -m bench accuracy` writes this page.
+How much of their scores small trained networks keep, as this library and others quantize them. `python -m bench
+accuracy` writes this page.
 
 * The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs, the standard library's
   text, and sounds made by formulas (voice, keywords). They are judged on inputs that neither training nor calibration
