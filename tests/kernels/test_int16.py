@@ -19,7 +19,7 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, int16_graphs
+from tests import harness, int16_graphs, op_graphs
 from tests.quantizing import data
 
 EVERY = 6
@@ -430,3 +430,24 @@ def _append(graph: Graph, last: str, steps: list[tuple[str, QParams | None]]) ->
         graph.nodes.append(Node(op, (last,), name, dict(zip(("lo", "hi"), q.range, strict=True)) if q else {}))
         last = name
     graph.outputs = [last]
+
+
+@pytest.mark.parametrize(("first", "result"), [(INT8X4, INT16X4), (INT16X4, INT16X4), (INT16X4, INT8X4)])
+def test_operands_of_a_cat_take_its_scale_and_dtype(first: str, result: str, vulkan: Device) -> None:
+    """Each operand by itself, before elements are moved; one that has both is moved as it is."""
+    types = QParams(0.03, -5, first), QParams(0.0004, 0, result), QParams(0.0004, 0, result)
+    graph = Graph([f"x{i}" for i in range(3)])
+    for i, q in enumerate(types):
+        graph.types |= {f"x{i}": TensorType((2, i + 3, 5), q.dtype, q), f"r{i}": TensorType((2, i + 3, 5))}
+        graph.nodes.append(Node("dequantize", (f"x{i}",), f"r{i}"))
+    graph.types["all"] = TensorType((2, 12, 5))
+    graph.nodes.append(Node("cat", ("r0", "r1", "r2"), "all", {"dim": 1}))
+    _append(graph, "all", [("quantize", types[1])])
+    found = run_passes(graph)
+    assert sorted(n.op for n in found.nodes) == ["cat", "q8ta_requantize"]
+    inputs = {f"x{i}": op_graphs.extremes(op_graphs.rng(i), (2, i + 3, 5), q.dtype) for i, q in enumerate(types)}
+    (y,) = graph.outputs
+    expected = reference.run(found, inputs)[y]
+    assert np.abs(expected.astype(int) - reference.run(graph, inputs)[y]).max() <= 1
+    (run,) = harness.run_poisoned(found, inputs, None, vulkan)
+    np.testing.assert_array_equal(run, expected)
