@@ -152,6 +152,12 @@ def wide_graphs() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
     for op in PROMISED:
         if not isinstance(op.int8, Elementwise | WeightedSum | Product):  # which have generators of their own
             yield from promised(op, brief=True)
+    long_norms = {
+        "group_norm": Case(((1, 4, 200, 201), (4,), (4,)), {"eps": 1e-5, "groups": 2}),
+        "rms_norm": Case(((2, 40001), (40001,)), {"eps": 1e-5}),
+    }
+    for name, case in long_norms.items():
+        yield f"long {name}", EVERY_INT16, *unfused_graph(OPS[name], case, EVERY_INT16)
     for name in ("mean", "sum"):
         for setting in (EVERY_INT16, replace(EVERY_INT16, zeros=(32767, 0, 77))):
             case = Case(((2, 70000),), {"dims": (1,), "keepdim": False})

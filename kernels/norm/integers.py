@@ -37,10 +37,12 @@ UInt64 = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Variance:
-    """How V + C^2 eps is stored: V * 2^fraction + epsilon, below 2^63; fraction is even."""
+    """How V + C^2 eps is stored: V * 2^fraction / 4^dropped + epsilon, below 2^63; fraction is even. d is stored
+    without its `dropped` low bits, which int16 has too many of in rows of more than 2^15 elements."""
 
     fraction: int
     epsilon: int
+    dropped: int = 0
 
 
 def variance(length: int, largest: int, eps: float) -> Variance | None:
@@ -49,8 +51,9 @@ def variance(length: int, largest: int, eps: float) -> Variance | None:
     fraction, most = MOST_FRACTION, max((length * largest) ** 2, float(length) ** 2 * eps)
     while fraction > 0 and most * 2.0**fraction >= VARIANCE_LIMIT:
         fraction -= 2
-    fits = most * 2.0**fraction < VARIANCE_LIMIT and length <= LONGEST and length * largest < 1 << 31
-    return Variance(fraction, round(float(length) ** 2 * eps * 2.0**fraction)) if fits else None
+    dropped = max((length * largest + 4).bit_length() - 31, 0)
+    fits = most * 2.0**fraction < VARIANCE_LIMIT * 4.0**dropped and length <= LONGEST
+    return Variance(fraction, round(float(length) ** 2 * eps * 2.0**fraction / 4.0**dropped), dropped) if fits else None
 
 
 def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
@@ -71,9 +74,13 @@ def normalized(x: Int64, spread: Variance, centered: bool, bits: int = NORMAL) -
     """Normalized numbers in 2^-bits, cut toward 0, of differences (rows, length)."""
     length = x.shape[1]
     sums = x.sum(1, keepdims=True) if centered else np.zeros((len(x), 1), np.int64)
-    v = length * (x * x).sum(1, keepdims=True) - sums * sums
-    factor, shift = inverse_root((v.astype(np.uint64) << np.uint64(spread.fraction)) + np.uint64(spread.epsilon))
-    d = length * x - sums
+    dropped, squares = spread.dropped, (x * x).sum(1, keepdims=True)
+    if dropped:  # products past int64, as Python's integers
+        v = ((length * squares.astype(object) - sums.astype(object) ** 2) >> 2 * dropped).astype(np.uint64)
+    else:
+        v = (length * squares - sums * sums).astype(np.uint64)
+    factor, shift = inverse_root((v << np.uint64(spread.fraction)) + np.uint64(spread.epsilon))
+    d = (length >> dropped) * x + ((length & ((1 << dropped) - 1)) * x >> dropped) - (sums >> dropped)
     size = np.abs(d).astype(np.uint64) * factor.astype(np.uint64)
     cut: Int64 = (size >> (shift - spread.fraction // 2 - bits).astype(np.uint64)).astype(np.int64)
     return np.where(d < 0, -cut, cut)

@@ -115,6 +115,7 @@ def _params(call: Call) -> Params:
         "x_zero": np.int32(call.zeros[0]),
         "length": np.uint32(length),
         "fraction": np.uint32(spread.fraction),
+        "dropped": np.uint32(spread.dropped),
         "normal_bits": np.uint32(integers.normal_bits(length, call.output.dtype)),
         "epsilon_low": np.uint32(spread.epsilon & 0xFFFFFFFF),
         "epsilon_high": np.uint32(spread.epsilon >> 32),
@@ -139,7 +140,8 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
 
     def source(call: Call) -> tuple[str, ...]:
         affine = "of_channel" if of_channels else "of_words" if whole_words(call) else "of_elements"
-        return (*stems, f"squares={_SQUARES[call.inputs[0].dtype]}", f"affine_of={affine}")
+        length = "q8ta_norm_long" if _spread(call).dropped else "q8ta_norm_short"
+        return (*stems, length, f"squares={_SQUARES[call.inputs[0].dtype]}", f"affine_of={affine}")
 
     def constants(call: Call) -> dict[str, int]:
         return {**kernel.constants(call), "ROUNDED": arithmetic.fraction(call.output.dtype)}

@@ -1,8 +1,8 @@
 // A team of threads normalizes a row of words: sums of its differences from the zero point and of their squares, then
 // every element by their integers (kernels/norm/integers.py defines them), rounded from 2^-ROUNDED of the result's steps.
-struct Moments { sum: i32, squares: Wide }
+struct Moments { sum: Sum, squares: Wide }
 alias Partial = Moments;
-fn merge(a: Partial, b: Partial) -> Partial { return Moments(a.sum + b.sum, wide_sum(a.squares, b.squares)); }
+fn merge(a: Partial, b: Partial) -> Partial { return Moments(sums(a.sum, b.sum), wide_sum(a.squares, b.squares)); }
 
 // The differences of a word's elements from the zero point, 0 past the end of a line.
 fn differences(word: x_Word, k: u32) -> vec4<i32> {
@@ -19,8 +19,8 @@ fn wide_squares(v: vec4<u32>) -> Wide {
 }
 
 // What is taken from C x' and, squared, from C sum x'^2.
-fn centered(sum: i32) -> i32 { return sum; }
-fn plain(sum: i32) -> i32 { return 0; }
+fn centered(sum: Sum) -> Sum { return sum; }
+fn plain(sum: Sum) -> Sum { return Sum(); }
 
 // Gamma and beta of a word's elements: those of the row's elements, read whole where lines are whole words, or of its
 // channel.
@@ -50,7 +50,7 @@ fn factor_of(root: InverseRoot) -> Factor {
 
 // A normal number is below 2^30 in its fraction bits, so a difference shifted up is below 2^32.
 fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec4<i32> {
-  let d = i32(params.length) * differences - mean;
+  let d = distances(differences, mean);
   let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
   let v = scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
   return int8_quad(v, ROUNDED, params.zero, params.lo, params.hi);
@@ -59,17 +59,17 @@ fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec
 fn take_row(team: Team) {
   let base = team.row * params.items;
 
-  var part = Moments(0, Wide(0u));
+  var part = Moments(Sum(), Wide(0u));
   for (var k = team.lane; k < params.items; k += LANES) {
     let v = differences(x[base + k], k);
-    part = merge(part, Moments(v.x + v.y + v.z + v.w, squares(vec4<u32>(abs(v)))));
+    part = merge(part, Moments(as_sum(v.x + v.y + v.z + v.w), squares(vec4<u32>(abs(v)))));
   }
   let whole = reduced(team.thread, part);
   if (!team.stores) { return; }
 
-  let mean = moments(whole.sum);
-  var variance = wide_product(params.length, whole.squares.x) + Wide(0u, params.length * whole.squares.y);
-  variance = wide_difference(variance, wide_product(u32(abs(mean)), u32(abs(mean))));
+  let sum = moments(whole.sum);
+  let mean = mean_of(sum);
+  var variance = variance_of(whole.squares, sum);
   variance = wide_sum(wide_left(variance, params.fraction), Wide(params.epsilon_low, params.epsilon_high));
   let by = factor_of(inverse_root(variance));
   for (var k = team.lane; k < params.items; k += LANES) {
