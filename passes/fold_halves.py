@@ -9,7 +9,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 FEW_ROWS = 8
-"""Rows up to which a linear is a product of a matrix and a few vectors, which has no kernel for halves."""
+"""Rows up to which a linear is a product of a matrix and a few vectors, whose kernel takes no halves."""
 
 
 def fold_halves(graph: Graph, target: Target) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, SMALLEST_SCALE, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
 from q8ta_wgpu.passes.masks import predicate
-from q8ta_wgpu.passes.operands import int8_behind, turned, unscaled
+from q8ta_wgpu.passes.operands import factor_of, int8_behind, turned, unscaled
 from q8ta_wgpu.passes.plan.attention import scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
+
+SHARES = QParams(2.0**-16, -(2**15), INT16X4)
+"""How shares of a whole are stored in int16."""
 
 
 def fuse_attention(graph: Graph) -> None:
@@ -38,6 +41,32 @@ def _softmax(rewriter: Rewriter, name: str) -> tuple[Node | None, bool]:
     return rewriter.only_producer(quantize.inputs[0]), True
 
 
+def _store_scores(rewriter: Rewriter, product: Node, factor: float, operands: tuple[str, str]) -> None:
+    """Stores the scores of an attention of int16, which is three operators, in int16 that holds all there may be."""
+    types, end = [rewriter.graph.types[name] for name in operands], product.output
+    scaled = rewriter.only_reader(end)
+    if scaled is not None and (by := factor_of(scaled)) is not None:
+        end, factor = scaled.output, factor * by
+    reached = types[0].shape[-1] * factor
+    for t in types:
+        assert t.q is not None
+        reached *= t.q.span * t.q.scale
+    if SMALLEST_SCALE <= reached / RANGES[INT16X4][1] <= 1 / SMALLEST_SCALE:
+        _store(rewriter, end, QParams(reached / RANGES[INT16X4][1], 0, INT16X4))
+
+
+def _store(rewriter: Rewriter, name: str, q: QParams) -> None:
+    """Lets what alone reads a value read it as it is quantized to int16."""
+    reader, real = rewriter.only_reader(name), rewriter.graph.types[name]
+    if reader is not None:
+        low, high = q.range
+        to = TensorType(real.shape, q.dtype, q)
+        stored = rewriter.insert(reader, "quantize", (name,), {"lo": low, "hi": high}, to, f"{name}.stored")
+        read = rewriter.insert(reader, "dequantize", (stored,), {}, real, f"{name}.read")
+        inputs = tuple(read if n == name else n for n in reader.inputs)
+        rewriter.replace(reader, replace(reader, inputs=inputs))
+
+
 def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
     """Replaces `quantize`, behind a product and what joins it, by the attention that writes it, where the product is
     that of an attention."""
@@ -50,8 +79,11 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
     (product, before), (context, behind) = unscaled(rewriter, found.product), unscaled(rewriter, node)
     q, k, v = (int8_behind(rewriter, name) for name in (*product.inputs, context.inputs[1]))
     out, lo, hi = rounded_to(graph, replace(region, factor=region.factor * behind), quantize)
-    if q is None or k is None or v is None or {graph.types[n].dtype for n in (q, k, v)} != {INT8X4}:
+    if softmax is None or q is None or k is None or v is None:
         return
+    if {graph.types[n].dtype for n in (q, k, v)} != {INT8X4}:
+        _store_scores(rewriter, product, before, (q, k))
+        return None if stored else _store(rewriter, softmax.output, SHARES)
     queries, turned_keys, values = (graph.types[name] for name in (q, k, v))
     keys = replace(turned_keys, shape=(*turned_keys.shape[:-2], *turned_keys.shape[:-3:-1]))
     assert queries.q and keys.q and values.q

@@ -131,6 +131,43 @@ def test_a_program_in_int16(vulkan: Device) -> None:
     np.testing.assert_array_equal(q8.Session(model, vulkan)(x), found)
 
 
+class Causal(nn.Module):
+    """Attention whose queries, keys and values, or some of them, a program stores in int16."""
+
+    def __init__(self, wide: str, mask: torch.Tensor | None) -> None:
+        super().__init__()
+        self.wide, self.mask, self.stores = wide, mask, True
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (self._stored(x, name in self.wide) for x, name in zip((q, k, v), "qkv", strict=True))
+        scores = q @ k.transpose(-1, -2) / 4
+        weights = (scores if self.mask is None else scores + self.mask).softmax(-1)
+        return self._stored(weights @ v, True)
+
+    def _stored(self, x: torch.Tensor, wide: bool) -> torch.Tensor:
+        if not self.stores:
+            return x
+        return rounded(x, 2e-4, torch.int16) if wide else rounded(x, 0.04, torch.int8)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("wide", "least"), [("qkv", 55), ("qk", 34), ("v", 27), ("k", 27)])
+def test_attention_of_int16(wide: str, least: float, masked: bool, vulkan: Device) -> None:
+    """Three operators of integers, whose scores and weights are int16."""
+    mask = torch.full((9, 9), -1e9).triu(1) if masked else None
+    module = Causal(wide, mask).eval()
+    inputs = tuple(data(2, 3, 9, 16, seed=seed) for seed in range(3))
+    model = q8.compile(torch.export.export(module, inputs))
+    report = model.report()
+    assert not report.float32 and report.exact, report
+    assert "q16ta_softmax" in {node.op for node in model.graph.nodes}
+    found = q8.Session(model, "reference")(*inputs)
+    module.stores = False
+    exact = module(*inputs).numpy()
+    assert 10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()) > least
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(*inputs), found)
+
+
 class Block(nn.Module):
     """A transformer's second half, twice: norm, two linears, dropout, sum; and a branch that moves its result."""
 
