@@ -190,7 +190,7 @@ class Block(nn.Module):
 def quantized(module: nn.Module, *shape: int, residual: str = "int16") -> tuple[q8.Model, torch.Tensor]:
     """A module's model, and an input for it."""
     batches = [torch.randn(shape) for _ in range(4)]
-    quantizer = q8.Quantizer(residual=residual)
+    quantizer = q8.Quantizer(residual=residual, precision="int8")
     return q8.compile(q8.quantize(module.eval(), (batches[0],), batches, quantizer, progress=False)), batches[1]
 
 
@@ -252,7 +252,7 @@ def test_a_stream_through_modules_left_in_float(skip: str, floats: set[str], str
     """What only a module in float reads is not rounded; all other sums stay int16, also where what is added to them
     comes from one."""
     x = torch.randn(1, 4, 8)
-    quantizer = q8.Quantizer(skip=[skip])
+    quantizer = q8.Quantizer(skip=[skip], precision="int8")
     model = q8.compile(q8.quantize(Merged().eval(), (x,), [x], quantizer, progress=False))
     assert set(model.report().float32) == floats
     sums = [node for node in model.graph.nodes if node.op in ("q16ta_add", "q8ta_linear")]
@@ -286,7 +286,7 @@ def test_what_has_no_int16_form_stays_in_float() -> None:
     graph.types |= {name: TensorType(shape, INT16X4, q) for name in ("x", "y")}
     fused = run_passes(graph)
     assert [node.op for node in fused.nodes] == ["dequantize", "hypot", "quantize"]
-    assert fused.notes == ["size: hypot stays in float32: it has no form that reads int16"]
+    assert fused.notes == ["size: hypot stays in float32: it reads int8 alone, and an operand is int16"]
 
 
 def test_ranges_and_dtypes_are_checked() -> None:
