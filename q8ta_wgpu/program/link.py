@@ -15,8 +15,8 @@ supplies the hooks of its stages.
 
 Constant operands are arrays with their name. `Kernel.wide` names operands bound as vectors of four words instead. For a
 variadic operand `x`, `x_at(i, p)` reads the i-th, and `x_item(i, at)` its buffer at an index. A synced kernel with the
-main of `words` defines `combine(a, b, ...)` from words to a word. Where all its layouts are equal, everything is bound
-as vectors of four words.
+main of `words` defines `combine(a, b, ...)` from words to a word. Where all its layouts and dtypes are equal, all is
+bound as vectors of 16 bytes.
 """
 
 from __future__ import annotations
@@ -141,25 +141,26 @@ def _variadic(op: Op, operands: Sequence[Binding], wide: Sequence[str]) -> list[
 
 
 def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, ...]:
-    """What a synced kernel binds as vectors: everything, where all is int8 and every index equals the result's."""
-    if any(t.dtype == INT16X4 for t in (*call.inputs, call.output)):
+    """What a synced kernel binds as vectors: everything, where all is of one dtype and every index the result's."""
+    activations = [(b, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
+    same = (out, call.output.dtype, call.output.shape)
+    if any((b.layout, b.dtype, shape) != same for b, shape in activations):
         return ()
-    activations = [(b.name, b.layout, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
-    if any((layout, shape) != (out, call.output.shape) for _, layout, shape in activations):
-        return ()
-    return *(name for name, _, _ in activations), "y"
+    return *(b.name for b, _ in activations), "y"
 
 
-def _combined(operands: Sequence[Binding], wide: bool) -> list[str]:
-    """What words.wgsl needs, made from `combine`: an item is a word, or a vector of four."""
+def _combined(operands: Sequence[Binding], dtype: str, wide: bool) -> list[str]:
+    """What words.wgsl needs, made from `combine`: an item is a word, or a vector of four of int8 or two of int16."""
     names = [b.name for b in operands if b.layout]
     items = ", ".join(f"{name}: {'vec4<u32>' if wide else f'{name}_Word'}" for name in names)
     loads = ", ".join(f"{name}[at]" if wide else f"{name}_word_of(at)" for name in names)
-    lanes = [f"combine({', '.join(f'v.{name}.{lane}' for name in names)})" for lane in "xyzw"]
+    words = ("x", "y", "z", "w") if dtype == INT8X4 else ("xy", "zw")
+    lanes = [f"combine({', '.join(f'v.{name}.{word}' for name in names)})" for word in words]
     result = f"vec4<u32>({', '.join(lanes)})" if wide else f"combine({', '.join(f'v.{name}' for name in names)})"
+    size = len(words) if wide else 1
     return [
-        f"const ITEM_WORDS = {4 if wide else 1}u;",
-        f"const ITEMS = {2 if wide else 8}u;",
+        f"const ITEM_WORDS = {size}u;",
+        f"const ITEMS = {8 // size}u;",
         f"struct Loaded {{ {items} }}",
         f"fn load(at: u32) -> Loaded {{ return Loaded({loads}); }}",
         f"fn result(v: Loaded) -> {'vec4<u32>' if wide else 'Word'} {{ return {result}; }}",
@@ -237,7 +238,7 @@ def link(
     if op.variadic:
         generated += _variadic(op, operands, wide)
     if combines:
-        generated += _combined(operands, "y" in wide)
+        generated += _combined(operands, call.output.dtype, "y" in wide)
     generated += _result(call.output.dtype, out, len(operands), wide)
     generated.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     after = call.attrs.get("epilogue")
