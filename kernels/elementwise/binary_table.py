@@ -41,8 +41,8 @@ def _lower(function: Function, wide: Lower | None) -> ToInt8:
         a, b = call.q
         if a is None or b is None or call.out is None:
             return "it needs two quantized operands and a quantized result"
-        if INT16X4 in (a.dtype, b.dtype):
-            return wide(a, b, call.out, call) if wide else "it has no form that reads int16"
+        if wide and INT16X4 in (a.dtype, b.dtype):
+            return wide(a, b, call.out, call)
         with np.errstate(all="ignore"):
             values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
         return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})

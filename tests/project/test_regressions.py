@@ -46,7 +46,9 @@ def _float(module: nn.Module, x: Tensor) -> tuple[q8.Model, Any, Any]:
 
 
 def _int8(module: nn.Module, x: Tensor) -> q8.Model:
-    return q8.compile(q8.quantize(module.eval(), (x,), calibration=[x], quantizer=q8.Quantizer(precision="int8"), progress=False))
+    return q8.compile(
+        q8.quantize(module.eval(), (x,), calibration=[x], quantizer=q8.Quantizer(precision="int8"), progress=False)
+    )
 
 
 @pytest.mark.parametrize("outputs", [8, 6])
@@ -148,7 +150,9 @@ def test_a_weight_computed_from_parameters() -> None:
     """Quantized or not, what follows from parameters alone is a constant in the end."""
     module = Net(lambda s, x: F.conv2d(x, s.w * 2), w=nn.Parameter(torch.randn(4, 4, 3, 3)))
     x = torch.randn(1, 4, 6, 5)
-    exported = q8.quantize(module.eval(), (x,), calibration=[x], quantizer=q8.Quantizer(precision="int8"), progress=False)
+    exported = q8.quantize(
+        module.eval(), (x,), calibration=[x], quantizer=q8.Quantizer(precision="int8"), progress=False
+    )
     found = q8.Session(q8.compile(exported), "reference")(x)
     with torch.no_grad():
         assert np.allclose(found, exported.module()(x), atol=0.05)
