@@ -134,9 +134,15 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, oper
         return node.inputs[operand]
     name = region.addend if operand == RESIDUAL else node.inputs[operand]
     int8 = int8_behind(rewriter, name) if name is not None else None
+    if int8 is None and _reads_float32(OPS[node.op], operand):
+        return node.inputs[operand]
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
     return turned(rewriter, old, int8) if second else int8
+
+
+def _reads_float32(op: Op, position: int) -> bool:
+    return position == 0 and op.int8 is not None and op.int8.reads_float32
 
 
 def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: Node | None) -> QuantizedCall | str:
@@ -153,6 +159,8 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
             continue
         q.append(None)
         constant = _constant(rewriter, name)
+        if constant is None and _reads_float32(op, position):
+            continue
         if constant is None:
             return NOT_QUANTIZED
         constants[position] = constant

@@ -4,7 +4,7 @@ A chain begins with one value, an add or a mul: an exact integer sum, of an add 
 Then it is like a weighted sum: a multiplier and
 an offset for each channel, which take in batch norms, and the stages of an epilogue: an addend, an activation as a
 curve or PReLU slopes by channel, the rounding, and stages after it. Without anything in between, the operators are
-q8ta_add, q16ta_add and q8ta_mul.
+q8ta_add, q16ta_add and q8ta_mul. A chain may begin with a float32 value, of which the multiplier makes an integer.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT32, RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import FLOAT_MAX, INTEGERS, Attr, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import rounding
 from q8ta_wgpu.kernels.epilogue.stages import Add, RequantizeInt16, Residual, ScaledResidual, Slopes
@@ -46,6 +46,18 @@ def lower(
         return found
     added = (*operands, found.multiplier, found.offset, *found.operands)
     return Int8Form(op, added, {**attrs, "epilogue": found.epilogue})
+
+
+def lower_float(call: QuantizedCall, op: str) -> Int8Form | str:
+    """The form of a chain that begins with a float32 value, whatever its size."""
+    assert call.out is not None and call.affine is not None
+    factor, term = (np.broadcast_to(v, np.shape(call.slopes if call.slopes is not None else v)) for v in call.affine)
+    found = rounding(call, call.out, factor, term, FLOAT_MAX)
+    if isinstance(found, str):
+        return found
+    if np.abs(found.offset).max(initial=0) >= arithmetic.OFFSET_LIMIT:
+        return f"its terms are too many of its result's steps, {call.out.scale:.3g}, for int32"
+    return Int8Form(op, (0, found.multiplier, found.offset, *found.operands), {"epilogue": found.epilogue})
 
 
 def check_product(types: tuple[TensorType, ...]) -> None:
@@ -85,7 +97,23 @@ def _reference(sums: Sums, operands: int) -> Callable[[Call, Sequence[Array]], A
     return reference
 
 
-def _source(name: str, operands: Sequence[str]) -> Callable[[Call], tuple[str, ...]]:
+def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if any(isinstance(stage, Add | Residual | ScaledResidual) for stage in attrs["epilogue"].stages):
+        raise GraphError(f"what begins with a float32 value adds no other to it, found {attrs['epilogue']}")
+    return _infer(types, attrs, 1)
+
+
+def _reference_float(call: Call, arrays: Sequence[Array]) -> Array:
+    x, multiplier, *others = arrays
+    axis = 1 if x.ndim > 1 else 0
+    finite = np.clip(np.nan_to_num(x, nan=0.0), -FLOAT_MAX, FLOAT_MAX).astype(np.float32)
+    with np.errstate(over="ignore"):
+        steps = np.rint(finite * multiplier.reshape([-1 if d == axis else 1 for d in range(x.ndim)]))
+    acc = np.clip(steps, -arithmetic.T_LIMIT, arithmetic.T_LIMIT).astype(np.int64)
+    return epilogue.apply(call, acc, axis, [np.ones_like(multiplier), *others])
+
+
+def _source(name: str, operands: Sequence[str], channels: str = "") -> Callable[[Call], tuple[str, ...]]:
     """WGSL files of a chain. Their hooks read at a word of the result, in place of those for sums of four channels."""
 
     def source(call: Call) -> tuple[str, ...]:
@@ -95,7 +123,7 @@ def _source(name: str, operands: Sequence[str]) -> Callable[[Call], tuple[str, .
         hooks = [
             f"quad_value={'requantized_int16' if wide else 'requantized'}",
             f"Channel={'Sloped' if sloped else 'Channel'}",
-            f"channels_at={'sloped_at' if sloped else 'unsloped_at'}",
+            f"channels_at={channels}{'sloped_at' if sloped else 'unsloped_at'}",
             f"sums={name}_sums",
         ]
         hooks += ["residual_of=residual_at_word"] * any(isinstance(s, Residual | ScaledResidual) for s in stages)
@@ -131,6 +159,14 @@ def _channel_axis(call: Call) -> dict[str, int]:
     return {"CHANNEL_AXIS": min(max(5 - len(call.output.shape), 0), 3)}
 
 
+def _parameters(count: int) -> tuple[Operand, ...]:
+    """The numbers of each channel, behind so many activations."""
+    return (
+        Operand("multiplier", constant=True, valid=valid.finite(count)),
+        Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(count + 1, arithmetic.OFFSET_LIMIT)),
+    )
+
+
 def _op(
     name: str,
     operands: Sequence[str],
@@ -149,8 +185,7 @@ def _op(
         name=name,
         operands=(
             *(Operand(operand, dtypes=dtypes) for operand in operands),
-            Operand("multiplier", constant=True, valid=valid.finite(count)),
-            Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(count + 1, arithmetic.OFFSET_LIMIT)),
+            *_parameters(count),
         ),
         infer=infer,
         reference=_reference(sums, count),
@@ -185,6 +220,25 @@ _WHOLE = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
 _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
 
 OPS = (
+    Op(
+        name="q8ta_quantize_channels",
+        operands=(Operand("x"), *_parameters(1)),
+        infer=_infer_float,
+        reference=_reference_float,
+        schema={"epilogue": epilogue.EPILOGUE},
+        reads=reads_same_place,
+        kernels=(
+            Kernel(
+                "q8ta_quantize_channels",
+                _source("q8ta_quantize_channels", (), "whole_"),
+                (FLOAT,),
+                ANY_INT8,
+                params=_params(("x",)),
+                constants=_channel_axis,
+                prepack={2: epilogue.shifted},
+            ),
+        ),
+    ),
     _op("q8ta_batch_norm", ("x",), lambda call, arrays: arrays[0].astype(np.int64)),
     _op(
         "q8ta_add_chain",

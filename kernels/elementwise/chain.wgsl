@@ -30,7 +30,26 @@ fn sloped_at(c: vec4<u32>) -> Sloped {
   return Sloped(multipliers(c), offsets(c), vec4<f32>(slopes[c.x], slopes[c.y], slopes[c.z], slopes[c.w]));
 }
 
+// Of integers that multipliers have made already.
+fn whole_unsloped_at(c: vec4<u32>) -> Channel { return Channel(vec4<f32>(1.0), offsets(c)); }
+
+fn whole_sloped_at(c: vec4<u32>) -> Sloped { return Sloped(vec4<f32>(1.0), offsets(c), sloped_at(c).slope); }
+
 // --- sums ---
+
+const LARGEST = 0x1.fffffep+127f;
+
+// A float counts as 0 where it is NaN, as the largest one where it is infinite: times 0 that is 0.
+fn q8ta_quantize_channels_sums(word: u32, p: vec4<u32>) -> vec4<i32> {
+  let last = params.x_dims - 1u;
+  let v = vec4<f32>(x_at(min(p, last)), x_at(min(p + Y_LANE, last)), x_at(min(p + 2u * Y_LANE, last)),
+                    x_at(min(p + 3u * Y_LANE, last)));
+  let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
+  let finite = clamp(v, vec4<f32>(-LARGEST), vec4<f32>(LARGEST));
+  let numbers = select(finite, vec4<f32>(0.0), bits > vec4<u32>(0x7f800000u));
+  let steps = numbers * multipliers(channel_lanes(p));
+  return vec4<i32>(round(clamp(steps, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT))));
+}
 
 fn q8ta_batch_norm_sums(word: u32, p: vec4<u32>) -> vec4<i32> { return x_lanes(x_word_of(word)) - params.x_zero; }
 

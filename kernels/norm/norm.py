@@ -175,12 +175,14 @@ def _batch_norm_params(call: Call) -> Params:
 def _lower_batch_norm(call: QuantizedCall) -> Int8Form | str:
     """A chain of the norm and what joins it. The channel's factor is part of the multiplier."""
     x = call.q[0]
-    if x is None or call.out is None:
-        return "it needs a quantized input and a quantized result"
+    if call.out is None:
+        return "it needs a quantized result"
     parameters = [a for a in (call.constants.get(i) for i in range(1, 5)) if isinstance(a, np.ndarray)]
     if len(parameters) < 4:
         return "its parameters are not float constants"
     affine = _factor_and_term(parameters, call.attrs)
+    if x is None:
+        return chain.lower_float(replace(call, affine=affine), "q8ta_quantize_channels")
     return chain.lower(replace(call, affine=affine), "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
 
 
@@ -311,7 +313,7 @@ batch_norm = Op(
         "aten.batch_norm.default": _import_batch_norm,
         "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
     },
-    int8=Normalization(_lower_batch_norm, _factor_and_term, reads_int16=True, gives_int16=True),
+    int8=Normalization(_lower_batch_norm, _factor_and_term, reads_int16=True, gives_int16=True, reads_float32=True),
     reads=reads_same_place,
     cases=(
         _batch_norm_case((2, 5, 3, 7)),

@@ -33,7 +33,7 @@ _MOST = 1 << 22
 
 def row_operator(trial: Trial, dims: tuple[int, ...]) -> Operator | None:
     """The norm or softmax that nodes compute which reduce these dimensions."""
-    shape = _shape(trial, dims)
+    shape = shape_tried(trial, dims)
     if np.prod(shape) > _MOST or (0 in dims and len(shape) > 1):
         return None
     if len(dims) == 1 and _is_softmax(trial, dims[0], shape):
@@ -46,8 +46,8 @@ def row_operator(trial: Trial, dims: tuple[int, ...]) -> Operator | None:
     return None
 
 
-def _shape(trial: Trial, dims: tuple[int, ...]) -> Shape:
-    """The shape of the rows that are tried: one for each of those that constants tell apart."""
+def shape_tried(trial: Trial, dims: tuple[int, ...]) -> Shape:
+    """The shape of what is tried: along dimensions that are not reduced, as many as constants tell apart."""
     rank = len(trial.shape)
     held = [(1,) * (rank - array.ndim) + array.shape for array in trial.constants]
     return tuple(n if d in dims or any(s[d] > 1 for s in held) else 1 for d, n in enumerate(trial.shape))

@@ -14,6 +14,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Attrs, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.plan.affine import channels_of
 from q8ta_wgpu.passes.plan.rows import row_operator
 from q8ta_wgpu.passes.plan.trial import Operator, Trial, trials
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -74,10 +75,13 @@ def combined(graph: Graph) -> list[Combined]:
 
 def _place(rewriter: Rewriter, trial: Trial) -> tuple[Node, ...]:
     """Puts an operator in place of a trial's nodes; returns the new ones, none where there is no such operator."""
-    dims = trial.reduced() if trial.computes else None
-    if dims is None:
-        return ()
-    found = row_operator(trial, dims) if dims else function_of(trial)
+    dims = trial.reduced()
+    if not trial.computes:  # what is subtracted from an input, or divides it, is no value of its own
+        found = channels_of(trial) if dims == () and trial.source in trial.graph.inputs else None
+    elif dims:
+        found = row_operator(trial, dims)
+    else:
+        found = None if dims is None else function_of(trial) or channels_of(trial)
     return () if found is None else found.place(rewriter, trial)
 
 

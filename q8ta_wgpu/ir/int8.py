@@ -111,15 +111,17 @@ Joined = Literal["norm", "addend", "activation"]
 
 @dataclass(frozen=True, kw_only=True)
 class Widths:
-    """Which of an operator's values may be int16 where its int8 form has int8.
+    """Which of an operator's values may be int16, or float32, where its int8 form has int8.
 
     Attributes:
         reads_int16: its activations, each of them or all.
         gives_int16: its result.
+        reads_float32: its first activation may be float32, which nothing rounded; the result is exact for it, too.
     """
 
     reads_int16: bool = False
     gives_int16: bool = False
+    reads_float32: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from q8ta_wgpu.errors import counted
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, RANGES, Graph, Node
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
 
 
@@ -21,7 +22,8 @@ class Report:
         float32: compute nodes in float32, by operator.
         islands: float32 nodes between int8 values: data leaves int8 there and comes back.
         borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
-        exact: whether every value is the same byte on every device (no float operators besides the borders).
+        exact: whether every value is the same byte on every device: no float operators besides the borders, but those
+            that move elements.
         weight_bytes: size of all constants.
         reasons: by cause, notes that name a value and its place in the user's model: why operators stay in float32,
             each island among them, and other notes of the passes.
@@ -51,10 +53,10 @@ class Report:
         after_int8: dict[str, bool] = {}
         float_nodes: list[str] = []
         for node in graph.nodes:
-            after_int8[node.output] = _reads_int8(graph, node) or any(after_int8.get(i, False) for i in node.inputs)
+            after_int8[node.output] = _has_int8(graph, node) or any(after_int8.get(i, False) for i in node.inputs)
             if node.op in ("quantize", "dequantize"):
                 borders += 1
-            elif _reads_int8(graph, node):
+            elif _has_int8(graph, node):
                 int8[_described(node)] += 1
                 borders += graph.types[node.output].dtype == FLOAT32
                 borders += _reads_float(graph, node)
@@ -66,7 +68,8 @@ class Report:
         weights = sum(array.nbytes for array in graph.constants.values())
         int16 = sum(graph.types[node.output].dtype == INT16X4 for node in graph.nodes)
         reasons = _reasons(graph, islands)
-        return Report(dict(int8), int16, _macs(graph), dict(floats), islands, borders, not floats, weights, reasons)
+        exact = all(isinstance(OPS[op].int8, Moves) for op in floats)
+        return Report(dict(int8), int16, _macs(graph), dict(floats), islands, borders, exact, weights, reasons)
 
     def __str__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
@@ -99,9 +102,10 @@ def _described(node: Node) -> str:
     return node.op if stages == "requantize" else f"{node.op} ({stages})"
 
 
-def _reads_int8(graph: Graph, node: Node) -> bool:
-    """Whether a node computes with int8: activations, or weights where it quantizes its float32 input itself."""
-    return any(graph.types[name].dtype in (INT8, *RANGES) for name in node.inputs)
+def _has_int8(graph: Graph, node: Node) -> bool:
+    """Whether a node computes with int8: activations, or weights or a result where it rounds its float32 input
+    itself."""
+    return any(graph.types[name].dtype in (INT8, *RANGES) for name in (*node.inputs, node.output))
 
 
 def _reads_float(graph: Graph, node: Node) -> bool:
@@ -113,7 +117,7 @@ def _before_int8(graph: Graph) -> set[str]:
     """Values that some int8 value is computed from."""
     before: set[str] = set()
     for node in reversed(graph.nodes):
-        if node.output in before or graph.types[node.output].dtype in RANGES or _reads_int8(graph, node):
+        if node.output in before or graph.types[node.output].dtype in RANGES or _has_int8(graph, node):
             before.update(name for name in node.inputs if graph.types[name].dtype == FLOAT32)
     return before
 
@@ -125,7 +129,7 @@ def _macs(graph: Graph) -> tuple[int, int]:
         macs = OPS[node.op].macs
         work = macs(graph.call(node)) if macs else 0
         count += work
-        int8 += work if _reads_int8(graph, node) else 0
+        int8 += work if _has_int8(graph, node) else 0
     return int8, count
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -42,6 +42,8 @@ WIDTHS = {
     "first": ((INT16X4, INT8X4), INT8X4),
     "others": ((INT8X4, INT16X4), INT16X4),
     "result": ((INT8X4,), INT16X4),
+    "float32": ((FLOAT32,), INT8X4),
+    "float32 to int16": ((FLOAT32,), INT16X4),
 }
 SETTINGS = {"random": 0.02, "saturate": 0.004, "ties": 2.0**-5}
 
@@ -54,6 +56,11 @@ def chain(operators: str, zeros: tuple[int, ...], mode: str, width: str = "") ->
 
     def real() -> str:
         position, shape = len(graph.inputs), shapes[len(graph.inputs)]
+        if FLOAT32 in dtypes:
+            graph.inputs.append("x0")
+            graph.types["x0"] = TensorType(shape)
+            inputs["x0"] = generator.normal(0.5, 3, shape).astype(np.float32)
+            return "x0"
         scale = 2.0**-4 if mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
         q = QParams(scale, zeros[min(position, 1)])
         if dtypes[min(position, len(dtypes) - 1)] == INT16X4:
@@ -112,6 +119,7 @@ def fused(graph: Graph, operators: str) -> Graph:
     first, *others = operators.split()
     wide = [graph.types[name].dtype == INT16X4 for name in (*graph.inputs, "y")]
     name = "q8ta_batch_norm" if first in ("batch_norm", "prelu") else f"q8ta_{first}_chain"
+    name = "q8ta_quantize_channels" if graph.types["x0"].q is None else name
     name = "q16ta_add_chain" if first == "add" and any(wide[:2]) else name
     rounds = "requantize_int16" if wide[-1] else "requantize"
     if "stored" in others:
@@ -197,7 +205,12 @@ def _check(graph: Graph, inputs: dict[str, Array], device: Device, plans: list[t
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-WIDE = [(operators, width) for operators in CHAINS if "stored" not in operators for width in WIDTHS]
+WIDE = [
+    (operators, width)
+    for operators in CHAINS
+    for width in WIDTHS
+    if "stored" not in operators and ("float32" not in width or operators.startswith("batch_norm"))
+]
 
 
 @pytest.mark.parametrize(("operators", "width"), WIDE)
@@ -214,3 +227,17 @@ def test_the_kernel_is_the_reference_in_int16(operators: str, width: str, device
     found = fused(graph, operators)
     plans = list(harness.plans(found, index))
     _check(found, inputs, device, [plans[index % len(plans)]])
+
+
+def test_a_float_that_is_no_number(device: Device) -> None:
+    """NaN counts as 0, infinities and what leaves int32 saturate, and 0 of an infinity is 0."""
+    graph, inputs = chain("batch_norm prelu", (0, 0, 5), "random", "float32")
+    gamma = next(name for name in graph.nodes[0].inputs if name in graph.constants)
+    graph.constants[gamma][0] = 0
+    special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0], np.float32)
+    inputs["x0"][:] = special
+    found = fused(graph, "batch_norm prelu")
+    _check(found, inputs, device, list(harness.plans(found, 0))[:2])
+    expected = reference.run(found, inputs)["y"]
+    assert (expected[..., 0] == expected[..., 6]).all()
+    assert (expected[:, 0] == expected[:1, :1, :1, 0]).all()

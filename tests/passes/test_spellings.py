@@ -93,6 +93,17 @@ IMAGES: dict[str, tuple[list[str], Spelling]] = {
     "length 1": (["permute", "q8ta_rms_norm", "permute"], lambda s, x: F.normalize(x)),
 }
 
+CHANNELS: dict[str, tuple[list[str], tuple[int, ...], Spelling]] = {
+    "rows": (["q8ta_batch_norm"], (3, 16), lambda s, x: x.flip(0) * s.w + s.b),
+    "an input less its mean": (["q8ta_batch_norm"], (3, 16), lambda s, x: x - s.b),
+    "images": (
+        ["q8ta_batch_norm"],
+        (2, 16, 4, 4),
+        lambda s, x: (x - s.b.view(-1, 1, 1)) / (_channels(s.w).abs() + 0.5),
+    ),
+    "tokens": (["view", "q8ta_batch_norm", "view"], (2, 5, 16), lambda s, x: (x + s.b) * s.w * 0.5),
+}
+
 FUNCTIONS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "silu": ("silu", lambda x: x * torch.sigmoid(x)),
     "silu, div": ("silu", lambda x: x / (1 + torch.exp(-x))),
@@ -137,6 +148,21 @@ def test_layer_norms(name: str) -> None:
 def test_norms_of_images(name: str) -> None:
     wanted, function = IMAGES[name]
     assert ops(quantized(function, data(2, 16, 4, 4))) == wanted
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_a_factor_and_a_term_for_each_channel(name: str) -> None:
+    """They are rounded once, and their parameters are not."""
+    wanted, shape, function = CHANNELS[name]
+    found = [op for op in ops(quantized(function, data(*shape))) if op != "flip"]
+    assert found == wanted
+
+
+def test_what_only_adds_to_a_value_or_masks_it_is_no_batch_norm() -> None:
+    w, low = W[:5], torch.tensor([0, -1e9, 0, 0, -1e9])
+    for function in (lambda x: x.flip(0) * 2 + w, lambda x: (x * 2 + low).softmax(1)):
+        assert "batch_norm" not in combined(function)
+    assert "batch_norm" not in combined(lambda x: x * (2 + EVERY) + w, 2, 4, 5)
 
 
 def imported(function: Any, *shape: int) -> Any:
@@ -199,6 +225,7 @@ def test_parameters_of_every_size(offset: float) -> None:
 
 
 W = data(64) * data(64, seed=2).mul(2).exp() * (data(64, seed=3) > -1)
+EVERY = data(4, 5)
 B = data(64, seed=4) * data(64, seed=5).mul(2).exp()
 
 

@@ -60,11 +60,13 @@ def _shape(parameter: Node) -> list[int]:
 
 
 _CALLS: Mapping[str, _Call] = {
+    "view": lambda x, _, attrs: (_aten.reshape.default, (x, list(attrs["shape"])), {}),
     "permute": lambda x, _, attrs: (_aten.permute.default, (x, list(attrs["dims"])), {}),
     "softmax": lambda x, _, attrs: (_aten.softmax.int, (x, attrs["dim"]), {}),
     "rms_norm": lambda x, p, attrs: (_aten.rms_norm.default, (x, _shape(p[0]), p[0], attrs["eps"]), {}),
     "layer_norm": lambda x, p, attrs: (_aten.layer_norm.default, (x, _shape(p[0]), *p, attrs["eps"]), {}),
     "group_norm": lambda x, p, attrs: (_aten.group_norm.default, (x, attrs["groups"], *p, attrs["eps"]), {}),
+    "batch_norm": lambda x, p, attrs: (_aten.batch_norm.default, (x, *p, False, 0.0, attrs["eps"], False), {}),
     "sigmoid": _function(_aten.sigmoid.default),
     "tanh": _function(_aten.tanh.default),
     "silu": _function(_aten.silu.default),

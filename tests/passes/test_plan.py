@@ -1,0 +1,64 @@
+"""The plan: how many bits a value gets, by what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4
+from q8ta_wgpu.runtime.device import Device
+from tests.quantizing import Plain, check, data
+
+
+def table() -> list[Tensor]:
+    """Columns of a table around 290, as physical quantities are."""
+    return [data(64, 16, seed=seed) + 290 for seed in range(4)]
+
+
+def _layers(first: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(first, nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def _batch_norm() -> nn.Module:
+    norm = nn.BatchNorm1d(16)
+    with torch.no_grad():
+        norm(torch.cat(table() * 40))
+    assert norm.running_mean is not None
+    norm.running_mean.fill_(290)
+    return norm
+
+
+FIRST: dict[str, Callable[[], nn.Module]] = {
+    "batch_norm": _batch_norm,
+    "layer_norm": lambda: nn.LayerNorm(16),
+    "written": lambda: Plain(lambda _, x: (x - torch.full((16,), 290.0)) / torch.linspace(0.5, 1.5, 16)),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_an_input_is_not_rounded_to_8_bits_before_its_mean_is_taken_out(name: str) -> None:
+    """A step of 8 bits is 1.1 there."""
+    module, items = _layers(FIRST[name]()).eval(), table()
+    model = q8.compile(q8.quantize(module, (items[0],), items, progress=False))
+    assert model.report().exact
+    with torch.no_grad():
+        wanted = module(items[1]).numpy()
+    error = q8.Session(model, "reference")(items[1].numpy()) - wanted
+    assert 10 * np.log10(((wanted - wanted.mean(0)) ** 2).mean() / (error**2).mean()) > 35
+
+
+def test_what_others_read_too_keeps_8_bits(device: Device) -> None:
+    """An input that a norm and a sum read is stored once."""
+    for forward, stored in (
+        (lambda s, x: s.a(s.n(x.flip(0))), [INT16X4]),
+        (lambda s, x: s.a(s.n(x)) + s.b(x), [INT8X4]),
+    ):
+        module = Plain(forward, a=nn.Linear(16, 4), b=nn.Linear(16, 4), n=nn.LayerNorm(16))
+        graph = check(module, [data(3, 16) + 2], device).graph
+        assert [graph.types[node.output].dtype for node in graph.nodes if node.inputs[0] in graph.inputs] == stored
