@@ -20,14 +20,15 @@ _NEAR = 1e-5
 def channels_of(trial: Trial) -> Operator | None:
     """The batch norm that nodes compute which work element by element; its channels are dimension 1, or the last one.
     None where they mask elements, or have one factor for all: then they are a sum, which may be part of a stream."""
-    shape = trial.shape
-    found = _fitted(trial) if len(shape) > 1 and any(array.size > 1 for array in trial.constants) else None
+    shape, arrays = trial.shape, [array for array in trial.constants if array.size > 1]
+    by_channel = all(array.size == max(array.shape) for array in arrays)
+    found = _fitted(trial) if len(shape) > 1 and arrays and by_channel else None
     if found is None:
         return None
     factor, term = found
     varies = varying(factor, term)
     masks = (term == 0).any() and (term <= MASKS_FROM).any()
-    if masks or not (varying(factor) or trial.source in trial.graph.inputs):
+    if not varying(factor) and (masks or trial.source not in trial.graph.inputs):
         return None
     if varies <= {1}:
         return Operator("batch_norm", {"eps": 0.0}, _parameters(factor, term, 1, shape[1]))

@@ -7,7 +7,7 @@ read in 16 bits (passes/plan/streams.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from q8ta_wgpu.ir.graph import BOOL, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import (
@@ -26,11 +26,12 @@ from q8ta_wgpu.passes.plan.attention import context_of, scores_of
 from q8ta_wgpu.passes.plan.calls import Call, Calls
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
-from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of, scales_operand
+from q8ta_wgpu.passes.plan.regions import Region, Regions, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
+from q8ta_wgpu.passes.plan.widths import Widths
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -70,7 +71,7 @@ class _Planner:
         moving: Mapping[str, Int8],
         states: Collection[str],
     ) -> None:
-        self.graph, self.observable, self.states = graph.copy(), frozenset(observable), states
+        self.graph, self.observable, self.states = graph.copy(), observable, states
         self.written = {node.output: each.written for each in combined(self.graph) for node in each.made}
         self.call_of = {**{name: calls[nodes[-1].output] for name, nodes in self.written.items()}, **calls}
         self.rewriter = Rewriter(self.graph)
@@ -86,8 +87,7 @@ class _Planner:
                 self.graph.kept.update(node.output for node in call.nodes)
                 self.found.kept.append(call.name)
         self.regions.taken |= self.graph.kept
-        floats = self.observable.intersection(self.graph.inputs)
-        self.wide = {name for name in floats if self._only_read_by(name, self._centers)}
+        self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
         self._scored = {node.output for node, _ in self.masked.scores}
         inside = self._find_attention()
@@ -159,30 +159,10 @@ class _Planner:
             case Arithmetic() | Product() | Elementwise():
                 self._store(node, node.inputs)
             case Normalization() | Sloped():
-                self._store(node, () if self._reads_input(node) else node.inputs[:1])
+                self._store(node, () if self.widths.takes_input(node) else node.inputs[:1])
             case Moves() | Monotonic() if self.masked.values.isdisjoint(call.inputs):
-                if not self._only_read_by(call.outputs[0], self._reads_input):
+                if not self.widths.moves_input(call.outputs[0]):
                     self._share(call)
-
-    def _only_read_by(self, name: str, takes: Callable[[Node], bool]) -> bool:
-        """Whether all that reads a value, moved or not, are nodes of a kind."""
-        readers = self.rewriter.readers(name)
-        read = all(self._only_read_by(r.output, takes) if is_move(r) else takes(r) for r in readers)
-        return bool(readers) and name not in self.graph.outputs and read
-
-    def _centers(self, node: Node) -> bool:
-        """Whether a node is a norm of rows: what is left without its mean may be less than a step of 8 bits."""
-        kind = kind_of(node)
-        norm = isinstance(kind, Rowwise) and kind.result is None and kind.reads_int16
-        return norm and node.output not in self.graph.kept
-
-    def _reads_input(self, node: Node) -> bool:
-        """Whether a node takes a float input of the network as it is, moved or not."""
-        kind, name = kind_of(node), node.inputs[0]
-        while (made := self.rewriter.producer(name)) is not None and is_move(made):
-            name = made.inputs[0]
-        takes = kind is not None and kind.reads_float32 and node.output not in self.graph.kept
-        return takes and name in self.graph.inputs and name in self.observable
 
     def _only_kept_read(self, name: str) -> bool:
         """Whether all that reads a value was asked to stay in float."""
@@ -211,9 +191,9 @@ class _Planner:
 
     def _storage(self, name: str) -> Storage:
         """How a value is stored where something reads it: as it is given, or as what it is moved from is read."""
-        if (given := self.found.gives.get(name)) in (SLICE, WHOLE):
+        if (given := self.found.gives.get(name)) in (SLICE, WHOLE, INT16):
             return given
-        if name in self.wide:
+        if name in self.widths.inputs:
             return INT16
         made = self.regions.maker(name)
         match made and kind_of(made):
@@ -235,7 +215,7 @@ class _Planner:
         if not self._is_head(region):
             if end in self.observable:
                 whole = result == INT8 and any(map(_gives_whole, region.nodes))
-                self.found.gives[end] = WHOLE if whole else result
+                self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
             return
         for reader in self.rewriter.readers(end):
             if kind_of(reader) is not None:

@@ -27,7 +27,7 @@ _LARGEST_EPS = 1.0
 _ROUNDING = 1e-6
 """Error of float32 sums, relative to them."""
 
-_MOST = 1 << 22
+_MOST = 1 << 20
 """Elements of the rows that are tried."""
 
 
@@ -103,16 +103,15 @@ def _fitted(trial: Trial, rows: _Rows) -> tuple[float, Array, Array] | None:
         products, squares = products + odd * normal, squares + normal**2
         betas.append(even)
     gamma, beta = products / squares, np.asarray(np.mean(betas, 0))
-    eps = _eps(trial, rows, gamma) if np.isfinite(gamma).all() else np.inf
-    if not eps <= _LARGEST_EPS:
-        return None
-    for seed, scale in enumerate(_SCALES):
-        x = rows.drawn(_DRAWS + seed, scale)
+
+    def is_near(scale: float, eps: float) -> bool:
+        x = rows.drawn(_DRAWS, scale)
         normal = rows.normal(x, eps)
         error, size = np.abs(trial(x) - (gamma * normal + beta)), np.abs(gamma) * np.sqrt((normal**2).mean())
-        if not (error <= _NEAR * size + _ROUNDING * np.abs(beta)).all():
-            return None
-    return eps, gamma, beta
+        return bool((error <= _NEAR * size + _ROUNDING * np.abs(beta)).all())
+
+    eps = _eps(trial, rows, gamma) if is_near(_LARGE, 0.0) else np.inf
+    return (eps, gamma, beta) if eps <= _LARGEST_EPS and all(is_near(scale, eps) for scale in _SCALES) else None
 
 
 def _eps(trial: Trial, rows: _Rows, gamma: Array) -> float:

@@ -60,28 +60,28 @@ def combine(graph: Graph) -> None:
     combined(graph)
 
 
-def combined(graph: Graph) -> list[Combined]:
-    """The same; says what was put in place of what."""
+def combined(graph: Graph, channels: bool = False) -> list[Combined]:
+    """The same; says what was put in place of what. `channels` makes factors and terms of channels batch norms, which
+    only pays where they are rounded."""
     rewriter, found = Rewriter(graph), list[Combined]()
     places = {node.output: place for place, node in enumerate(graph.nodes)}
     for node in rewriter.backwards():
         for trial in reversed(list(trials(rewriter, places, node))):
-            if made := _place(rewriter, trial):
+            if made := _place(rewriter, trial, channels):
                 found.append(Combined(made, trial.nodes))
                 break
     rewriter.commit()
     return found
 
 
-def _place(rewriter: Rewriter, trial: Trial) -> tuple[Node, ...]:
+def _place(rewriter: Rewriter, trial: Trial, channels: bool) -> tuple[Node, ...]:
     """Puts an operator in place of a trial's nodes; returns the new ones, none where there is no such operator."""
-    dims = trial.reduced()
-    if not trial.computes:  # what is subtracted from an input, or divides it, is no value of its own
-        found = channels_of(trial) if dims == () and trial.source in trial.graph.inputs else None
-    elif dims:
-        found = row_operator(trial, dims)
-    else:
-        found = None if dims is None else function_of(trial) or channels_of(trial)
+    dims, found = trial.reduced(), None
+    if trial.computes and dims is not None:
+        found = row_operator(trial, dims) if dims else function_of(trial)
+    # What is subtracted from an input, or divides it, is no value of its own.
+    if channels and found is None and dims == () and (trial.computes or trial.source in trial.graph.inputs):
+        found = channels_of(trial)
     return () if found is None else found.place(rewriter, trial)
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import Plain, check, data
+from tests.quantizing import Plain, check, conv, data
+
+INT8 = q8.Quantizer(precision="int8")
+"""What the plan says, whatever is chosen for need."""
 
 
 def table() -> list[Tensor]:
@@ -45,7 +50,7 @@ FIRST: dict[str, Callable[[], nn.Module]] = {
 def test_an_input_is_not_rounded_to_8_bits_before_its_mean_is_taken_out(name: str) -> None:
     """A step of 8 bits is 1.1 there."""
     module, items = _layers(FIRST[name]()).eval(), table()
-    model = q8.compile(q8.quantize(module, (items[0],), items, progress=False))
+    model = q8.compile(q8.quantize(module, (items[0],), items, INT8, progress=False))
     assert model.report().exact
     with torch.no_grad():
         wanted = module(items[1]).numpy()
@@ -62,3 +67,44 @@ def test_what_others_read_too_keeps_8_bits(device: Device) -> None:
         module = Plain(forward, a=nn.Linear(16, 4), b=nn.Linear(16, 4), n=nn.LayerNorm(16))
         graph = check(module, [data(3, 16) + 2], device).graph
         assert [graph.types[node.output].dtype for node in graph.nodes if node.inputs[0] in graph.inputs] == stored
+
+
+def _normalized(s: Any, x: Tensor) -> object:
+    x = s.a(x).relu()
+    return s.b(x / (x.pow(2).mean((1, 2, 3), keepdim=True) + 1e-6))
+
+
+AVERAGED: dict[str, Callable[[Any, Tensor], object]] = {
+    "mean of squares": _normalized,
+    "standard deviation": lambda s, x: s.b((y := s.a(x)) / y.std((2, 3), keepdim=True)),
+    "products": lambda s, x: (s.a(x) * s.c(x)).mean((2, 3)),
+    "length": lambda s, x: s.b((y := s.a(x)) * (g := y.norm(dim=(2, 3), keepdim=True)) / (g.mean(1, True) + 1e-6)),
+    "sum of exponentials": lambda s, x: torch.logsumexp(s.a(x), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_what_is_averaged_is_not_rounded_to_8_bits_first(name: str, device: Device) -> None:
+    """Nor is the average that others are divided by."""
+    module = Plain(AVERAGED[name], a=conv(3, 8), b=conv(8, 4), c=conv(3, 8)).eval()
+    items = [data(1, 3, 12, 12, seed=seed) for seed in range(4)]
+    model = q8.compile(q8.quantize(module, (items[0],), items, INT8, progress=False))
+    assert model.report().exact
+    assert model.report().int16 > 0
+    noise, signal = 0.0, 0.0
+    for x in items:
+        with torch.no_grad():
+            wanted = module(x).numpy()
+        found = q8.Session(model, "reference")(x.numpy())
+        with q8.Session(model, device) as session:
+            np.testing.assert_array_equal(session(x.numpy()), found)
+        noise, signal = noise + ((found - wanted) ** 2).sum(), signal + (wanted**2).sum()
+    assert 10 * np.log10(signal / noise) > 30
+
+
+def test_averages_of_what_a_convolution_gives_read_8_bits() -> None:
+    """With what joins it: it is stored for other readers as well."""
+    forms = {"a": conv(3, 8), "b": conv(8, 8, 1)}
+    module = Plain(lambda s, x: (y := F.hardswish(s.a(x))) * s.b(y.mean((2, 3), True)).sigmoid(), **forms)
+    model = q8.compile(q8.quantize(module.eval(), (data(1, 3, 6, 6),), [data(1, 3, 6, 6)], INT8, progress=False))
+    assert model.report().int16 == 0

@@ -23,7 +23,7 @@ def name_operators(model: GraphModule, stays: Callable[[Node], bool]) -> None:
     imported = import_float(model)
     graph, values = imported.graph, dict(imported.values)
     graph.kept.update(name for name, node in values.items() if stays(node))
-    for each in combined(graph):
+    for each in combined(graph, channels=True):
         source, last = each.made[0].inputs[0], values.get(each.made[-1].output)
         if last is None or source not in values or any(node.op not in _CALLS for node in each.made):
             continue
