@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import enough
-from q8ta_wgpu.frontend.calibrate.precision import ITEMS, Precision, Precisions
+from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
@@ -128,11 +128,11 @@ def quantize(
         if fits:
             watch_inputs(observed)
         observed.recompile()
-        first: list[checks.Tensors] = []
-        every = _noted(itertools.chain(_taken(held), checked), first, ITEMS if widens else 0)
-        met, zeros = _calibrate(observed, every, lambda index: update(3 + index, total, "calibrating"))
+        every = itertools.chain(_taken(held), checked)
+        back = HeldBack(observed, example) if widens else None
+        met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost, precision = _converted(observed, program, fits, first)
+        quantized, lost, precision = _converted(observed, program, fits, back)
         said = {FIXED: fixed, PRECISION: precision and astuple(precision)}
         quantized.graph_module.meta["custom"] = {name: value for name, value in said.items() if value}
     register()
@@ -142,29 +142,30 @@ def quantize(
 
 
 def _calibrate(
-    observed: GraphModule, items: Iterable[checks.Tensors], update: Callable[[int], None]
+    observed: GraphModule, items: Iterable[checks.Tensors], back: HeldBack | None, update: Callable[[int], None]
 ) -> tuple[int, bool]:
-    """Runs a module with observers on every item; returns how many there were, and whether all were zeros. Raises
-    InputError where there is none, or one leads to NaN or an infinity."""
+    """Runs a module with observers on every item, those that are held back last; returns how many there were, and
+    whether all were zeros. Raises InputError where there is none, or one leads to NaN or an infinity."""
     met, zeros = 0, True
-    for index, arguments in enumerate(items):
-        update(index)
+    for index, arguments in back.order(items) if back is not None else enumerate(items):
+        update(met)
         zeros = zeros and not any(x.any() for x in arguments)
         with checks.finite(observed, arguments, index):
             observed(*arguments)
-        met = index + 1
+        met += 1
     if not met:
         raise InputError("the calibration is empty: give an iterable of representative inputs")
     return met, zeros
 
 
 def _converted(
-    observed: GraphModule, program: ExportedProgram, fits: bool, items: Sequence[checks.Tensors]
+    observed: GraphModule, program: ExportedProgram, fits: bool, back: HeldBack | None
 ) -> tuple[ExportedProgram, str, Precision | None]:
-    """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by these items."""
+    """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
+    were held back."""
     checks.check_ranges(observed)
     scale_states(observed)
-    precisions = Precisions(observed, items) if items else None
+    precisions = Precisions(observed, back) if back is not None else None
     if fits:
         _round_weights(observed, precisions)
     precision = precisions.choose() if precisions is not None else None
@@ -181,14 +182,6 @@ def _round_weights(observed: GraphModule, precisions: Precisions | None) -> None
     for restore in (rounded.restore_biases, rounded.restore_weights):
         if precisions is not None and precisions.is_worse():
             restore()
-
-
-def _noted(items: Iterable[checks.Tensors], first: list[checks.Tensors], count: int) -> Iterator[checks.Tensors]:
-    """Items, of which the first so many are kept in a list."""
-    for item in items:
-        if len(first) < count:
-            first.append(tuple(x.clone() for x in item))
-        yield item
 
 
 def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +24,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     Storage,
     Views,
     Width,
+    known_scales,
     noise,
     shares_of_255,
 )
@@ -31,8 +32,11 @@ from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import integer, is_in_attention, kind, named_arguments, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
 
-ITEMS = 4
-"""Inputs of the calibration that are simulated."""
+_INPUTS = 4
+"""Inputs of the calibration that are simulated, in as few items as hold so many."""
+
+_LEAST = 64
+"""Inputs besides those that are simulated from which ranges are known without them."""
 
 _DECIBEL = 10**0.1
 _WITHIN = 10**0.05
@@ -59,6 +63,9 @@ _SHORT = 1.5
 
 _FINE = 40.0
 """Signal to noise in dB from which nobody is warned."""
+
+_PARTS = 8
+"""By how much more an attention costs whose operands are wide: it is three operators with several products each."""
 
 _POOR = 10.0
 """Signal to noise in dB below which a user is warned, whatever the yardstick has."""
@@ -135,17 +142,51 @@ def decibels(ratio: float) -> float:
     return min(120.0, -10 * math.log10(max(ratio, 1e-30)))
 
 
+class HeldBack:
+    """The first items of a calibration, which observers meet last: until then their ranges are those of other inputs.
+
+    Args:
+        observed: a module with observers.
+        example: arguments of one item.
+
+    Attributes:
+        items: the first ones, as many as hold a few inputs.
+        before: scale and zero point of each observer of a whole tensor before it met them, by its call's target; empty
+            where there were few other items.
+    """
+
+    def __init__(self, observed: GraphModule, example: Sequence[Tensor]) -> None:
+        self._observed = observed
+        self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
+        self._count = -(-_INPUTS // self._each)
+        self.items: list[tuple[Tensor, ...]] = []
+        self.before: dict[str, tuple[float, int]] = {}
+
+    def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+        """All items with their places, the first ones last."""
+        others = 0
+        for index, item in enumerate(items):
+            if index < self._count:
+                self.items.append(tuple(x.clone() for x in item))
+            else:
+                others += self._each
+                yield index, item
+        if others >= _LEAST:
+            self.before = known_scales(self._observed)
+        yield from enumerate(self.items)
+
+
 class Precisions:
     """A calibrated module in float and as the yardstick has it, before its weights are rounded.
 
     Args:
         observed: with observers that met the calibration.
-        items: some inputs of it.
+        back: the inputs that are simulated.
     """
 
-    def __init__(self, observed: GraphModule, items: Sequence[Sequence[Tensor]]) -> None:
-        self.module, self.items = observed, items
-        self.storage, self.rounder = Storage(observed), Rounder()
+    def __init__(self, observed: GraphModule, back: HeldBack) -> None:
+        self.module, self.items = observed, back.items
+        self.storage, self.rounder = Storage(observed), Rounder(back.before)
         self.floats = self._outputs(self._unrounded, _same, _same)
         self.yardstick = noise(self._outputs(self._of_sums, self._weight, _same), self.floats)
         self._allowed = list(map(_allowed, self.yardstick, self.floats[0]))
@@ -269,7 +310,7 @@ def _allowed(ratio: float, output: Tensor) -> float:
     differ as do by chance."""
     if not ratio:
         return math.inf
-    chance = 0.0 if output.dtype.is_floating_point else ratio + 2 * math.sqrt(ratio / (ITEMS * output.numel()))
+    chance = 0.0 if output.dtype.is_floating_point else ratio + 2 * math.sqrt(ratio / output.numel())
     return max(_WITHIN * ratio, chance, _SILENT)
 
 
@@ -279,7 +320,7 @@ def _same(node: Node, value: Tensor) -> Tensor:
 
 def _reads_int16(user: Node) -> bool:
     int8 = kind(user)
-    return int8 is not None and int8.reads_int16 and not is_in_attention(user)
+    return int8 is not None and int8.reads_int16
 
 
 def _cost(reading: Reading, width: Width) -> float:
@@ -291,7 +332,8 @@ def _cost(reading: Reading, width: Width) -> float:
     size = float(sum(_size(node) for node in stored.nodes if role in stored.roles(node)))
     exact = width == "int16" and all(map(_reads_int16, readers))
     moved = size * (1 + len(readers)) * (1 if exact else 4)
-    return max(1.0, moved + sum(map(_macs, readers)) / _MACS_A_BYTE * (1 if width == "int16" else 4))
+    macs = sum(_macs(user) * (_PARTS if is_in_attention(user) else 1) for user in readers)
+    return max(1.0, moved + macs / _MACS_A_BYTE * (1 if width == "int16" else 4))
 
 
 def _bytes(cost: float) -> str:

@@ -203,18 +203,37 @@ class Run(Interpreter):
         return [leaf for leaf in pytree.tree_leaves(self.run(*item)) if isinstance(leaf, Tensor)]
 
 
-class Rounder:
-    """Rounds values as observers ask, each observer asked once."""
+def known_scales(observed: GraphModule) -> dict[str, tuple[float, int]]:
+    """Scale and zero point that each observer of a whole tensor has met so far, by the target of its calls."""
+    found: dict[str, tuple[float, int]] = {}
+    observer: Any
+    for name, observer in observed.named_children():
+        if hasattr(observer, "calculate_qparams") and getattr(observer, "ch_axis", -1) < 0:
+            scale, zero = observer.calculate_qparams()
+            found[name] = float(scale), int(zero)
+    return found
 
-    def __init__(self) -> None:
+
+class Rounder:
+    """Rounds values as observers ask, each observer asked once.
+
+    Args:
+        known: scales and zero points that count instead of what an observer has now, by the target of its calls.
+    """
+
+    def __init__(self, known: Mapping[str, tuple[float, int]]) -> None:
+        self._known = known
         self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
 
     def scale(self, stored: Stored, width: Width) -> tuple[float, int]:
         """Scale and zero point of values at a width."""
         if (stored, width) not in self._found:
-            scale, zero = (stored.observer if width == stored.width else stored.wide).calculate_qparams()
-            self._found[stored, width] = float(scale), int(zero)
+            if width == stored.width and (before := self._known.get(str(stored.nodes[0].target))):
+                self._found[stored, width] = before
+            else:
+                scale, zero = (stored.observer if width == stored.width else stored.wide).calculate_qparams()
+                self._found[stored, width] = float(scale), int(zero)
         return self._found[stored, width]
 
     def rounded(self, stored: Stored, value: Tensor, width: Width) -> Tensor:
