@@ -246,7 +246,7 @@ fn at_number(x: f32) -> f32 {
     case COS: { return sin_of(x, 1); }
     case ERF: { return erf_of(x); }
     case QUICK_GELU: { return x * logistic(1.702 * x); }
-    case SOFTSIGN: { return x / (1.0 + abs(x)); }
+    case SOFTSIGN: { return divided(x, 1.0 + abs(x)); }  // WGSL may divide by 2^126 and more to 0
     case LOG1P: { return select(log1p_of(x), params.at_nan, x < -1.0); }
     case EXPM1: { return expm1_of(x); }
     case TAN: { return sin_of(x, 0) / sin_of(x, 1); }

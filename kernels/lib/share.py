@@ -42,12 +42,17 @@ def _steps(extents: Extents, lanes: int) -> Extents:
     return tuple(steps)
 
 
-def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel, Kernel]:
+def kernels(
+    kernel: Kernel,
+    extents: Callable[[Call], Extents],
+    pays: Callable[[Call, Target], bool] = lambda call, target: False,
+) -> tuple[Kernel, Kernel]:
     """A kernel with one thread for each result, and one with a group of threads for calls with too many turns for one.
 
     Args:
         kernel: its stem in MAINS names the main.
         extents: the turns of its loops in a call.
+        pays: whether a group is faster though one thread may do it.
     """
 
     def teams(call: Call) -> int:
@@ -74,8 +79,8 @@ def kernels(kernel: Kernel, extents: Callable[[Call], Extents]) -> tuple[Kernel,
         return teams(call) * nested(extents(call))
 
     def needed(call: Call, target: Target) -> bool:
-        """Teams were not measured where one thread may do it: there the kernels for one are chosen as ever."""
-        return alone_turns(call) > target.loop_turns
+        """Where teams were not measured, the kernels for one thread are chosen as long as one may do it."""
+        return alone_turns(call) > target.loop_turns or pays(call, target)
 
     source = kernel.source
     assert isinstance(source, tuple), f"{kernel.name}: the files of what teams share are those of every call"

@@ -21,7 +21,7 @@ from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import stages_of
 from tests.importing import Wrapped, flat, imported
-from tests.quantizing import Plain, data
+from tests.quantizing import INT8, Plain, data
 
 SHAPE = (2, 3, 12, 14)
 
@@ -124,7 +124,7 @@ def test_pieces_give_what_they_store_as_numbers() -> None:
     x = data(1, 3, 32, 32)
     whole = Plain(lambda s, x: s.conv(x).sigmoid().mul(255).byte(), conv=nn.Conv2d(3, 16, 3)).eval()
     module = Plain(lambda s, x: s.whole(x) & 0xFF, whole=whole).eval()
-    program = q8.quantize(module, (x,), [x], progress=False, unsupported="torch")
+    program = q8.quantize(module, (x,), [x], quantizer=INT8, progress=False, unsupported="torch")
     hybrid = q8.compile(program, unsupported="torch", device="reference")
     assert [text for text in hybrid.report().torch if "bitwise_and" in text]
     assert (hybrid(x).int() - module(x).int()).abs().max() <= 4
