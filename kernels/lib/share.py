@@ -88,6 +88,7 @@ def kernels(
         replace(
             kernel,
             source=(*source, "share"),
+            preferred=lambda call, target: kernel.preferred(call, target) and not pays(call, target),
             constants=lambda call: constants(call, 1),
             turns=alone_turns,
         ),

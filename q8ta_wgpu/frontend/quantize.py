@@ -21,6 +21,7 @@ from q8ta_wgpu.frontend.calibrate.equalize import enough
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.calibrate.pt2e import quietly
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.rounding import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.states import scale_states, watch_states
@@ -108,13 +109,14 @@ def quantize(
             check_module(graph)
         if whole:
             checks.check_floats(graph)
-        fixed = whole and fixed_sizes(
-            program,
-            graph,
-            lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
-            traced,
-            dynamic_batch,
-        )
+        with quietly():
+            fixed = whole and fixed_sizes(
+                program,
+                graph,
+                lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
+                traced,
+                dynamic_batch,
+            )
         fold_norms(graph)
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()

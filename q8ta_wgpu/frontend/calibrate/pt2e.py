@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 _MEANINGLESS = {
     "torchao": ("Failed to load ", "Skipping import of cpp extensions"),
     "torch.utils._pytree": ("%s is an Enum subclass",),
+    "torch._subclasses.fake_tensor": ("failed while attempting to run meta",),  # where another size does not fit
 }
 """Beginnings of messages, by logger."""
 
