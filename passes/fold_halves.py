@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph
@@ -17,8 +18,7 @@ def fold_halves(graph: Graph, target: Target) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes() if not target.few_cores else ():
         half = rewriter.producer(node.inputs[0]) if node.op == "q8ta_linear" else None
-        rows = graph.types[node.output].numel // graph.types[node.output].shape[-1]
-        if half is not None and half.op == "q16ta_half" and rows > FEW_ROWS:
+        if half is not None and half.op == "q16ta_half" and math.prod(graph.types[node.output].shape[:-1]) > FEW_ROWS:
             attrs = {**node.attrs, "part": half.attrs["part"]}
             rewriter.replace(
                 node, replace(node, op="q16ta_linear", inputs=(*half.inputs, *node.inputs[1:]), attrs=attrs)

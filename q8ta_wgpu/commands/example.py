@@ -107,7 +107,7 @@ def _several(target: Target) -> Iterator[Graph]:
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
             yield from _graphs(op, case, target, random=True)
-    for graph in (_attention(), _attention(masked=True), _narrowed(), _masked(3), _masked(1)):
+    for graph in (_attention(), _attention(masked=True), _narrowed(), _normalized(), _masked(3), _masked(1)):
         yield lower(run_passes(graph), target)
 
 
@@ -139,6 +139,17 @@ def _narrowed() -> Graph:
     graph = Graph(["x"])
     graph.types["x"] = TensorType((3, 257), INT16X4, QParams(0.05, -7, INT16X4))
     y = _appended(graph, "dequantize", "x", TensorType((3, 257)))
+    graph.outputs.append(_requantized(graph, y, _Q))
+    return graph
+
+
+def _normalized() -> Graph:
+    """A batch norm of a float32 input, quantized."""
+    graph, shape = Graph(["x"]), (2, 21, 5, 70)
+    graph.types["x"] = TensorType(shape)
+    numbers = (np.linspace(0.5, 1.5, 21), np.linspace(-1, 1, 21), np.linspace(-2, 2, 21), np.linspace(0.5, 2, 21))
+    stored = [graph.add_constant(f"p{i}", each.astype(np.float32)) for i, each in enumerate(numbers)]
+    y = _appended(graph, "batch_norm", ["x", *stored], TensorType(shape), {"eps": 1e-5})
     graph.outputs.append(_requantized(graph, y, _Q))
     return graph
 

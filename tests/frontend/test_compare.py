@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from tests.quantizing import conv, data
+from tests.quantizing import INT8, conv, data
 
 
 class Outliers(nn.Module):
@@ -38,9 +38,7 @@ def network() -> nn.Module:
     return nn.Sequential(conv(3, 4), nn.Sequential(Outliers(), Damped()), nn.ReLU(), conv(4, 3), nn.SiLU()).eval()
 
 
-def quantized(
-    module: nn.Module, quantizer: q8.Quantizer | None = None, scale: float = 1.0
-) -> torch.export.ExportedProgram:
+def quantized(module: nn.Module, quantizer: q8.Quantizer = INT8, scale: float = 1.0) -> torch.export.ExportedProgram:
     x = data(2, 3, 8, 8)
     return q8.quantize(module, (x,), [x * scale], quantizer, progress=False)
 
@@ -54,7 +52,7 @@ def test_the_layer_that_hurts_comes_first_and_can_be_skipped(tmp_path: Path) -> 
     assert f"Quantizer(skip=[{worst.module!r}" in str(found)
     assert "→" not in str(found)
     assert all(abs(layer.snr - layer.simulated) < 1 for layer in found.layers)
-    program = quantized(module, q8.Quantizer(skip=["1"]))
+    program = quantized(module, q8.Quantizer(skip=["1"], precision="int8"))
     better = q8.compare(module, program, (x,))
     assert max(layer.lost for layer in better.layers) < worst.lost - 10
     assert {"mul", "conv2d"} <= set(q8.compile(program).report().float32)

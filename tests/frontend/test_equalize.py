@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.equalize import LEAST, enough, equalize
 from q8ta_wgpu.frontend.quantize import float_graph, float_program
-from tests.quantizing import Plain, data
+from tests.quantizing import INT8, Plain, data
 
 
 def unequal(module: nn.Module) -> nn.Module:
@@ -181,6 +181,6 @@ def test_a_loader_may_use_its_memory_again() -> None:
         for item in fresh:
             yield buffer.copy_(item)
 
-    programs = [q8.quantize(module, (fresh[0],), items, progress=False) for items in (fresh, again())]
+    programs = [q8.quantize(module, (fresh[0],), items, INT8, progress=False) for items in (fresh, again())]
     first, second = (q8.Session(q8.compile(program), "reference")(fresh[0]) for program in programs)
     np.testing.assert_array_equal(first, second)
