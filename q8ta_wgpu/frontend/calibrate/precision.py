@@ -49,8 +49,8 @@ _SPARE = 10**0.03
 _NEARLY = 10**0.03
 """How much more noise than with everything wide is left where the yardstick is out of reach."""
 
-_SPARED = 6
-"""Values, the dearest that are widened, that are tried in 8 bits again."""
+_PARTS_TRIED, _ROUNDS = 8, 2
+"""Parts of the values that are widened, each of which is tried in 8 bits again, and how often, in smaller parts."""
 
 _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
@@ -214,8 +214,9 @@ class Precisions:
         return Precision(notes, *(decibels(found[worst]) for found in (self.yardstick, plain, predicted)))
 
     def _enough(self, ranked: Sequence[Step]) -> list[Step]:
-        """As many of these, from the first on, as have to be taken, without the dearest that turn out not to be needed.
-        One that costs as much as all the others is needed where more than a decibel is lost without it. Where the
+        """As many of these, from the first on, as have to be taken, without parts that turn out not to be needed, the
+        dearest tried first: noise to first order says nothing of a value that a network divides by its own norm near
+        zero. What costs as much as all the others is needed where more than a decibel is lost without it. Where the
         yardstick is out of reach, as many are taken as come near to what all of them give."""
         best = self._noise(_widths(ranked))
         limits = [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(self._allowed, best, strict=True)]
@@ -229,10 +230,13 @@ class Precisions:
             middle = (low + high) // 2
             low, high = (low, middle) if suffices(ranked[:middle]) else (middle + 1, high)
         steps = list(ranked[:high])
-        for dear in sorted(steps, key=lambda step: -step.cost)[:_SPARED]:
-            fewer = [step for step in steps if step is not dear]
-            dearer = dear.cost > sum(step.cost for step in fewer)
-            steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
+        for _ in range(_ROUNDS if len(steps) > _PARTS_TRIED else 1):
+            dearest = sorted(steps, key=lambda step: -step.cost)
+            size = max(1, -(-len(steps) // _PARTS_TRIED))
+            for part in (dearest[at : at + size] for at in range(0, len(dearest), size)):
+                fewer = [step for step in steps if step not in part]
+                dearer = sum(step.cost for step in part) > sum(step.cost for step in fewer)
+                steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
         return steps
 
     # --- what is simulated ---
