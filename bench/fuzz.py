@@ -32,6 +32,7 @@ from q8ta_wgpu.commands.arguments import random_inputs
 from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.errors import ModelFileError, Q8taError
 from q8ta_wgpu.ir.graph import FLOAT32, UINT8, Array, Graph
+from q8ta_wgpu.ir.size import Dynamic, Size
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
@@ -111,10 +112,15 @@ def corpus() -> list[bytes]:
 
 
 def _variants() -> Iterator[Graph]:
-    """The small model for batches of any size, and for an image of bytes."""
+    """The small model for batches of any size, and for any height and width; one for an image of bytes."""
     batched, image = small_model().graph.copy(), graph_of(OPS["relu"], OPS["relu"].cases[0], True, False)
     batched.batched.add("x")
     yield batched
+    sized, (*_, height, width) = small_model().graph.copy(), batched.types["x"].shape
+    here = {"H": height, "W": width}
+    sizes = {("x", 2): Size({("H",): 1}, here), ("x", 3): Size({("W",): 1}, here)}
+    sized.dynamic = Dynamic({"H": (1, 64), "W": (1, 64)}, sizes)
+    yield sized
     (name,) = image.inputs
     image.types[name] = replace(image.types[name], q=UINT8)
     image.uint8.add(name)

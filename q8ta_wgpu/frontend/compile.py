@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
+from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, check_switch
 from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
@@ -51,7 +52,7 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     check_switch("int8_outputs", int8_outputs)
     try:
         from q8ta_wgpu.frontend import checks
-        from q8ta_wgpu.frontend.importer.importer import import_program
+        from q8ta_wgpu.frontend.importer.dynamic import import_sizes
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
     if not checks.is_whole(unsupported):
@@ -64,13 +65,20 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
         raise InputError("a Model is opened on a device by Session(model, device)")
     with bar("compiling") as update:
         update(0, 2, "reading the program")
-        graph, structure = import_program(program)
-        if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
-            graph.notes.append("the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)")
-        if int8_outputs:
+        graphs, structure, points, dynamic = import_sizes(program)
+        if not any(node.op in ("quantize", "dequantize") for node in graphs[0].nodes):
+            without = "the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)"
+            graphs[0].notes.append(without)
+        for graph in graphs if int8_outputs else ():
             _end_with_integers(graph)
         update(1, 2, "fusing its operators")
-        return Model(run_passes(graph), structure)
+        runnable = [run_passes(graph) for graph in graphs]
+    if not dynamic:
+        return Model(runnable[0], structure)
+    try:
+        return Model(joined(runnable, points, dynamic), structure)
+    except GraphError as error:
+        raise UnsupportedError(f"the program does not follow the sizes that dynamic_shapes names: {error}") from None
 
 
 def _end_with_integers(graph: Graph) -> None:

@@ -184,6 +184,30 @@ def is_in_attention(node: Node) -> bool:
     return _ATTENTION in node.meta
 
 
+DYNAMIC = "q8ta_dynamic"
+"""In what torch keeps with a program and with its nodes as "custom", which JSON must be able to hold. With a program:
+its `Dimensions` (export/dynamic.py). With a call: its operator, and of arguments that are sizes the place and the
+terms. With a parameter: the terms of its shape."""
+
+
+def note_sizes(node: Node, said: Mapping[str, Any]) -> None:
+    """Notes with a call or a parameter what follows from sizes of inputs."""
+    node.meta["custom"] = {**node.meta.get("custom", {}), DYNAMIC: said}
+
+
+def sizes_noted(node: Node) -> Mapping[str, Any]:
+    """What of a call or a parameter follows from sizes of inputs; empty where nothing is noted."""
+    said: Mapping[str, Any] = node.meta.get("custom", {}).get(DYNAMIC, {})
+    return said
+
+
+def inherit_sizes(made: Node, call: Node) -> None:
+    """Notes with a constant computed of a parameter, element by element, that its shape follows from the same sizes."""
+    for node in call.all_input_nodes:
+        if "shape" in (said := sizes_noted(node)):
+            note_sizes(made, said)
+
+
 def integer(dimension: Any) -> int:
     """A dimension as a number; a symbolic one by the size it was exported with.
 

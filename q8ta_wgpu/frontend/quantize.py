@@ -19,7 +19,7 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import enough
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
-from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
+from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared, transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.pt2e import quietly
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
@@ -28,6 +28,8 @@ from q8ta_wgpu.frontend.calibrate.states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.export.constants import fold, fold_batches
 from q8ta_wgpu.frontend.export.decompose import decomposed
+from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
+from q8ta_wgpu.frontend.export.dynamic import annotate, check_ends
 from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
@@ -36,6 +38,7 @@ from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import FIXED, PRECISION, check_module, import_decomposed
+from q8ta_wgpu.frontend.nodes import DYNAMIC
 from q8ta_wgpu.frontend.sizes import fixed_sizes
 from q8ta_wgpu.progress import bar
 
@@ -51,6 +54,7 @@ def quantize(
     progress: bool = True,
     dynamic_batch: bool = False,
     unsupported: str = "error",
+    dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it.
 
@@ -69,6 +73,10 @@ def quantize(
         progress: show a progress bar over all of it, from export to quantized weights, on stderr if that is a terminal.
         unsupported: what to do with operators that `compile` would refuse: 'error', or 'torch', which leaves them as
             they are for `compile(..., unsupported="torch")`. Inputs may then have any dtype.
+        dynamic_shapes: dimensions of inputs that may have any size, batches, lengths, heights and widths, as
+            torch.export takes them: `{"ids": {1: torch.export.Dim("T", max=128)}}`. A session then takes the sizes that
+            arrive. The module is traced at three sizes and more; calibration items have the example's. Where it holds
+            tables made for a size, such as positions or a causal mask, that of the example is the largest.
 
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
@@ -80,8 +88,8 @@ def quantize(
         InputError: the module is in training mode, is not float32, holds NaN or infinities, or cannot run on the
             example; an argument is invalid; the calibration is empty, or an item is unlike the example or holds or
             causes NaN or infinities.
-        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, or changes its
-            inputs, or buffers and attributes that it computes with.
+        UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, changes its
+            inputs, or buffers and attributes that it computes with, or does not follow the sizes in `dynamic_shapes`.
     """
     checks.check_module(module)
     checks.check_quantizer(quantizer, TorchaoQuantizer)
@@ -89,6 +97,10 @@ def quantize(
     check_switch("dynamic_batch", dynamic_batch)
     whole = checks.is_whole(unsupported)
     example, items = checks.example(example_inputs, whole), checks.calibration_items(calibration)
+    sizes = None if dynamic_shapes is None else dimensions(module, example, dynamic_shapes)
+    if sizes is not None and (dynamic_batch or not whole):
+        other = "dynamic_batch (name the batch there)" if dynamic_batch else 'unsupported="torch"'
+        raise InputError(f"dynamic_shapes is not for {other}")
     count = operator.length_hint(items, 0)
     total = count and count + _STEPS
     with (
@@ -115,7 +127,9 @@ def quantize(
                 graph,
                 lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
                 traced,
-                dynamic_batch,
+                {(index, dim) for index, x in enumerate(traced) for dim in range(min(x.dim(), dynamic_batch))}
+                if sizes is None
+                else {(index, dim) for index, dim, _ in sizes.sizes},
             )
         fold_norms(graph)
         update(2, total, "placing observers")
@@ -125,7 +139,8 @@ def quantize(
         checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
         held = enough(graph, checked) if fits else []
         with torch_lock():  # quantizers may trace patterns
-            observed = prepared(graph, quantizer, held)
+            follows = _Following(module, example, quantizer, sizes) if sizes is not None else None
+            observed = prepared(graph, quantizer, held, follows)
         watch_states(observed)
         if fits:
             watch_inputs(observed)
@@ -135,12 +150,32 @@ def quantize(
         met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
         quantized, lost, precision = _converted(observed, program, fits, back)
-        said = {FIXED: fixed, PRECISION: precision and astuple(precision)}
+        said = {
+            FIXED: fixed,
+            PRECISION: precision and astuple(precision),
+            DYNAMIC: follows and follows.sizes.of_program(quantized).plain,
+        }
         quantized.graph_module.meta["custom"] = {name: value for name, value in said.items() if value}
     register()
     if problem := checks.ZEROS if zeros else lost or (precision.warning if precision else ""):
         warnings.warn(problem, stacklevel=2)
     return quantized
+
+
+class _Following:
+    """Notes with the nodes of a module, as a quantizer annotates it, which of their numbers follow from sizes."""
+
+    def __init__(
+        self, module: torch.nn.Module, example: checks.Tensors, quantizer: TorchaoQuantizer, sizes: Dimensions
+    ) -> None:
+        self.sizes, self._module, self._example = sizes, module, example
+        self._trace = lambda point: transformed(
+            float_graph(float_program(module, sizes.at(example, point), whole=False)), quantizer
+        )
+
+    def __call__(self, model: GraphModule) -> None:
+        self.sizes = annotate(model, self.sizes, self._trace)
+        check_ends(self._module, model, self._example, self.sizes)
 
 
 def _calibrate(

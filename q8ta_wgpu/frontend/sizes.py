@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,16 @@ _FREE = (1, "")
 
 
 def fixed_sizes(
-    program: ExportedProgram, graph: GraphModule, trace: Trace, example: tuple[torch.Tensor, ...], batched: bool
+    program: ExportedProgram,
+    graph: GraphModule,
+    trace: Trace,
+    example: tuple[torch.Tensor, ...],
+    dynamic: Container[Place],
 ) -> list[tuple[int, int, int, str]]:
     """The dimensions of inputs that cannot change freely: input, dimension, step (0: it cannot change at all), why.
 
     Where the imported graph takes other sizes, the module is traced with them, and must become that graph: all at once,
-    then sizes that are equal together, then each by itself. `batched` says that the first dimension of every input may
+    then sizes that are equal together, then each by itself. `dynamic` are dimensions that may
     have any size already.
     """
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
@@ -46,8 +50,9 @@ def fixed_sizes(
     network = _Network(first, trace, example)
     alike: dict[int, list[Place]] = {}
     for index, x in enumerate(example):
-        for dim in range(1 if batched else 0, x.dim()):
-            alike.setdefault(x.shape[dim], []).append((index, dim))
+        for dim in range(x.dim()):
+            if (index, dim) not in dynamic:
+                alike.setdefault(x.shape[dim], []).append((index, dim))
     grown = {
         place: 2 * size + 1
         for size, places in alike.items()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
+from q8ta_wgpu.ir.size import Dynamic
 
 Attrs = Mapping[str, Any]
 Array = NDArray[Any]
@@ -192,6 +193,7 @@ class Graph:
         kept: values whose operators stay in float32 because the quantizer was asked to skip them.
         fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
             were computed from it.
+        dynamic: which sizes of inputs may be any, and what follows from them.
         notes: notes of the passes for the report, such as why a node stays in float32.
     """
 
@@ -206,6 +208,7 @@ class Graph:
     batched: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    dynamic: Dynamic = field(default_factory=Dynamic)
 
     def call(self, node: Node) -> Call:
         """The call of a node, with the types of its inputs and output."""
@@ -253,6 +256,7 @@ class Graph:
             set(self.batched),
             set(self.kept),
             dict(self.fixed),
+            self.dynamic,
         )
 
     def given(self, name: str) -> np.dtype[Any]:
@@ -274,8 +278,9 @@ class Graph:
         return f"{name} {dtype}[{self.sizes(name)}]"
 
     def sizes(self, name: str) -> str:
-        """The dimensions of a value for messages, such as `any, 3, 6, 7` with a batch of any size."""
-        sizes = [*map(str, self.types[name].shape)]
+        """The dimensions of a value for messages, such as `any, 3, 6` with a batch of any size, `1, T` by symbols."""
+        shape = enumerate(self.types[name].shape)
+        sizes = [repr(self.dynamic.inputs.get((name, dim), size)) for dim, size in shape]
         return ", ".join(["any", *sizes[1:]] if name in self.batched else sizes)
 
     def __str__(self) -> str:

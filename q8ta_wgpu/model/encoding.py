@@ -10,7 +10,10 @@ from typing import Any, NoReturn
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.size import Point
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.model.dynamic import plain_dynamic, plain_size, read_dynamic, read_size
+from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text_of
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
@@ -20,12 +23,8 @@ VERSION = 8
 MAX_PARTS = 1 << 18
 """Most entries of all lists and objects together: three characters of text can become an object of seventy bytes."""
 
-MAX_NAME = 200
-
 _UINT8X4, _BOOLX4 = "uint8x4", "boolx4"
 """In a file, the dtypes of inputs that are given as uint8 and as bools: int8x4 like any other once they are stored."""
-
-_CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may have this name
 
 
 def encode(graph: Graph, structure: Structure) -> str:
@@ -55,6 +54,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "fixed": [
             {"input": name, "dim": dim, "step": step, "why": why} for (name, dim), (step, why) in graph.fixed.items()
         ],
+        **plain_dynamic(graph.dynamic),
         "structure": structure.tree,
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
@@ -64,12 +64,17 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
                 "op": n.op,
                 "inputs": list(n.inputs),
                 "output": n.output,
-                "attrs": {name: v.plain() if isinstance(v, Epilogue) else v for name, v in n.attrs.items()},
+                "attrs": {name: _plain(value) for name, value in n.attrs.items()},
                 "source": n.source,
             }
             for n in graph.nodes
         ],
     }
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as JSON holds it."""
+    return value.plain() if isinstance(value, Epilogue) else plain_size(value)
 
 
 def _parse(text: str) -> Any:
@@ -94,107 +99,71 @@ def _parse(text: str) -> Any:
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "values", "nodes")
-    _known(data, keys, "the file")
-    values, nodes = _get(data, "values", dict, "the file"), _get(data, "nodes", list, "the file")
+    known(data, (*keys, "dynamic"), "the file")
+    values, nodes = get(data, "values", dict, "the file"), get(data, "nodes", list, "the file")
     graph = Graph(
-        inputs=_names(data, "inputs", "the file"),
-        outputs=_names(data, "outputs", "the file"),
-        notes=[_text(note, "a note") for note in _get(data, "notes", list, "the file")],
-        types={_name(name): _type(name, t) for name, t in values.items()},
-        constants={_name(name): array for name, array in constants.items()},
-        batched=set(_names(data, "batched", "the file")),
-        fixed=dict(_fixed(entry) for entry in _get(data, "fixed", list, "the file")),
+        inputs=names_of(data, "inputs", "the file"),
+        outputs=names_of(data, "outputs", "the file"),
+        notes=[text_of(note, "a note") for note in get(data, "notes", list, "the file")],
+        types={name_of(name): _type(name, t) for name, t in values.items()},
+        constants={name_of(name): array for name, array in constants.items()},
+        batched=set(names_of(data, "batched", "the file")),
+        fixed=dict(_fixed(entry) for entry in get(data, "fixed", list, "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
         bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
     )
-    graph.nodes = [_node(item) for item in nodes]
+    point = read_dynamic(data["dynamic"], graph) if "dynamic" in data else {}
+    graph.nodes = [_node(item, point) for item in nodes]
     verify(graph, RUNNABLE)
-    dtypes = _get(data, "dtypes", dict, "the file")
+    dtypes = get(data, "dtypes", dict, "the file")
     if other := [key for key in dtypes if not (key.isascii() and key.isdecimal() and len(key) < 10)]:
         raise GraphError(f"dtypes belong to positions of outputs, found {ascii(other[0])[:MAX_NAME]}")
-    structure = Structure(_get(data, "structure", object, "the file"), {int(key): v for key, v in dtypes.items()})
+    structure = Structure(get(data, "structure", object, "the file"), {int(key): v for key, v in dtypes.items()})
     structure.check(len(graph.outputs))
     return graph, structure
 
 
-def _known(data: Any, keys: tuple[str, ...], where: str) -> None:
-    """Raises for keys that no reader would look at."""
-    if isinstance(data, dict) and (unknown := data.keys() - keys):
-        raise GraphError(f"{where} has a key that is not known: {ascii(min(unknown))[:MAX_NAME]}")
-
-
-def _get(data: Any, key: str, kind: type, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise GraphError(f"{where} must be an object, found {type(data).__name__}")
-    if key not in data:
-        raise GraphError(f"{where}: {key!r} is missing")
-    value = data[key]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not object):
-        raise GraphError(f"{where}: {key!r} must be a {kind.__name__}, found {type(value).__name__}")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    """Text that is safe to print on a terminal."""
-    if not isinstance(value, str) or not value.replace("\n", "").isprintable():
-        raise GraphError(f"{where} must be printable text, found {ascii(value)[:MAX_NAME]}")
-    return value
-
-
-def _name(value: Any) -> str:
-    if (
-        not isinstance(value, str)
-        or not value.isprintable()
-        or not 0 < len(value) <= MAX_NAME
-        or value == _CONTAINER_KEY
-    ):
-        raise GraphError(f"a name must be 1 to {MAX_NAME} printable characters, found {ascii(value)[:MAX_NAME]}")
-    return value
-
-
-def _names(data: Any, key: str, where: str) -> list[str]:
-    return [_name(name) for name in _get(data, key, list, where)]
-
-
 def _fixed(data: Any) -> tuple[tuple[str, int], tuple[int, str]]:
     where = "a size of an input"
-    _known(data, ("input", "dim", "step", "why"), where)
-    dim, step = (_get(data, key, int, where) for key in ("dim", "step"))
-    return (_name(_get(data, "input", str, where)), dim), (step, _text(_get(data, "why", str, where), where))
+    known(data, ("input", "dim", "step", "why"), where)
+    dim, step = (get(data, key, int, where) for key in ("dim", "step"))
+    return (name_of(get(data, "input", str, where)), dim), (step, text_of(get(data, "why", str, where), where))
 
 
 def _type(name: str, data: Any) -> TensorType:
     where = f"value {name}"
-    _known(data, ("shape", "dtype", "scale", "zero"), where)
-    shape = _get(data, "shape", list, where)
+    known(data, ("shape", "dtype", "scale", "zero"), where)
+    shape = get(data, "shape", list, where)
     if len(shape) > 8 or not all(type(d) is int and 0 < d <= MAX_ELEMENTS for d in shape):
         raise GraphError(f"{where}: a shape has at most 8 positive sizes, found {ascii(shape)[:MAX_NAME]}")
-    dtype = _get(data, "dtype", str, where)
+    dtype = get(data, "dtype", str, where)
     dtype = INT8X4 if dtype in (_UINT8X4, _BOOLX4) else dtype
     q = None
     if "scale" in data or "zero" in data:
-        q = QParams(_get(data, "scale", float, where), _get(data, "zero", int, where), dtype)
+        q = QParams(get(data, "scale", float, where), get(data, "zero", int, where), dtype)
     return TensorType(tuple(shape), dtype, q)
 
 
-def _attr(name: str, value: Any, where: str) -> Any:
+def _attr(name: str, value: Any, where: str, point: Point) -> Any:
+    if name != "epilogue" and isinstance(value, list):
+        return tuple(read_size(part, where, point) for part in value)
     if name != "epilogue":
-        return tuple(value) if isinstance(value, list) else value
+        return read_size(value, where, point)
     try:
         return Epilogue.from_plain(value)
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from None
 
 
-def _node(data: Any) -> Node:
-    output = _name(_get(data, "output", str, "a node"))
+def _node(data: Any, point: Point) -> Node:
+    output = name_of(get(data, "output", str, "a node"))
     where = f"node {output}"
-    _known(data, ("op", "inputs", "output", "attrs", "source"), where)
-    attrs = _get(data, "attrs", dict, where)
+    known(data, ("op", "inputs", "output", "attrs", "source"), where)
+    attrs = get(data, "attrs", dict, where)
     return Node(
-        _name(_get(data, "op", str, where)),
-        tuple(_names(data, "inputs", where)),
+        name_of(get(data, "op", str, where)),
+        tuple(names_of(data, "inputs", where)),
         output,
-        {key: _attr(key, value, where) for key, value in attrs.items()},
-        _text(_get(data, "source", str, where), f"{where}: its source"),
+        {key: _attr(key, value, where, point) for key, value in attrs.items()},
+        text_of(get(data, "source", str, where), f"{where}: its source"),
     )

@@ -40,7 +40,8 @@ def save(graph: Graph, structure: Structure, path: Path) -> None:
     Raises ModelFileError if the model could not be loaded again, `path` is something else than a regular file, or the
     file cannot be written; a file that was there before is then unharmed.
     """
-    constants = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in graph.constants.items()}
+    whole = {name: table.whole for name, table in graph.dynamic.tables.items() if name in graph.constants}
+    constants = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in {**graph.constants, **whole}.items()}
     try:
         body = encode(graph, structure)
         decode(body, constants)

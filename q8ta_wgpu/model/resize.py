@@ -11,6 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.dynamic import at
 
 
 def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
@@ -18,7 +19,10 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
 
     Raises GraphError where a node does not fit them, or a dimension of an input is part of the graph.
     """
-    found = graph.copy()
+    point = graph.dynamic.point(dict(zip(graph.inputs, shapes, strict=True)))
+    if isinstance(point, str):
+        raise GraphError(point)
+    found = at(graph, point) if point else graph.copy()
     for name, shape in zip(graph.inputs, shapes, strict=True):
         found.types[name] = replace(graph.types[name], shape=tuple(shape))
     for (name, axis), (step, why) in graph.fixed.items():
@@ -29,7 +33,7 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
             raise GraphError(f"dimension {axis} of input {name} must {kept}, found {new}: {why}; {way}")
     batch = next((found.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
     if batch is not None:
-        found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in graph.nodes]
+        found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in found.nodes]
     for node in found.nodes:
         try:
             shape, _ = OPS[node.op].check(tuple(found.types[name] for name in node.inputs), node.attrs)

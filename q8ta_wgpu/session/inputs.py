@@ -9,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError, counted, shown
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, Array, Graph
-from q8ta_wgpu.ir.layout import Layout, pack, unpack
+from q8ta_wgpu.ir.layout import Layout, Shape, pack, unpack
 from q8ta_wgpu.program.program import Port
 
 _LAYOUTS = {layout.short: layout for layout in Layout}
@@ -26,24 +26,35 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
     """An array for every input of a graph, of its exact shape and dtype. Raises InputError naming what is wrong."""
     found = {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
     _check_batch(graph, found)
+    if graph.dynamic and isinstance(why := graph.dynamic.point({n: x.shape for n, x in found.items()}), str):
+        raise InputError(f"the model cannot take these inputs: {why}")
     return {name: graph.stored(name, array) for name, array in found.items()}
 
 
-def batch_of(graph: Graph) -> int | None:
-    """The batch size a graph is made for; None where its inputs have no batch dimension of any size."""
-    return next((graph.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
-
-
-def batch(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """The batch size of all batched inputs given; None where it differs, or where their other sizes do not fit the
-    graph."""
-    if not graph.batched:
+def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
+    """The shapes of all inputs given, where they are others than the graph's, and it may be made for them: a batch of
+    any size, or dynamic sizes. None where they are the graph's, or fit in no case."""
+    if not graph.batched and not graph.dynamic:
         return None
     given = named(graph, args, kwargs)
-    shapes = {name: _shape(name, given[name]) for name in graph.batched}
-    sizes = {shape[0] if shape else 0 for shape in shapes.values()}
-    alike = all(shape[1:] == graph.types[name].shape[1:] for name, shape in shapes.items())
-    return sizes.pop() if len(sizes) == 1 and alike and 0 not in sizes else None
+    shapes = {name: _shape(name, given[name]) for name in graph.inputs}
+    if all(shape == graph.types[name].shape for name, shape in shapes.items()):
+        return None
+    batches = {shapes[name][0] if shapes[name] else 0 for name in graph.batched}
+    alike = all(_is_like(graph, name, shape) for name, shape in shapes.items())
+    fits = alike and len(batches) <= 1 and 0 not in batches and not isinstance(graph.dynamic.point(shapes), str)
+    return tuple(shapes.values()) if fits else None
+
+
+def _is_like(graph: Graph, name: str, shape: Shape) -> bool:
+    """Whether a shape differs from that of an input in nothing but sizes that may be any."""
+    wanted = graph.types[name].shape
+    pairs = enumerate(zip(shape, wanted, strict=False))
+    return len(shape) == len(wanted) and all(a == b or _is_free(graph, name, dim) for dim, (a, b) in pairs)
+
+
+def _is_free(graph: Graph, name: str, dim: int) -> bool:
+    return (name, dim) in graph.dynamic.inputs or (dim == 0 and name in graph.batched)
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -90,9 +101,8 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
         hint = ": convert it the way the model was trained" if floats and array.dtype.kind in "iub" else ""
         hint = ": write mask.astype(bool), or mask > 0.5" if wanted == np.bool_ else hint
         raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
-    any_batch = name in graph.batched and array.ndim and array.size
-    if (array.shape[1:] != t.shape[1:]) if any_batch else (array.shape != t.shape):
-        shape = f"({graph.sizes(name)})" if name in graph.batched else t.shape
+    if not array.size or not _is_like(graph, name, array.shape):
+        shape = f"({graph.sizes(name)})" if any(_is_free(graph, name, dim) for dim in range(len(t.shape))) else t.shape
         what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
         raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape)}")
     with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates

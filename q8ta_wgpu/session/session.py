@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
 from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -26,7 +27,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
-from q8ta_wgpu.session.batches import Batches
+from q8ta_wgpu.session.by_shape import ByShape
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
@@ -88,9 +89,9 @@ class Session:
     scale is unknown. A bool input takes bools only. NaN quantizes to the zero point (the real value 0), and infinities
     saturate. Outputs are new arrays.
 
-    A model with a dynamic batch takes batches of any size. The session plans and compiles it for each size that
-    arrives, and keeps programs and weights for the last 8 sizes on the device, beside the model's own. Calls of other
-    sizes go on meanwhile.
+    A model with a dynamic batch or dynamic shapes takes inputs of any such size. The session plans and compiles it for
+    the sizes that arrive, and keeps programs and weights for the last 8 on the device, beside the model's own. Calls of
+    other sizes go on meanwhile.
 
     Sessions may share a device, and calls may come from several threads; the device runs them in order. Use the session
     as a context manager, or call `close()`, to free device memory.
@@ -110,7 +111,7 @@ class Session:
         self.model = model
         self._layouts = layouts
         self._lock = threading.Lock()
-        self._batches = Batches[Session]()
+        self._others = ByShape[tuple[Shape, ...], Session]()
         self._closed = False
         self.device: Device | None = None
         self.opening = Opening()
@@ -168,7 +169,7 @@ class Session:
 
     @property
     def memory(self) -> Memory | None:
-        """Device memory that the session has held at most, without that of other batch sizes; None for the
+        """Device memory that the session has held at most, without that of other input sizes; None for the
         reference."""
         return self._executor.memory if self._executor else None
 
@@ -237,26 +238,26 @@ class Session:
         return stream(iterator, lambda item: self._begin(*inputs.arguments(item)))
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        """Starts a run, in the session for the batch size that arrives."""
+        """Starts a run, in the session for the sizes that arrive."""
         with self._fitting(args, kwargs) as session:
             return Finished(session._start(args, kwargs), session._finish)
 
     @contextlib.contextmanager
     def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Session]:
-        """This session, or the one for the batch size that arrives, open as long as the context lasts."""
-        size = inputs.batch(self.model.graph, args, kwargs)
-        if size is None or size == inputs.batch_of(self.model.graph):
+        """This session, or the one for the sizes that arrive, open as long as the context lasts."""
+        shapes = inputs.shapes_of(self.model.graph, args, kwargs)
+        if shapes is None:
             yield self
             return
         with self._lock:
             self._check_open()
-        with self._batches.using(size, self._for_batch) as session:
+        with self._others.using(shapes, self._for_shapes) as session:
             yield session
 
-    def _for_batch(self, size: int) -> Session:
-        """Another session on the same device, for another batch size."""
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Session:
+        """Another session on the same device, for inputs of other sizes."""
         device = self.device or "reference"
-        return Session(self.model.rebatch(size), device, self._layouts, tune=self.tuning is not None)
+        return Session(self.model.reshape(*shapes), device, self._layouts, tune=self.tuning is not None)
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
@@ -325,7 +326,7 @@ class Session:
             >>> milliseconds = timing.run_ms
 
         Args:
-            args: inputs as in a call, batches of other sizes included.
+            args: inputs as in a call, those of other sizes included.
             repeats: runs whose medians are taken.
             warmup: runs before them.
             kwargs: inputs by name.
@@ -373,7 +374,7 @@ class Session:
             if self._executor is not None and not self._closed:
                 self._executor.close()
             self._closed = True
-        self._batches.close()
+        self._others.close()
 
     def __repr__(self) -> str:
         return f"Session({self.model!r}, {self.name!r})"

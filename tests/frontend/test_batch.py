@@ -14,8 +14,8 @@ from torch import nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.constants import fold_batches
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.session import batches
-from q8ta_wgpu.session.batches import Batches
+from q8ta_wgpu.session import by_shape
+from q8ta_wgpu.session.by_shape import ByShape
 from tests.quantizing import INT8, conv, data
 
 
@@ -34,7 +34,7 @@ def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:
     with q8.Session(loaded, vulkan) as session:
         batches = [data(size, 3, 6, 7, seed=size).numpy() for size in (1, 3, 2, 3)]
         found = [*map(session, batches[:2]), *session.run_many(batches[2:])]
-        assert session._batches.sizes == [1, 3]
+        assert [shapes[0][0] for shapes in session._others.shapes] == [1, 3]
     for x, y in zip(batches, found, strict=True):
         assert int((y != reference(x)).sum()) == 0
         np.testing.assert_array_equal(y, np.concatenate([reference(image[None]) for image in x]))
@@ -44,13 +44,13 @@ def test_the_batch_that_arrives_is_timed(model: q8.Model, vulkan: Device) -> Non
     """A call and its timing take the same inputs."""
     with q8.Session(model, vulkan) as session:
         timing = session.time(data(3, 3, 6, 7), repeats=1, warmup=0)
-        assert session._batches.sizes == [3]
+        assert [shapes[0][0] for shapes in session._others.shapes] == [3]
         assert timing.program.outputs[0].shape == (3, 5)
 
 
 def test_threads_with_batches_of_many_sizes(model: q8.Model, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """More sizes than are kept, each called by several threads at a time: every byte is right, and nothing is left."""
-    monkeypatch.setattr(batches, "KEPT", 2)
+    monkeypatch.setattr(by_shape, "KEPT", 2)
     sizes = (2, 3, 4, 5)
     inputs = {size: data(size, 3, 6, 7, seed=size).numpy() for size in sizes}
     expected = {size: q8.Session(model, "reference")(x) for size, x in inputs.items()}
@@ -58,8 +58,8 @@ def test_threads_with_batches_of_many_sizes(model: q8.Model, vulkan: Device, mon
         turns = [sizes[(i * i) % 4 if i < 30 else i % 4] for i in range(36)]
         for size, found in zip(turns, pool.map(lambda size: session(inputs[size]), turns), strict=True):
             np.testing.assert_array_equal(found, expected[size])
-        assert len(session._batches.sizes) == 2
-    assert session._batches.sizes == []
+        assert len(session._others.shapes) == 2
+    assert session._others.shapes == []
 
 
 class Slow:
@@ -89,7 +89,7 @@ def test_other_batches_go_on_while_one_is_made() -> None:
             assert not value.closed
             return value.size
 
-    kept = Batches[Slow]()
+    kept = ByShape[int, Slow]()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(size_of, 1) for _ in range(2)]
         while not made:
@@ -102,11 +102,11 @@ def test_other_batches_go_on_while_one_is_made() -> None:
         let.set()
         assert [call.result(60) for call in waiting] == [1, 1]
     assert sorted(made) == list(range(1, 31))
-    assert kept.sizes == [1, *range(24, 31)]
+    assert kept.shapes == [1, *range(24, 31)]
     with kept.using(30, make) as last:
         kept.close()
         assert not last.closed
-    assert last.closed and kept.sizes == []
+    assert last.closed and kept.shapes == []
 
 
 def test_a_batch_that_cannot_be_made_is_tried_again() -> None:
@@ -119,10 +119,10 @@ def test_a_batch_that_cannot_be_made_is_tried_again() -> None:
             raise error
         return Slow(size, let)
 
-    kept = Batches[Slow]()
+    kept = ByShape[int, Slow]()
     with pytest.raises(q8.DeviceError, match="no memory"), kept.using(1, make):
         pass
-    assert kept.sizes == []
+    assert kept.shapes == []
     with kept.using(1, make) as value:
         assert value.size == 1
 

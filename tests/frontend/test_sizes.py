@@ -45,7 +45,11 @@ def found(function: Callable[[Tensor], Any], batched: bool = False) -> dict[int,
     with torch.no_grad():
         program = float_program(module, x, batched)
         at_size = fixed_sizes(
-            program, _folded(program), lambda x: _folded(float_program(module, x, batched)), x, batched
+            program,
+            _folded(program),
+            lambda x: _folded(float_program(module, x, batched)),
+            x,
+            {(0, 0)} if batched else (),
         )
     return {dim: step for _, dim, step, _ in at_size}
 

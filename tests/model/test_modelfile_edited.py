@@ -83,6 +83,17 @@ DEEP: Any = 0
 for _ in range(60):
     DEEP = {"tuple": [DEEP]}
 
+
+def dynamic(**entries: Any) -> Edit:
+    """An edit that gives the first input any height, and changes entries of what says so."""
+    said = {
+        "symbols": [{"symbol": "H", "low": 1, "high": 64}],
+        "sizes": [{"input": "x", "dim": 2, "size": [[1, "H"]]}],
+        "tables": [],
+    }
+    return lambda d, c: d.update(dynamic={**said, **entries})
+
+
 EDITS: dict[str, tuple[Edit, str]] = {
     # operators and names
     "unknown operator": (lambda d, c: node(d, TABLE).update(op="exec"), "no operator 'exec'"),
@@ -185,7 +196,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "lo above hi": (stage(CONV, 0, lo=5, hi=4), "lo..hi is empty"),
     "unknown attribute": (attr(CONV, shader="@compute fn main() {}"), "has attributes"),
     "missing attribute": (lambda d, c: node(d, CONV)["attrs"].pop("groups"), "has attributes"),
-    "attribute is an object": (attr(CONV, groups={"a": 1}), "an integer"),
+    "attribute is an object": (attr(CONV, groups={"a": 1}), "a key that is not known: 'a'"),
+    "a size of a graph without any": (attr(CONV, groups={"size": [[1, "H"]]}), "a number and symbols, found"),
     "add's shift 77": (stage(SUM, 1, shift=77), "shift must be in"),
     "add's multipliers pass int32": (stage(SUM, 1, multiplier=2**31 - 1), "pass int32"),
     "add's range is empty": (stage(SUM, 1, lo=5, hi=4), "lo..hi is empty"),
@@ -262,6 +274,21 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "a fixed size of no dimension": (field(fixed=[{"input": "x", "dim": 9, "step": 0, "why": ""}]), "dimension 9 of x"),
     "a fixed size in steps back": (field(fixed=[{"input": "x", "dim": 0, "step": -1, "why": ""}]), "multiples of -1"),
     "a fixed size without a reason": (field(fixed=[{"input": "x", "dim": 0, "step": 1}]), "'why' is missing"),
+    "no symbol": (dynamic(symbols=[]), "1 to 16 symbols, found 0"),
+    "a symbol without values": (dynamic(symbols=[{"symbol": "H", "low": 5, "high": 4}]), "found 5 to 4"),
+    "a symbol of no size": (dynamic(sizes=[]), "no size of an input is H"),
+    "a size of no dimension": (dynamic(sizes=[{"input": "x", "dim": 9, "size": [[1, "H"]]}]), "one of an input"),
+    "a size of two symbols": (
+        dynamic(sizes=[{"input": "x", "dim": 2, "size": [[1, "H", "H"]]}]),
+        "a number and symbols, found",
+    ),
+    "a size that shrinks": (dynamic(sizes=[{"input": "x", "dim": 2, "size": [[-1, "H"]]}]), "a multiple of one symbol"),
+    "a size out of its range": (dynamic(symbols=[{"symbol": "H", "low": 60, "high": 64}]), "H from 60 to 64"),
+    "a table that is none": (dynamic(tables=[{"name": "x", "shape": [1]}]), "table x is a constant"),
+    "a table of negative size": (
+        lambda d, c: dynamic(tables=[{"name": (name := next(iter(c))), "shape": [-1] * c[name].ndim}])(d, c),
+        "are read",
+    ),
     "a node's inputs are text": (lambda d, c: node(d, TABLE).update(inputs="ab"), "'inputs' must be a list"),
     "a node's attributes are a list": (lambda d, c: node(d, TABLE).update(attrs=[]), "'attrs' must be a dict"),
 }

@@ -8,7 +8,7 @@ batch norms are hidden from both, and shown to quantizers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,22 @@ from q8ta_wgpu.frontend.nodes import normalizes
 
 
 def prepared(
-    model: GraphModule, quantizer: Quantizer, equal_for: Sequence[tuple[torch.Tensor, ...]] = ()
+    model: GraphModule,
+    quantizer: Quantizer,
+    equal_for: Sequence[tuple[torch.Tensor, ...]] = (),
+    seen: Callable[[GraphModule], None] | None = None,
 ) -> GraphModule:
-    """A model that runs, with the observers that a quantizer asks for; channels are of like size for these inputs."""
+    """A model that runs, with the observers that a quantizer asks for; channels are of like size for these inputs.
+    `seen` is called with the model as the quantizer annotates it."""
     _hide_norms(model)
-    observed: GraphModule = prepare_pt2e(model, _Shown(quantizer, equal_for))
+    observed: GraphModule = prepare_pt2e(model, _Shown(quantizer, equal_for, seen))
     return observed
+
+
+def transformed(model: GraphModule, quantizer: Quantizer) -> GraphModule:
+    """A model as a quantizer annotates it."""
+    found: GraphModule = quantizer.transform_for_annotation(_Unrun(model, model.graph))
+    return found
 
 
 def converted(model: GraphModule) -> GraphModule:
@@ -69,19 +79,27 @@ class _Unrun(GraphModule):
 class _Shown(Quantizer):  # type: ignore[misc]
     """A quantizer to which hidden batch norms are shown again."""
 
-    def __init__(self, quantizer: Quantizer, equal_for: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    def __init__(
+        self,
+        quantizer: Quantizer,
+        equal_for: Sequence[tuple[torch.Tensor, ...]],
+        seen: Callable[[GraphModule], None] | None,
+    ) -> None:
         super().__init__()
         self._quantizer = quantizer
         self._equal_for = equal_for
+        self._seen = seen
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Shows them, then does what the quantizer does, and makes channels alike in what comes of it."""
         _show_norms(model)
-        transformed: GraphModule = self._quantizer.transform_for_annotation(_Unrun(model, model.graph))
+        found = transformed(model, self._quantizer)
+        if self._seen is not None:
+            self._seen(found)
         if self._equal_for:
-            equalize(transformed, self._equal_for)
+            equalize(found, self._equal_for)
             self._equal_for = ()
-        return transformed
+        return found
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """As the quantizer does."""

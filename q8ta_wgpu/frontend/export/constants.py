@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import call, new_constant
-from q8ta_wgpu.frontend.nodes import QDQ, constant, is_float, quantizes
+from q8ta_wgpu.frontend.nodes import QDQ, constant, inherit_sizes, is_float, quantizes
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -67,7 +67,10 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
     for node, value in values.items():
         if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
             continue
-        node.replace_all_uses_with(new_constant(module, node, f"_folded_{node.name}", value.detach().clone()))
+        folded = new_constant(module, node, f"_folded_{node.name}", value.detach().clone())
+        if quantizing:
+            inherit_sizes(folded, node)
+        node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
 

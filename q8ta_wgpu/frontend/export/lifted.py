@@ -34,10 +34,12 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
     inputs = module.graph.find_nodes(op="placeholder")
     fake = inputs[0].meta["val"].fake_mode
     attributes, specs = {}, []
+    noted = {n.target: n.meta["custom"] for n in module.graph.find_nodes(op="get_attr") if "custom" in n.meta}
     for target, tensor in state.items():
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         made = attributes[target] = graph.placeholder(("p_" if is_parameter else "b_") + re.sub(r"\W", "_", target))
         made.meta["val"] = fake.from_tensor(tensor, static_shapes=True)
+        made.meta["custom"] = noted.get(target, {})
         kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
         specs.append(InputSpec(kind, TensorArgument(made.name), target, persistent))
     nodes: dict[Node, Any] = {}

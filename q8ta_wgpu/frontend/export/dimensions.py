@@ -1,0 +1,201 @@
+"""What `dynamic_shapes`, as torch.export takes it, says of the sizes of inputs, and at which of them to trace."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+from torch.export.dynamic_shapes import _DerivedDim, _DimHint
+
+from q8ta_wgpu.errors import InputError, shown
+from q8ta_wgpu.frontend.nodes import sizes_noted
+from q8ta_wgpu.ir.size import Point, Size, Terms
+
+MOST = 3
+"""Symbols of a program: it is traced at two sizes of each, in all combinations."""
+
+UNBOUNDED = 1 << 24
+"""The largest size where nothing bounds one."""
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The dimensions of inputs that have more than one size.
+
+    Attributes:
+        sizes: number of the input, number of the dimension, terms of its size.
+        ranges: the least and the largest value of each symbol.
+        points: where the module was traced; the first is that of the example.
+        tables: shapes of parameters of which a part is read, by their names in the program, as plain terms of each
+            dimension.
+    """
+
+    sizes: tuple[tuple[int, int, Terms], ...]
+    ranges: Mapping[str, tuple[int, int]]
+    points: tuple[Point, ...]
+    tables: Mapping[str, Any] = field(default_factory=dict)
+
+    def shapes(self, shapes: Sequence[Sequence[int]], point: Point) -> list[list[int]]:
+        """The shapes of inputs at a point."""
+        found = [list(shape) for shape in shapes]
+        for index, dim, terms in self.sizes:
+            found[index][dim] = int(Size(terms, point))
+        return found
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What `of` takes."""
+        here = self.points[0]
+        sizes = [[index, dim, Size(terms, here).plain] for index, dim, terms in self.sizes]
+        ranges = {symbol: list(ends) for symbol, ends in self.ranges.items()}
+        return {"sizes": sizes, "ranges": ranges, "points": list(self.points), "tables": dict(self.tables)}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Dimensions:
+        """The dimensions that were made plain."""
+        points = tuple(plain["points"])
+        sizes = tuple((index, dim, Size.of(terms, points[0]).terms) for index, dim, terms in plain["sizes"])
+        ranges = {symbol: (low, high) for symbol, (low, high) in plain["ranges"].items()}
+        return Dimensions(sizes, ranges, points, plain["tables"])
+
+    @property
+    def ends(self) -> list[Point]:
+        """The least sizes, and some that are larger than the example's, where there are."""
+        here = self.points[0]
+        least = {s: low for s, (low, _) in self.ranges.items()}
+        larger = {s: max(here[s], min(high, 2 * here[s] + 1)) for s, (_, high) in self.ranges.items()}
+        return [point for point in (least, larger) if point not in self.points]
+
+    def of_program(self, program: ExportedProgram) -> Dimensions:
+        """With the tables of a program. torch does not save what is noted with parameters."""
+        specs = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs}
+        noted = {specs[n.name]: sizes_noted(n).get("shape") for n in program.graph.find_nodes(op="placeholder")}
+        return replace(self, tables={name: shape for name, shape in noted.items() if shape is not None})
+
+    def part(self, name: str, tensor: Tensor, point: Point) -> Tensor:
+        """What is read of a parameter at a point."""
+        terms = self.tables.get(name)
+        return tensor if terms is None else part_of(tensor, [int(Size.of(size, point)) for size in terms])
+
+    def at(self, tensors: Sequence[Tensor], point: Point) -> tuple[Tensor, ...]:
+        """Zeros of the inputs' shapes at a point."""
+        shapes = self.shapes([x.shape for x in tensors], point)
+        return tuple(x.new_zeros(shape) for x, shape in zip(tensors, shapes, strict=True))
+
+
+def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shapes: Any) -> Dimensions:
+    """What `dynamic_shapes`, as torch.export takes it, says of inputs that are like the example. Raises InputError."""
+    sizes: list[tuple[int, int, Terms]] = []
+    ranges: dict[str, tuple[int, int]] = {}
+    here: dict[str, int] = {}
+    for index, entry in enumerate(_entries(module, len(example), dynamic_shapes)):
+        for dim, spec in _specs(entry, example[index].dim(), index):
+            size = int(example[index].shape[dim])
+            if (found := _symbol(spec, size, index, dim)) is None:
+                continue
+            symbol, terms, least, largest = found
+            value, rest = divmod(size - terms.get((), 0), terms[symbol,])
+            if rest or not least <= value <= largest or here.setdefault(symbol, value) != value:
+                raise InputError(
+                    f"dynamic_shapes says that dimension {dim} of example input {index} is {Size(terms, {symbol: 0})!r}"
+                    f" with {symbol} from {least} to {largest}, found {size}"
+                )
+            sizes.append((index, dim, terms))
+            ranges[symbol] = (least, largest)
+    if not sizes:
+        raise InputError("dynamic_shapes names no dimension of any size: leave it out, or name one by torch.export.Dim")
+    if len(ranges) > MOST:
+        raise InputError(f"dynamic_shapes may have {MOST} different sizes, found {len(ranges)}: {', '.join(ranges)}")
+    return Dimensions(tuple(sizes), ranges, tuple(_points(here, ranges)))
+
+
+def _points(here: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> list[Point]:
+    """Where to trace: the example, another size of each symbol in all combinations, and where these are checked. Torch
+    leaves out operators at size 1."""
+
+    def other(symbol: str, share: float) -> int:
+        low, high = ranges[symbol]
+        size = here[symbol]
+        found = max(low, 2, int(size * share))
+        return found if found != size else min(high, size + 1)
+
+    second = {symbol: other(symbol, 0.7) for symbol in here}
+    every = itertools.product(*((here[s], second[s]) for s in here))
+    found: list[Point] = [dict(zip(here, values, strict=True)) for values in every]
+    found.append({s: other(s, 0.9) for s in here})
+    return [point for i, point in enumerate(found) if point not in found[:i]]
+
+
+def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[Any]:
+    """What is said of each input."""
+    if isinstance(dynamic_shapes, Mapping):
+        names = [
+            name
+            for name, parameter in inspect.signature(module.forward).parameters.items()
+            if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+        ]
+        if other := [name for name in dynamic_shapes if name not in names[:count]]:
+            raise InputError(
+                f"dynamic_shapes names {shown(other[0])}, the example has inputs for {', '.join(names[:count])}"
+            )
+        return [dynamic_shapes.get(name) for name in names[:count]]
+    entries = list(dynamic_shapes) if isinstance(dynamic_shapes, (tuple, list)) else None
+    if entries is not None and len(entries) == 1 and count > 1 and isinstance(entries[0], (tuple, list)):
+        entries = list(entries[0])  # of *args
+    if entries is None or len(entries) != count:
+        raise InputError(
+            f"dynamic_shapes has an entry for each of the {count} inputs, as torch.export takes it: a dict of "
+            f"dimensions and torch.export.Dim, or None; found {shown(dynamic_shapes)}"
+        )
+    return entries
+
+
+def _specs(entry: Any, rank: int, index: int) -> Iterator[tuple[int, Any]]:
+    """The dimensions of an input, each with what is said of it."""
+    if entry is None:
+        return
+    if isinstance(entry, (tuple, list)) and len(entry) == rank:
+        entry = dict(enumerate(entry))
+    if not isinstance(entry, Mapping) or not all(isinstance(d, int) and -rank <= d < rank for d in entry):
+        raise InputError(
+            f"dynamic_shapes of input {index} is a dict of its {rank} dimensions, or a list of them, found "
+            f"{shown(entry)}"
+        )
+    yield from ((dim % rank, spec) for dim, spec in entry.items())
+
+
+def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int, int] | None:
+    """The symbol in a dimension, the terms of its size, and the least and largest value of the symbol; None of a
+    dimension of one size."""
+    if spec is None or (isinstance(spec, int) and not isinstance(spec, bool)):
+        if spec not in (None, size):
+            raise InputError(f"dynamic_shapes says {spec} of dimension {dim} of example input {index}, found {size}")
+        return None
+    if isinstance(spec, _DimHint):
+        hint = str(spec).rpartition("(")[2].split(")")[0].split(",")[0]
+        return None if hint.endswith("STATIC") else (f"n{size}", {(f"n{size}",): 1}, min(size, 2), UNBOUNDED)
+    if not isinstance(spec, Dim):
+        raise InputError(
+            f"dynamic_shapes of dimension {dim} of input {index} must be a torch.export.Dim, found {shown(spec)}"
+        )
+    root = spec.root if isinstance(spec, _DerivedDim) else spec
+    terms: Terms = {(root.__name__,): 1}
+    if isinstance(spec, _DerivedDim):
+        offset = int(spec.fn(0))
+        terms = {(root.__name__,): int(spec.fn(1)) - offset, **({(): offset} if offset else {})}
+    least = int(root.min) if int(root.min) > 0 else 2  # as torch.export has it
+    largest = int(root.max) if isinstance(root.max, int) and root.max < UNBOUNDED else UNBOUNDED
+    return root.__name__, terms, least, largest
+
+
+def part_of(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The first elements of each dimension; where all are one number, as many as are asked for."""
+    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
+        return tensor.flatten()[0].expand(shape).contiguous()
+    return tensor[tuple(map(slice, shape))].contiguous()

@@ -1,0 +1,220 @@
+"""Inputs of more than one size: which numbers of a program follow from which sizes, and the program at other sizes.
+
+torch.export says so in symbols, but traces fewer modules with them than without, and refuses what it cannot prove. So a
+module is traced at several sizes. Where the programs differ in integers alone, or in how much of a table they read,
+these are formulas in the sizes, which all traces must agree on. What differs otherwise is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.errors import UnsupportedError, printable
+from q8ta_wgpu.frontend.export.constants import parameters
+from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, part_of
+from q8ta_wgpu.frontend.nodes import constant, note_sizes, sizes_noted, source_of
+from q8ta_wgpu.ir.size import Point, Size, fitted
+
+
+def annotate(module: GraphModule, found: Dimensions, trace: Callable[[Point], GraphModule]) -> Dimensions:
+    """Notes with the nodes of a program, traced at the first point, what they are at others; `trace` gives the program
+    there. Returns the dimensions, whose symbols go up to the example's where tables end there.
+
+    Raises UnsupportedError where it has other operators, or numbers that are no such formula.
+    """
+    modules = (module, *map(trace, found.points[1:]))
+    columns: list[list[Node]] = [list(m.graph.nodes) for m in modules]
+    for point, nodes in zip(found.points, columns, strict=True):
+        if len(nodes) != len(columns[0]):
+            node = next((a for a, b in zip(columns[0], nodes, strict=False) if a.target != b.target), columns[0][-1])
+            raise _refused(node, f"there are other operators with {_said(point)}")
+    places = [{node: i for i, node in enumerate(nodes)} for nodes in columns]
+    ranges = dict(found.ranges)
+    for row in zip(*columns, strict=True):
+        if row[0].op == "get_attr":
+            _annotate_constant(row, [constant(m, n) for m, n in zip(modules, row, strict=True)], found, ranges)
+        elif row[0].op in ("call_function", "output"):
+            _annotate_call(row, places, found.points)
+    return replace(found, ranges=ranges)
+
+
+def _annotate_call(row: Sequence[Node], places: Sequence[Mapping[Node, int]], points: Sequence[Point]) -> None:
+    """Notes the integers of a call that follow from sizes."""
+    flat = [pytree.tree_flatten((node.args, node.kwargs)) for node in row]
+    for node, point, (leaves, spec) in zip(row, points, flat, strict=True):
+        if node.target != row[0].target or len(leaves) != len(flat[0][0]) or spec != flat[0][1]:
+            raise _refused(row[0], f"it is another call with {_said(point)}")
+    sizes: list[list[Any]] = []
+    for place, values in enumerate(zip(*(leaves for leaves, _ in flat), strict=True)):
+        if isinstance(values[0], Node):
+            indices = {known[v] if isinstance(v, Node) else None for v, known in zip(values, places, strict=True)}
+            if len(indices) > 1:
+                raise _refused(row[0], "it reads other values at other sizes")
+        elif all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+            size = fitted(points, values)
+            if size is None:
+                listed = ", ".join(f"{v} with {_said(p)}" for v, p in zip(values, points, strict=True))
+                raise _refused(row[0], f"its argument is {listed}, which is no sum of multiples")
+            if isinstance(size, Size):
+                sizes.append([place, size.plain])
+        elif any(v != values[0] for v in values):
+            raise _refused(row[0], f"it computes with the number {values[0]} at one size, {values[1]} at another")
+    if sizes:
+        note_sizes(row[0], {"call": str(row[0].target), "sizes": sizes})
+
+
+def _annotate_constant(
+    row: Sequence[Node], tensors: Sequence[Any], found: Dimensions, ranges: dict[str, tuple[int, int]]
+) -> None:
+    """Notes the shape that a constant has at other sizes, where it is then a part of what it is at the first. Symbols
+    go up to what it has elements for, if nothing else bounds them."""
+    first, here = tensors[0], found.points[0]
+    if not isinstance(first, Tensor) or all(x is first or (x.shape == first.shape and x.equal(first)) for x in tensors):
+        return
+    sizes = [fitted(found.points, extents) for extents in zip(*(x.shape for x in tensors), strict=True)]
+    for x, point in zip(tensors, found.points, strict=True):
+        if None in sizes or x.dtype != first.dtype or not x.equal(part_of(first, x.shape)):
+            raise _refused(row[0], f"a table made for it holds other numbers with {_said(point)}")
+    note_sizes(row[0], {"shape": [size.plain if isinstance(size, Size) else [[size]] for size in sizes]})
+    if bool((first == first.flatten()[0]).all()):
+        return
+    for symbol in {s for size in sizes if isinstance(size, Size) for symbols in size.terms for s in symbols}:
+        low, high = ranges[symbol]
+        if here[symbol] < high < UNBOUNDED:
+            raise _refused(
+                row[0],
+                f"a table made for it has {tuple(first.shape)} elements with {_said(here)}, and {symbol} goes up to "
+                f"{high}: quantize with example_inputs of the largest size, which Dim(max=...) says",
+            )
+        ranges[symbol] = (low, here[symbol])
+
+
+class _At(Interpreter):
+    """Runs a program whose nodes are annotated at a point."""
+
+    def __init__(self, module: GraphModule, point: Point) -> None:
+        super().__init__(module)
+        self._point = point
+
+    def run_node(self, n: Node) -> Any:
+        """A node's value."""
+        if n.op == "get_attr" and (shape := sizes_noted(n).get("shape")):
+            return part_of(super().run_node(n), [int(Size.of(size, self._point)) for size in shape])
+        if n.op != "call_function":
+            return super().run_node(n)
+        assert callable(n.target)
+        arguments = torch.fx.map_arg(arguments_at(n, self._point), lambda source: self.env[source])
+        return n.target(*arguments[0], **arguments[1])
+
+
+def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions) -> None:
+    """Raises UnsupportedError unless an annotated program gives what its module does, at the least sizes and at larger
+    ones than the example's."""
+    drawn = torch.Generator().manual_seed(0)
+    for point in found.ends:
+        shapes = found.shapes([x.shape for x in example], point)
+        inputs = [_random(x, shape, drawn) for x, shape in zip(example, shapes, strict=True)]
+        try:
+            wanted = pytree.tree_leaves(module(*(x.clone() for x in inputs)))
+            results = pytree.tree_leaves(_At(program, point).run(*inputs))
+            alike = all(map(_is_near, wanted, results))
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            raise UnsupportedError(
+                f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it does not run "
+                f"({printable(why)}). Name other sizes by Dim(min=..., max=...)"
+            ) from error
+        if not alike:
+            raise UnsupportedError(
+                f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it computes "
+                "something else. Name other sizes by Dim(min=..., max=...)"
+            )
+
+
+def _random(like: Tensor, shape: Sequence[int], drawn: torch.Generator) -> Tensor:
+    """An input of other sizes: numbers as large as the example's, or elements of it."""
+    if like.is_floating_point():
+        return torch.randn(list(shape), generator=drawn) * (like.std() if like.numel() > 1 else 1.0) + like.mean()
+    return like.flatten()[torch.randint(like.numel(), list(shape), generator=drawn)]
+
+
+def _is_near(wanted: Any, found: Any) -> bool:
+    """Whether two results are one but for the order of sums."""
+    if not isinstance(wanted, Tensor):
+        return True
+    scale = float(wanted.abs().max()) if wanted.is_floating_point() and wanted.numel() else 1.0
+    return wanted.shape == found.shape and torch.allclose(
+        wanted.double(), found.double(), rtol=1e-3, atol=1e-4 * max(scale, 1e-30), equal_nan=True
+    )
+
+
+def _said(point: Point) -> str:
+    return ", ".join(f"{symbol} = {value}" for symbol, value in point.items())
+
+
+def _refused(node: Node, why: str) -> UnsupportedError:
+    where = source_of(node) or node.name
+    return UnsupportedError(
+        f"{printable(str(node.target))} at {where} does not follow the sizes that dynamic_shapes names: {why}. Leave "
+        "that dimension out, or compute with the sizes of tensors"
+    )
+
+
+def at(program: ExportedProgram, found: Dimensions, point: Point) -> ExportedProgram:
+    """A program whose nodes are annotated, for inputs of other sizes."""
+    graph, nodes = Graph(), dict[Node, Node]()
+    targets = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs}
+    tensors = parameters(program).items()
+    known = {node: found.part(targets[node.name], tensor, point) for node, tensor in tensors}
+    state = {**program.state_dict, **{targets[node.name]: tensor for node, tensor in known.items()}}
+    inputs = [n for n in program.graph.find_nodes(op="placeholder") if n not in known]
+    fake = inputs[0].meta["val"].fake_mode
+    shapes = iter(found.shapes([n.meta["val"].shape for n in inputs], point))
+    with fake:
+        for node in program.graph.nodes:
+            made = nodes[node] = graph.node_copy(node, nodes.__getitem__)
+            made.meta = dict(node.meta)
+            if node in known:
+                made.meta["val"] = fake.from_tensor(known[node], static_shapes=True)
+            elif node.op == "placeholder":
+                made.meta["val"] = torch.empty(next(shapes), dtype=node.meta["val"].dtype)
+            elif node.op == "call_function":
+                made.args, made.kwargs = torch.fx.map_arg(arguments_at(node, point), nodes.__getitem__)
+                args, kwargs = torch.fx.map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
+                try:
+                    made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
+                except Exception as error:
+                    why = " ".join(str(error).split())[:200]
+                    raise _refused(node, f"with {_said(point)} it does not run ({printable(why)})") from error
+    module = GraphModule(program.graph_module, graph)
+    module.meta["custom"] = program.graph_module.meta.get("custom", {})
+    return ExportedProgram(
+        module,
+        graph,
+        program.graph_signature,
+        state,
+        {},
+        program.module_call_graph,
+        program.example_inputs,
+        program.constants,
+    )
+
+
+def arguments_at(node: Node, point: Point) -> tuple[Any, Any]:
+    """The arguments, by position and by name, that a call has at a point."""
+    said = sizes_noted(node)
+    if said.get("call") != str(node.target):  # another call was put in its place
+        return node.args, node.kwargs
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    for place, terms in said["sizes"]:
+        leaves[place] = int(Size.of(terms, point))
+    found: tuple[Any, Any] = pytree.tree_unflatten(leaves, spec)
+    return found

@@ -1,0 +1,214 @@
+"""Inputs of any length, height and width: `quantize(dynamic_shapes=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+import q8ta_wgpu as q8
+from bench.noise import decibels
+from q8ta_wgpu.ir.size import Size, fitted
+from q8ta_wgpu.runtime.device import Device
+from tests.harness import flat
+from tests.quantizing import Plain, conv, data
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def _unet(self: Any, x: Tensor) -> Any:
+    fine = F.relu(self.first(x))
+    coarse = F.interpolate(F.relu(self.second(F.max_pool2d(fine, 2))), size=fine.shape[2:], mode="bilinear")
+    return self.last(torch.cat([fine, coarse], 1))
+
+
+def _heads(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = self.joint(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+    return q, k, v
+
+
+def _rotated(self: Any, x: Tensor) -> Any:
+    """Causal attention with rotary positions."""
+    q, k, v = _heads(self, x)
+    phases = torch.arange(x.shape[1])[:, None] * (10.0 ** -torch.arange(4))[None]
+
+    def turned(z: Tensor) -> Tensor:
+        a, b = z[..., :4], z[..., 4:]
+        return torch.cat([a * phases.cos() - b * phases.sin(), a * phases.sin() + b * phases.cos()], -1)
+
+    y = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+    return y.transpose(1, 2).reshape(x.shape)
+
+
+def _relative(self: Any, x: Tensor) -> Any:
+    """Attention with a bias by distance."""
+    q, k, v = _heads(self, x)
+    places = torch.arange(x.shape[1])
+    bias = self.bias((places[:, None] - places[None]).clamp(-8, 8) + 8).permute(2, 0, 1)
+    return ((q @ k.transpose(-1, -2) / 8**0.5 + bias).softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+
+
+def _encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+
+T = Dim("T", max=20)
+ROWS: dict[str, tuple[Callable[[], nn.Module], Sequence[Tensor], Any, Sequence[Shapes]]] = {
+    "height and width": (
+        lambda: Plain(_unet, first=conv(3, 8), second=conv(8, 16), last=conv(24, 4)),
+        (data(1, 3, 12, 16),),
+        [{2: 2 * Dim("H", max=9), 3: 2 * Dim("W", max=12)}],
+        [((1, 3, 18, 6),), ((1, 3, 8, 24),)],
+    ),
+    "time, strided": (
+        lambda: Plain(
+            lambda self, x: self.b(F.gelu(self.a(x))).mean(-1), a=nn.Conv1d(4, 8, 5, 2, 2), b=nn.Conv1d(8, 8, 3)
+        ),
+        (data(2, 4, 40),),
+        [{2: 4 * Dim("L", max=16)}],
+        [((2, 4, 64),), ((2, 4, 12),)],
+    ),
+    "lstm": (
+        lambda: Plain(lambda self, x: self.lstm(x)[0], lstm=nn.LSTM(8, 16, batch_first=True)),
+        (data(1, 12, 8),),
+        [{1: T}],
+        [((1, 5, 8),), ((1, 20, 8),)],
+    ),
+    "padding mask, with a batch": (
+        lambda: Plain(lambda self, x, m: self.encoder(x, src_key_padding_mask=m), encoder=_encoder()),
+        (data(2, 12, 32), data(2, 12) < -0.5),
+        [{0: Dim("B", min=1, max=4), 1: T}] * 2,
+        [((1, 7, 32), (1, 7)), ((3, 20, 32), (3, 20))],
+    ),
+    "rotary, causal": (
+        lambda: Plain(_rotated, joint=nn.Linear(32, 96)),
+        (data(1, 20, 32),),
+        [{1: Dim("T")}],
+        [((1, 7, 32),), ((1, 16, 32),)],
+    ),
+    "relative positions": (
+        lambda: Plain(_relative, joint=nn.Linear(32, 96), bias=nn.Embedding(17, 4)),
+        (data(1, 20, 32),),
+        [{1: T}],
+        [((1, 7, 32),), ((1, 13, 32),)],
+    ),
+    "equal sizes, found": (
+        lambda: Plain(lambda self, x, y: self.linear(x)[:, -1:] + y, linear=nn.Linear(8, 8)),
+        (data(1, 10, 8), data(1, 10, 8)),
+        [{1: Dim.AUTO}, {1: Dim.DYNAMIC}],
+        [((1, 33, 8), (1, 33, 8))],
+    ),
+}
+
+
+def like(example: Tensor, shape: Sequence[int], seed: int) -> Tensor:
+    found = data(*shape, seed=seed)
+    return found < -0.8 if example.dtype == torch.bool else found
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_any_size_gives_what_the_module_gives(name: str, vulkan: Device, tmp_path: Path) -> None:
+    """As near to float as at the example's size, the reference's bytes on a device, from a file, too."""
+    make, example, dynamic, others = ROWS[name]
+    torch.manual_seed(0)
+    module = make().eval()
+    items = [tuple(like(x, x.shape, seed) for x in example) for seed in range(6)]
+    program = q8.quantize(module, tuple(example), items, dynamic_shapes=dynamic, progress=False)
+    q8.compile(program).save(tmp_path / "net.q8ta")
+    model = q8.load(tmp_path / "net.q8ta")
+    with q8.Session(model, vulkan) as session, q8.Session(model, "reference") as reference:
+        for shapes in (tuple(tuple(x.shape) for x in example), *others):
+            inputs = [like(x, shape, 9) for x, shape in zip(example, shapes, strict=True)]
+            found, expected = session(*inputs), reference(*inputs)
+            assert all(int((a != b).sum()) == 0 for a, b in zip(flat(found), flat(expected), strict=True))
+            with torch.no_grad():
+                exact = module(*inputs).numpy()
+            assert (decibels(exact, expected) or 100) > 30, shapes
+
+
+def test_a_model_of_any_size_is_saved_at_another_one(tmp_path: Path) -> None:
+    """What it holds for larger sizes is kept; the program may be saved by torch before."""
+    make, example, dynamic, _ = ROWS["rotary, causal"]
+    module = make().eval()
+    program = q8.quantize(module, tuple(example), [tuple(example)], dynamic_shapes=dynamic, progress=False)
+    torch.export.save(program, tmp_path / "net.pt2")
+    model = q8.compile(torch.export.load(tmp_path / "net.pt2"))
+    model.reshape((1, 7, 32)).save(tmp_path / "net.q8ta")
+    small = q8.load(tmp_path / "net.q8ta")
+    assert "float32[1, T, 32]" in repr(small) and small.outputs[0].shape == (1, 7, 32)
+    x = example[0].numpy()
+    np.testing.assert_array_equal(q8.Session(small, "reference")(x), q8.Session(model, "reference")(x))
+
+
+REFUSED = {
+    "a number": (lambda self, x: self.linear(x).sum(1) / x.shape[1], T, "computes with other numbers"),
+    "a loop": (lambda self, x: sum(self.linear(x[:, i]) for i in range(x.shape[1])), T, "other operators"),
+    "a third": (lambda self, x: self.linear(x)[:, : x.shape[1] // 3], T, "no sum of multiples"),
+    "a variance": (lambda self, x: self.linear(x).std(1), T, "the number 11.0 at one size"),
+    "a table that is too short": (
+        lambda self, x: self.linear(x) + torch.arange(x.shape[1])[:, None].sin(),
+        T,
+        r"example_inputs of the largest size, which Dim\(max=\.\.\.\) says",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_follow_a_size_is_refused_by_name(name: str) -> None:
+    function, dim, why = REFUSED[name]
+    module, x = Plain(function, linear=nn.Linear(8, 8)).eval(), data(1, 12, 8)
+    with pytest.raises(q8.UnsupportedError, match=rf"quantizing.py:\d+.*{why}"):
+        q8.compile(q8.quantize(module, (x,), [x], dynamic_shapes=[{1: dim}], progress=False))
+
+
+WRONG = {
+    "a name": ({"y": {0: T}}, "names 'y'"),
+    "no size": ({"input": None}, "names no dimension"),
+    "a dimension": ([{7: T}], "a dict of its 3 dimensions"),
+    "no Dim": ([{1: "T"}], "must be a torch.export.Dim, found 'T'"),
+    "another number": ([{1: 4}], "says 4 of dimension 1 of example input 0, found 12"),
+    "out of its range": ([{1: Dim("T", max=8)}], "T from 2 to 8, found 12"),
+    "no multiple": ([{1: 5 * Dim("T")}], r"5\*T .*found 12"),
+    "too many": ([{d: Dim(f"d{d}") for d in range(4)}], "may have 3 different sizes, found 4"),
+    "entries": ([None, None], "an entry for each of the 1 inputs"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_dynamic_shapes_are_named(name: str) -> None:
+    said, why = WRONG[name]
+    x = data(3, 12, 5, 7)[0] if name != "too many" else data(3, 12, 5, 7)
+    with pytest.raises(q8.InputError, match=why):
+        q8.quantize(
+            nn.Sequential(nn.Linear(7, 3)).eval(), (x[None, :, 0] if x.dim() == 3 else x,), [], dynamic_shapes=said
+        )
+
+
+def test_inputs_of_sizes_that_do_not_fit_are_named() -> None:
+    make, example, dynamic, _ = ROWS["padding mask, with a batch"]
+    program = q8.quantize(make().eval(), tuple(example), [tuple(example)], dynamic_shapes=dynamic, progress=False)
+    with q8.Session(q8.compile(program), "reference") as session:
+        for x, mask, why in (
+            ((1, 21, 32), (1, 21), "T from 2 to 20, found 21"),
+            ((1, 9, 32), (1, 8), "T is 9 elsewhere, found 8"),
+            ((1, 9, 31), (1, 9), r"must have shape \(B, T, 32\)"),
+        ):
+            with pytest.raises(q8.InputError, match=why):
+                session(np.zeros(x, np.float32), np.zeros(mask, bool))
+    with pytest.raises(q8.InputError, match="dynamic_shapes is not for dynamic_batch"):
+        q8.quantize(make().eval(), tuple(example), [], dynamic_shapes=dynamic, dynamic_batch=True)
+
+
+def test_sizes_are_sums_of_products() -> None:
+    points = [{"a": a, "b": b} for a, b in ((3, 4), (2, 4), (3, 7), (2, 7), (5, 5))]
+    size = fitted(points, [2 * p["a"] * p["b"] - p["a"] + 6 for p in points])
+    assert isinstance(size, Size) and size == 27 and size.at({"a": 10, "b": 1}) == 16
+    assert fitted(points, [p["a"] // 2 for p in points]) is None and fitted(points, [4] * 5) == 4
