@@ -28,7 +28,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
-from q8ta_wgpu.web import export
+from q8ta_wgpu.web import bundle, export
 
 DATA, PAGE = Path("docs/kernels.json"), Path("docs/kernels.md")
 DOTS = ("packed", "emulated")
@@ -141,7 +141,8 @@ def _script(start: Any) -> Iterator[Runs]:
         def run(sample: Sample, target: Target, dot: str) -> int:
             made = folder / "net"
             model = Model(sample.graph, Structure({"list": [0]}))
-            export.write(model, {"gpu": (build(sample.graph, target, sample.plan), target)}, made)
+            written = export.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
+            export.write(bundle.files() | written, made)
             _arrays(made, {**sample.inputs, "expected": sample.expected})
             script = f"{url}net/q8ta.js" if page else str(made / "q8ta.js")
             return int(engine.run(_CODE, url=f"{url}net", script=script, packed=dot == "packed"))

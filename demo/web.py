@@ -14,11 +14,15 @@ import q8ta_wgpu as q8
 from demo import photos
 from demo.__main__ import build
 from demo.network import trained
+from q8ta_wgpu.commands.export_web import write_check
 
 PAGE = Path(__file__).with_name("page")
 OUT = Path("out/web")
 SIZE = (320, 240)
 """Width and height of the small picture; a portrait has them turned."""
+
+CHECKED = (128, 96)
+"""Width and height of the picture that the page of checks runs the network on."""
 
 
 def write(model: q8.Model, folder: Path, size: tuple[int, int] = SIZE) -> None:
@@ -29,6 +33,9 @@ def write(model: q8.Model, folder: Path, size: tuple[int, int] = SIZE) -> None:
     for name, (width, height) in (("landscape", size), ("portrait", size[::-1])):
         q8.export_web(model.reshape((1, 1, height, width)), folder / name)
     photos.load("coffee.png").convert("RGB").save(folder / "photo.png")
+    width, height = CHECKED
+    checked = {f"the demo's network, {width}x{height}": model.reshape((1, 1, height, width))}
+    write_check(checked, folder / "check", q8.__version__)
 
 
 def main() -> None:

@@ -121,9 +121,11 @@ def parser() -> argparse.ArgumentParser:
     linked.add_argument("what", metavar="FILE VALUE | KERNEL", nargs="+")
     linked.add_argument("--device", help="link for this adapter (default: WebGPU's baseline limits)")
 
-    exported = command(export_web, "write a model for web pages")
-    exported.add_argument("file", metavar="FILE")
+    exported = command(export_web, "write a model for web pages, or a page that checks a browser")
+    exported.add_argument("file", metavar="FILE", nargs="?", help="a model; with --check, one to run and time as well")
     exported.add_argument("folder", metavar="FOLDER")
+    exported.add_argument("--check", action="store_true", help="write a page that runs every kernel and compares bytes")
+    exported.set_defaults(version=__version__)
     return made
 
 

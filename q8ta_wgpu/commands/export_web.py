@@ -1,15 +1,72 @@
-"""Writes a model for web pages."""
+"""Writes a model for web pages, or the page that checks a browser."""
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
 
-from q8ta_wgpu.model.model import load
-from q8ta_wgpu.web import export
+from q8ta_wgpu.commands.example import samples
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.web import bundle, export
 
 
 def export_web(options: argparse.Namespace) -> None:
-    """`export-web FILE FOLDER`: writes the folder and prints its size."""
-    folder = export.export_web(load(options.file), options.folder)
+    """`export-web FILE FOLDER`, `export-web --check [FILE] FOLDER`: writes the folder and prints its size."""
+    if not options.file and not options.check:
+        raise InputError("export-web takes FILE FOLDER: a model and where to write it; or --check FOLDER")
+    models = {Path(options.file).stem: load(options.file)} if options.file else {}
+    if options.check:
+        folder = write_check(models, options.folder, options.version)
+    else:
+        (model,) = models.values()
+        folder = export.export_web(model, options.folder)
     sizes = (f"{path.name} {path.stat().st_size / 1e3:.1f} kB" for path in sorted(folder.iterdir()))
     print(f"{folder}: {', '.join(sizes)}")
+
+
+def write_check(models: Mapping[str, Model], folder: str | Path, version: str) -> Path:
+    """Writes a page that says whether a browser computes the right bytes, and returns the folder.
+
+    It runs what `check` runs: every kernel with an int8 or int16 result, on a large case that reaches it, and whole
+    models by their names. Any static server can serve it. cases.bin holds an export of each, compressed; reports name
+    the `version` of this package.
+
+    Raises InputError where the folder cannot be written.
+    """
+    kernels: list[str] = []
+    files: dict[str, bytes] = {}
+    for target in (BASELINE, export.CPU):
+        for sample in samples(target):
+            if sample.kernel not in kernels:
+                model = Model(sample.graph, Structure({"list": [0]}))
+                made = export.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
+                files |= {f"kernel/{len(kernels)}/{name}": data for name, data in made.items()}
+                kernels.append(sample.kernel)
+    for number, model in enumerate(models.values()):
+        made = export.files(model, export.programs(model))
+        files |= {f"network/{number}/{name}": data for name, data in made.items()}
+    page = bundle.page()
+    page["index.html"] = page["index.html"].replace(b"VERSION", version.encode())
+    index = {"kernels": kernels, "networks": list(models)}
+    return export.write(page | {"cases.bin": _archive(index, files)}, Path(folder))
+
+
+def _archive(index: Mapping[str, object], files: Mapping[str, bytes]) -> bytes:
+    """What q8ta_wgpu/web/js/archive.js reads: the index with its length before it, and the contents, equal ones once,
+    compressed."""
+    places: dict[bytes, int] = {}
+    size = 0
+    for _, data in sorted(files.items(), key=lambda item: item[0].rpartition("/")[2]):  # like beside like compresses
+        if data not in places:
+            places[data] = size
+            size += len(data)
+    whole = {**index, "files": {name: (places[data], len(data)) for name, data in files.items()}}
+    header = json.dumps(whole, separators=(",", ":")).encode()
+    return gzip.compress(len(header).to_bytes(4, "little") + header + b"".join(places), mtime=0)

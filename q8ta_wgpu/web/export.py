@@ -25,7 +25,7 @@ from q8ta_wgpu.program.program import BufferRef, Port, Program
 from q8ta_wgpu.web import bundle, pixels
 from q8ta_wgpu.writing import replace
 
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 256
 """Offsets in the weights are multiples of these bytes."""
 
@@ -69,31 +69,42 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
         raise InputError(f"target must be a q8ta_wgpu.ir.target.Target, found {shown(target)}")
     if target.matrix_units:
         raise UnsupportedError(f"no browser offers the matrix units of {target.name}: export for another target")
-    programs: dict[str, tuple[Program, Target]] = {}
+    made = programs(model, target)
+    for program, _ in made.values():
+        _compiled(program.shaders)
+    return write(bundle.files() | files(model, made), path)
+
+
+def programs(model: Model, target: Target = BASELINE) -> dict[str, tuple[Program, Target]]:
+    """The programs of a model by their names in q8ta.js: "gpu" for `target`, and "cpu"."""
+    made: dict[str, tuple[Program, Target]] = {}
     for name, chosen in (("gpu", target), ("cpu", CPU)):
         graph = lower(model.graph, chosen)
-        programs[name] = build(graph, chosen, sync_layouts(graph, chosen)), chosen
-        _compiled(programs[name][0].shaders)
-    return write(model, programs, path)
+        made[name] = build(graph, chosen, sync_layouts(graph, chosen)), chosen
+    return made
 
 
-def write(model: Model, made: Mapping[str, tuple[Program, Target]], path: Path) -> Path:
-    """Writes programs of a model by their names in q8ta.js, "gpu" and "cpu", and returns the folder."""
-    files: dict[str, bytes] = {}
-    programs, sample = {}, _sample_hash(model)
+def files(model: Model, made: Mapping[str, tuple[Program, Target]]) -> dict[str, bytes]:
+    """What q8ta.js loads, by names of files: net.json is the last."""
+    found: dict[str, bytes] = {}
+    described, sample = {}, _sample_hash(model)
     for name, (program, chosen) in made.items():
         weights, places = _weights(program)
         whole = {**_program(model, program, places), "sample": sample}
         parts = {f"{name}.json": _json(whole), f"{name}.bin": weights}
-        described = zip(("program", "weights"), (_described(*part) for part in parts.items()), strict=True)
-        programs[name] = {"limits": _limits(program, chosen), **dict(described)}
-        files |= parts
-    files |= {"q8ta.js": bundle.script().encode(), "q8ta.d.ts": bundle.types().encode()}
+        named = zip(("program", "weights"), (_described(*part) for part in parts.items()), strict=True)
+        described[name] = {"limits": _limits(program, chosen), **dict(named)}
+        found |= parts
     # Last: a half-written folder has files with other hashes, and is refused.
-    files["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": programs})
+    found["net.json"] = _json({"format": "q8ta-web", "version": VERSION, "programs": described})
+    return found
+
+
+def write(contents: Mapping[str, bytes], path: Path) -> Path:
+    """Writes files by their names in a folder, which is made if it does not exist, and returns it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        replace({path / name: data for name, data in files.items()})
+        replace({path / name: data for name, data in contents.items()})
     except OSError as error:
         raise InputError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
     return path
@@ -207,18 +218,21 @@ def _limits(program: Program, target: Target) -> dict[str, int]:
 
 
 def sample(graph: Graph) -> dict[str, Array]:
-    """The made-up input, which q8ta.js makes too: element i is a 32-bit hash of i."""
-    return {name: _mixed(graph.given(name), graph.types[name].shape) for name in graph.inputs}
+    """The made-up inputs, which q8ta.js makes too: element i of input k is a 32-bit hash of k * 2^24 + i."""
+    given = enumerate(graph.inputs)
+    return {name: _mixed(graph.given(name), graph.types[name].shape, k << 24) for k, name in given}
 
 
-def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    h: Array = np.arange(1, np.prod(shape) + 1, dtype=np.uint32) * np.uint32(0x9E3779B1)
+def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...], first: int) -> Array:
+    h: Array = (np.arange(1, np.prod(shape) + 1, dtype=np.uint32) + np.uint32(first)) * np.uint32(0x9E3779B1)
     h = (h ^ (h >> 15)) * np.uint32(0x85EBCA77)
     h ^= h >> 13
     if dtype == np.float32:  # 24 bits in [-2, 2)
         found = ((h >> 8).astype(np.int32) - (1 << 23)).astype(np.float32) / np.float32(1 << 22)
     elif dtype == np.bool_:
         found = (h >> 31).astype(np.bool_)
+    elif dtype == np.int16:  # numbers of every magnitude
+        found = (h.view(np.int32) >> np.minimum(16 + (h & 31), 31).view(np.int32)).astype(np.int16)
     else:
         found = (h >> (32 - 8 * dtype.itemsize)).astype(f"u{dtype.itemsize}").view(dtype)
     return found.reshape(shape)

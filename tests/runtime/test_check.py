@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.commands import check, example
 from q8ta_wgpu.ir.graph import RANGES
-from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.web import export
 from tests.small import small_model
 
 Captured = pytest.CaptureFixture[str]
@@ -25,18 +29,24 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "samples", lambda target: itertools.islice(example.samples(target), 12))
 
 
-def test_samples_reach_every_kernel() -> None:
-    """But those of matrix units, which have trials of their own."""
-    reached = {
-        sample.kernel.split(" with ")[0] for target in (BASELINE, SOFTWARE) for sample in example.samples(target)
-    }
+def test_the_page_of_checks_holds_every_kernel_and_is_small(tmp_path: Path) -> None:
+    """But those of matrix units, which no browser has, and which have trials of their own."""
+    assert main(["export-web", "--check", str(tmp_path)]) == 0
+    whole = gzip.decompress((tmp_path / "cases.bin").read_bytes())
+    kernels = json.loads(whole[4 : 4 + int.from_bytes(whole[:4], "little")])["kernels"]
+    reached = {kernel.split(" with ")[0] for kernel in kernels}
     names = {kernel.name for op in OPS.values() if op.name.startswith(("q8ta_", "q16ta_")) for kernel in op.kernels}
     assert {name for name in names - reached if "units" not in name} == set()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1e6
+    assert main(["export-web", str(tmp_path)]) == 2, "without --check it takes a model"
 
 
 def test_samples_are_no_trivial_ones() -> None:
-    """Results of sums take many values, and few of them are at the ends."""
+    """Results of sums take many values, and few of them are at the ends. Those that pages compare vary, too."""
     for sample in example.samples(BASELINE):
+        stored = {name: sample.graph.stored(name, array) for name, array in export.sample(sample.graph).items()}
+        made_up = reference.run(sample.graph, stored)[sample.graph.outputs[0]]
+        assert np.unique(made_up).size > min(3, np.unique(sample.expected).size) - 1, sample.kernel
         low, high = RANGES[sample.graph.types[sample.graph.outputs[0]].dtype]
         if sample.kernel.startswith(("q8ta_conv", "q8ta_linear")) and sample.expected.size > 40:
             assert np.unique(sample.expected).size > 20, sample.kernel

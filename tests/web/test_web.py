@@ -195,7 +195,7 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "a letter of the program": ("cpu.json", lambda data: data.replace(b"main", b"mein"), "damaged: .*SHA-256"),
     "truncated net.json": ("net.json", lambda data: data[:-9], "damaged: .*is no JSON"),
     "another file": ("net.json", lambda data: b"[]", "damaged: .*is no net.json"),
-    "a later version": ("net.json", lambda data: data.replace(b'"version":1', b'"version":2'), "version: .*export it"),
+    "a later version": ("net.json", lambda data: data.replace(b'"version":2', b'"version":3'), "version: .*export it"),
 }
 
 

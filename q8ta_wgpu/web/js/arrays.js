@@ -37,14 +37,17 @@ export function structured(tree, outputs) {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, structured(item, outputs)]));
 }
 
-/** The made-up input whose outputs' hash the export holds; q8ta_wgpu/web/export.py makes the same. */
-export function sample(port) {
+/** The made-up inputs whose outputs' hash the export holds; q8ta_wgpu/web/export.py makes the same. */
+export const samples = (ports) => Object.fromEntries(ports.map((port, i) => [port.name, sample(port, i << 24)]));
+
+function sample(port, first) {
   const array = new ARRAYS[port.dtype](numel(port)), bits = port.dtype === "bool" ? 1 : 8 * array.BYTES_PER_ELEMENT;
   for (let i = 0; i < array.length; i++) {
-    let h = Math.imul(i + 1, 0x9e3779b1);
+    let h = Math.imul(first + i + 1, 0x9e3779b1);
     h = Math.imul(h ^ (h >>> 15), 0x85ebca77);
     h ^= h >>> 13;
-    array[i] = inWords(port) ? h >>> (32 - bits) : ((h >>> 8) - (1 << 23)) / (1 << 22);
+    if (bits === 16) array[i] = h >> Math.min(16 + (h & 31), 31); // of every magnitude
+    else array[i] = inWords(port) ? h >>> (32 - bits) : ((h >>> 8) - (1 << 23)) / (1 << 22);
   }
   return array;
 }

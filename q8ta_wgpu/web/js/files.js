@@ -2,7 +2,7 @@
 
 import { Q8taError } from "./errors.js";
 
-const VERSION = 1;
+const VERSION = 2;
 
 export function address(url) {
   const text = String(url);
@@ -10,7 +10,8 @@ export function address(url) {
   return new URL(file, globalThis.document?.baseURI ?? globalThis.location?.href).href;
 }
 
-async function download(url, get, advance = () => {}) {
+/** The bytes of an address; `get` is `fetch`, or answers like it. */
+export async function download(url, get, advance = () => {}) {
   const parts = [];
   try {
     const response = await get(url);

@@ -1,6 +1,6 @@
 // A network on a device: loading, running, drawing.
 
-import { inWords, packed, sample, structured, unpacked } from "./arrays.js";
+import { inWords, packed, samples, structured, unpacked } from "./arrays.js";
 import { best, describe, require, shares, webgpu } from "./device.js";
 import { Drawing } from "./drawing.js";
 import { Q8taError, gone } from "./errors.js";
@@ -76,8 +76,7 @@ export class Network {
 
   async verify() {
     if (!this.#program?.sample) return null;
-    const inputs = Object.fromEntries(this.#program.inputs.map((port) => [port.name, sample(port)]));
-    return (await sha256(joined(await this.#results(inputs, {})))) === this.#program.sample;
+    return (await sha256(joined(await this.#results(samples(this.#program.inputs), {})))) === this.#program.sample;
   }
 
   /** Outputs in the structure of the module's own: typed arrays. */

@@ -46,7 +46,7 @@ async function stamped(device, passes, waits) {
   }
 }
 
-function median(values) {
+export function median(values) {
   const sorted = Float64Array.from(values).sort(), middle = sorted.length >> 1;
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
