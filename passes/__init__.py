@@ -20,6 +20,7 @@ from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_mo
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.passes.round_scores import round_scores
+from q8ta_wgpu.passes.round_states import round_states
 from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify
 
@@ -30,6 +31,8 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     # Quantizes of constants become int8 constants, views of weights become weights.
     fold_constants,
+    # States are the integers that are read and written, before anything is moved past a quantize.
+    round_states,
     # Operators that programs write as several, while nothing is fused.
     combine,
     # Slices of a sum that have scales of their own are one int8 tensor before byte-moving operators take it apart.

@@ -14,6 +14,7 @@ from q8ta_wgpu.passes.fold_halves import fold_halves
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
+from q8ta_wgpu.passes.store_states import store_states
 
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
@@ -24,6 +25,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     place_attention,
     # A dispatch binds only so many tensors.
     split_cat,
+    # States are written where they are read, after all that reads them.
+    store_states,
 )
 
 

@@ -262,6 +262,7 @@ TORCH: Mapping[str, Function] = {
     "cat": lambda a, *xs: torch.cat(xs, a["dim"]),
     "expand": lambda a, x: x.expand(a["shape"]),
     "expand_batch": lambda a, x: x.expand(a["size"], *x.shape[1:]),
+    "store": lambda _, x: x.clone(),
     "repeat": lambda a, x: x.repeat(a["repeats"]),
     "flip": lambda a, x: x.flip(a["dims"]),
     "pad": _pad,

@@ -152,23 +152,41 @@ def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.
         return found
 
     known: Known = {}
+
+    def of_node(node: Node) -> Options:
+        found = options(graph, node, target, known, measured)
+        if node.output not in kept:
+            return found
+        every = (*found, *options(graph, node, target, {})) if measured else found
+        return tuple(option for option in every if option.out == kept[node.output])
+
+    kept = _kept(graph, target)
     return Problem(
-        tuple(Choice(n.inputs, n.output, options(graph, n, target, known, measured)) for n in graph.nodes),
-        {name: free(name) for name in graph.inputs},
+        tuple(Choice(n.inputs, n.output, of_node(n)) for n in graph.nodes),
+        {name: (kept[name],) if name in kept else free(name) for name in graph.inputs},
         graph.constants.keys(),
         transition,
     )
 
 
+def _kept(graph: Graph, target: Target) -> dict[str, Layout]:
+    """The layouts of states as they are read and written, which is one buffer: the first that fits."""
+    types = {name: graph.types[name] for state in graph.states for name in (state.read, state.written)}
+    fitting = {name: bound(t, allowed(ANY, t.dtype), target) for name, t in types.items()}
+    return {name: layouts[0] for name, layouts in fitting.items() if layouts}
+
+
 def registered(graph: Graph, target: Target) -> list[Registered]:
     """Every node with the representation sets of its kernels, for the sweep."""
-    found = []
+    found, kept = [], _kept(graph, target)
     for node in graph.nodes:
         sets = []
         for fit in preferred(graph.call(node), target):
             pairs = zip(node.inputs, fit.reads, strict=True)
             reads = tuple(() if name in graph.constants else layouts for name, layouts in pairs)
-            sets.append(_repsets(reads, fit.outs, fit.kernel.synced))
+            outs = tuple(out for out in fit.outs if out == kept.get(node.output, out))
+            if outs:
+                sets.append(_repsets(reads, outs, fit.kernel.synced))
         found.append(Registered(node.inputs, node.output, tuple(sets)))
     return found
 

@@ -106,7 +106,11 @@ def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assign
         for name, layout in zip(choice.inputs, layouts, strict=True):
             if name in problem.free and layout is not None:
                 free.setdefault(name, layout)
-    return Assignment(tuple(options), tuple(reads), {n: free.get(n, found[0]) for n, found in problem.free.items()})
+    return Assignment(
+        tuple(options),
+        tuple(reads),
+        {n: free[n] if free.get(n) in found else found[0] for n, found in problem.free.items()},
+    )
 
 
 def _cost_with(option: Option[Layout], layouts: Sequence[Layout | None]) -> float:

@@ -38,7 +38,7 @@ def random_inputs(model: Model) -> dict[str, Array]:
 
 def inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:
     """Arrays of `--input`: NAME=FILE, or FILE for the inputs in order. Raises InputError naming what is wrong."""
-    names = model.graph.inputs
+    names = model.graph.arguments
     arrays: dict[str, Array] = {}
     for text in given:
         name, separator, file = text.partition("=")
@@ -57,7 +57,7 @@ def inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:
 
 def described(model: Model) -> str:
     """The inputs of a model in words."""
-    return ", ".join(map(model.graph.described, model.graph.inputs)) or "no inputs"
+    return ", ".join(map(model.graph.described, model.graph.arguments)) or "no inputs"
 
 
 def _read(file: str) -> Array:

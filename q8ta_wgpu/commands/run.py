@@ -23,13 +23,13 @@ def run(options: argparse.Namespace) -> None:
     """`run FILE --input X.npy --output Y.npy`: checks all arguments before it computes anything."""
     model = load(options.file)
     given = inputs(model, options.input)
-    if missing := [name for name in model.graph.inputs if name not in given]:
+    if missing := [name for name in model.graph.arguments if name not in given]:
         raise InputError(f"{options.file} takes {described(model)}; missing: {', '.join(missing)}")
     target = _target(options, model)
     with Session(model, device(options.device)) as session:
-        outputs = model.structure.flatten(session(*(given[name] for name in model.graph.inputs)))
+        outputs = model.structure.flatten(session(*(given[name] for name in model.graph.arguments)))
         where = session.name
-    names = model.graph.outputs
+    names = model.graph.results
     made = io.BytesIO()
     if target.suffix == ".npy":
         np.save(made, outputs[0])
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _target(options: argparse.Namespace, model: Model) -> Path:
-    target, names = output.target(options.output, "--output", (".npy", ".npz")), model.graph.outputs
+    target, names = output.target(options.output, "--output", (".npy", ".npz")), model.graph.results
     if target.suffix == ".npy" and len(names) != 1:
         raise InputError(
             f"{options.file} has {len(names)} outputs ({', '.join(names)}): use --output {target.stem}.npz"

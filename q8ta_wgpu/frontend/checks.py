@@ -147,16 +147,21 @@ def check_quantizer(quantizer: Any, kind: type) -> None:
         raise InputError(f"quantizer must be a PT2E quantizer of torchao, found {found}: write q8ta_wgpu.Quantizer()")
 
 
-def check_runs(module: torch.nn.Module, arguments: Tensors) -> None:
-    """Raises InputError unless the module runs, UnsupportedError where its results depend on attributes that it changes
-    (those on buffers are found by torch.export). What it changes is put back."""
+def check_runs(module: torch.nn.Module, arguments: Tensors) -> list[str]:
+    """The names of the buffers that forward changes. What it changes is put back.
+
+    Raises InputError unless the module runs, UnsupportedError where its results depend on other attributes that it
+    changes, or where it changes a buffer's shape.
+    """
     if not arguments and not inspect.signature(module.forward).parameters:
         raise InputError("the module takes no inputs, so its results never change: compute them once, without int8")
-    before = _Attributes(module)
+    before = Attributes(module)
     try:
         first = module(*(x.clone() for x in arguments))
-        changed = before.changed()
+        changed, states = before.changed(), before.states(module)
         again = module(*(x.clone() for x in arguments)) if changed else first
+    except UnsupportedError:
+        raise
     except Exception as error:
         raise InputError(
             f"the module does not run on example_inputs, {described(arguments)}: {_short(error)}. quantize calls "
@@ -167,16 +172,18 @@ def check_runs(module: torch.nn.Module, arguments: Tensors) -> None:
     pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(again), strict=False)
     if changed and not all(torch.equal(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
         raise UnsupportedError(
-            f"the module changes its {changed} while it runs, and computes with it: int8 inference keeps no state, so "
-            "make it an input and a result"
+            f"the module changes its {changed} while it runs, and computes with it: what stays from call to call must "
+            "be a buffer (register_buffer), or an input and a result"
         )
+    return states
 
 
-class _Attributes:
+class Attributes:
     """What a module holds before it runs: attributes, lists and dicts of them, buffers, and the tensors' values."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._held: list[tuple[str, Any, Any]] = []
+        self._buffers = {n: (b, b._version) for n, b in module.named_buffers(remove_duplicate=False)}
         for path, part in module.named_modules():
             lists = [(name, value) for name, value in part.__dict__.items() if isinstance(value, (dict, list))]
             for name, store in [("", part.__dict__), *lists]:
@@ -189,6 +196,28 @@ class _Attributes:
             and not isinstance(value, torch.nn.Parameter)
             and not _without_values(value)
         ]
+
+    def states(self, module: torch.nn.Module) -> list[str]:
+        """The names of buffers that were written into, or are others with other values. Raises UnsupportedError where
+        one has another shape now, or is not float32."""
+        values, found = {id(tensor): value for tensor, value in self._tensors}, []
+        for name, tensor in module.named_buffers():
+            buffer, version = self._buffers.get(name, (tensor, tensor._version))
+            before = values.get(id(buffer), buffer)
+            if tensor.shape != before.shape:
+                raise UnsupportedError(
+                    f"the module's buffer {name} changes from shape {tuple(before.shape)} to {tuple(tensor.shape)}: "
+                    "what stays from call to call has one size, so give it the largest and write into it"
+                )
+            if buffer._version == version and tensor.dtype == before.dtype and torch.equal(tensor, before):
+                continue
+            if other := next((t.dtype for t in (before, tensor) if t.dtype != torch.float32), None):
+                raise UnsupportedError(
+                    f"the module changes its buffer {name}, which is {other}: what stays from call to call is float32, "
+                    "so write register_buffer(..., x.float())"
+                )
+            found.append(name)
+        return found
 
     def changed(self) -> str:
         """The first attribute that is another one, or has other values, buffers apart; empty if none."""

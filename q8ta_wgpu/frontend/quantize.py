@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import enough
+from q8ta_wgpu.frontend.calibrate.kept import leave_room, mark_states, share_states
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared, transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -35,6 +36,7 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.simplify import simplify
+from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import FIXED, PRECISION, check_module, import_decomposed
@@ -111,25 +113,42 @@ def quantize(
     ):
         warnings.simplefilter("ignore")
         update(0, total, "exporting the module")
-        checks.check_runs(module, example)
+        refused = {
+            'unsupported="torch"': not whole,
+            "dynamic_batch": dynamic_batch,
+            "dynamic_shapes": sizes is not None,
+        }
+        states = _states(
+            module, checks.check_runs(module, example), example, [n for n, given in refused.items() if given]
+        )
         traced = batched(example) if dynamic_batch else example
-        program = float_program(module, traced, dynamic_batch, whole)
+        if states:
+            stack.callback(checks.Attributes(module).put_back)
+            program = float_program(states.functional, (*example, *states.initial))
+        else:
+            program = float_program(module, traced, dynamic_batch, whole)
         update(1, total, "folding constants and batch norms")
         graph = _folded(program)
+        if states:
+            mark_states(graph, len(states.names))
         stack.enter_context(few_threads(graph))
         if whole and dynamic_batch:
             check_module(graph)
         if whole:
             checks.check_floats(graph)
         with quietly():
-            fixed = whole and fixed_sizes(
-                program,
-                graph,
-                lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
-                traced,
-                {(index, dim) for index, x in enumerate(traced) for dim in range(min(x.dim(), dynamic_batch))}
-                if sizes is None
-                else {(index, dim) for index, dim, _ in sizes.sizes},
+            fixed = (
+                whole
+                and not states
+                and fixed_sizes(
+                    program,
+                    graph,
+                    lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
+                    traced,
+                    {(index, dim) for index, x in enumerate(traced) for dim in range(min(x.dim(), dynamic_batch))}
+                    if sizes is None
+                    else {(index, dim) for index, dim, _ in sizes.sizes},
+                )
             )
         fold_norms(graph)
         update(2, total, "placing observers")
@@ -137,19 +156,21 @@ def quantize(
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         widens = isinstance(quantizer, Quantizer) and quantizer.widens
         checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
-        held = enough(graph, checked) if fits else []
+        left = iter(states.carried(checked) if states else checked)
+        held = enough(graph, left) if fits else []
         with torch_lock():  # quantizers may trace patterns
             follows = _Following(module, example, quantizer, sizes) if sizes is not None else None
             observed = prepared(graph, quantizer, held, follows)
+        share_states(observed)
         watch_states(observed)
         if fits:
             watch_inputs(observed)
         observed.recompile()
-        every = itertools.chain(_taken(held), checked)
+        every = itertools.chain(_taken(held), left)
         back = HeldBack(observed, example) if widens else None
         met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost, precision = _converted(observed, program, fits, back)
+        quantized, lost, precision = _converted(observed, program, fits, back, states)
         said = {
             FIXED: fixed,
             PRECISION: precision and astuple(precision),
@@ -196,12 +217,13 @@ def _calibrate(
 
 
 def _converted(
-    observed: GraphModule, program: ExportedProgram, fits: bool, back: HeldBack | None
+    observed: GraphModule, program: ExportedProgram, fits: bool, back: HeldBack | None, states: States | None
 ) -> tuple[ExportedProgram, str, Precision | None]:
     """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
     were held back."""
     checks.check_ranges(observed)
     scale_states(observed)
+    leave_room(observed)
     precisions = Precisions(observed, back) if back is not None else None
     if fits:
         _round_weights(observed, precisions)
@@ -209,7 +231,20 @@ def _converted(
     lost = checks.lost_values(observed)
     int8 = converted(observed)
     fold(int8, quantizing=True)
-    return lifted(int8, program), lost, precision
+    buffers = dict(zip(states.names, states.initial, strict=True)) if states else {}
+    return lifted(int8, program, buffers), lost, precision
+
+
+def _states(module: torch.nn.Module, names: list[str], example: checks.Tensors, options: list[str]) -> States | None:
+    """The buffers of these names, which forward changes, if there are any; `options` are given that keep none."""
+    if not names:
+        return None
+    if options:
+        raise UnsupportedError(
+            f"the module changes its buffers {', '.join(names)}, which stay on the device from call to call: with "
+            f"{options[0]} nothing does, so make them inputs and results"
+        )
+    return States(module, names, example)
 
 
 def _round_weights(observed: GraphModule, precisions: Precisions | None) -> None:
@@ -264,8 +299,8 @@ def float_program(
     for what, mutated in (("buffers", signature.buffers_to_mutate), ("inputs", signature.user_inputs_to_mutate)):
         if mutated:
             raise UnsupportedError(
-                f"the module changes its {what} {', '.join(mutated.values())}: int8 inference keeps no state, so "
-                "compute new tensors instead (no inplace=True on an input)"
+                f"the module changes its {what} {', '.join(mutated.values())}: compute new tensors instead (no "
+                "inplace=True on an input)"
             )
     if whole:
         checks.check_random(program.graph)

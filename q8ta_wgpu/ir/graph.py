@@ -179,12 +179,29 @@ class Call:
         return replace(self, inputs=tuple(t.unscaled() for t in self.inputs), output=self.output.unscaled())
 
 
+@dataclass(frozen=True)
+class State:
+    """A tensor that stays from one run to the next.
+
+    Attributes:
+        name: of the buffer of the user's module.
+        read: its value before a run, an input of the graph.
+        written: its value after the run, an output of the graph of the same type.
+        initial: the constant that it begins with.
+    """
+
+    name: str
+    read: str
+    written: str
+    initial: str
+
+
 @dataclass
 class Graph:
     """Nodes in execution order, with the types of all values.
 
     Attributes:
-        inputs, outputs: names of the values that go in and out.
+        inputs, outputs: names of the values that go in and out: those of a call, then those of the states.
         types: the type of every value: inputs, constants and node outputs.
         constants: numpy arrays of the constant values.
         uint8: int8x4 inputs passed as uint8, at scale 1. The int8 is 128 less, the zero point -128.
@@ -194,6 +211,8 @@ class Graph:
         fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
             were computed from it.
         dynamic: which sizes of inputs may be any, and what follows from them.
+        buffers: of what stays from one run to the next, the constants that it begins with, by the names of the
+            module's buffers; its values are the last inputs and outputs, in this order.
         notes: notes of the passes for the report, such as why a node stays in float32.
     """
 
@@ -209,6 +228,23 @@ class Graph:
     kept: set[str] = field(default_factory=set)
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     dynamic: Dynamic = field(default_factory=Dynamic)
+    buffers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def states(self) -> list[State]:
+        """What stays from one run to the next."""
+        reads, written = self.inputs[len(self.arguments) :], self.outputs[len(self.results) :]
+        return [State(*each) for each in zip(self.buffers, reads, written, self.buffers.values(), strict=True)]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The inputs of a call, in order."""
+        return self.inputs[: len(self.inputs) - len(self.buffers)]
+
+    @property
+    def results(self) -> list[str]:
+        """The outputs of a call, in order."""
+        return self.outputs[: len(self.outputs) - len(self.buffers)]
 
     def call(self, node: Node) -> Call:
         """The call of a node, with the types of its inputs and output."""
@@ -238,7 +274,7 @@ class Graph:
                 kept.append(node)
                 live.update(node.inputs)
         self.nodes = kept[::-1]
-        live.update(self.inputs)
+        live.update((*self.inputs, *self.buffers.values()))
         self.types = {k: v for k, v in self.types.items() if k in live}
         self.constants = {k: v for k, v in self.constants.items() if k in live}
 
@@ -257,6 +293,7 @@ class Graph:
             set(self.kept),
             dict(self.fixed),
             self.dynamic,
+            dict(self.buffers),
         )
 
     def given(self, name: str) -> np.dtype[Any]:
@@ -285,8 +322,9 @@ class Graph:
 
     def __str__(self) -> str:
         given = {name: f" given as {self.given(name)}" for name in (*self.uint8, *self.bools)}
-        lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.inputs]
+        lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.arguments]
+        lines += [f"state  {s.name}: {self.types[s.read]}, read as {s.read}, then {s.written}" for s in self.states]
         for node in self.nodes:
             attrs = "".join(f", {k}={v}" for k, v in node.attrs.items())
             lines.append(f"{node.output}: {self.types[node.output]} = {node.op}({', '.join(node.inputs)}{attrs})")
-        return "\n".join([*lines, f"output {', '.join(self.outputs)}"])
+        return "\n".join([*lines, f"output {', '.join(self.results)}"])

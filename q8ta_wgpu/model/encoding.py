@@ -55,6 +55,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
             {"input": name, "dim": dim, "step": step, "why": why} for (name, dim), (step, why) in graph.fixed.items()
         ],
         **plain_dynamic(graph.dynamic),
+        **({"buffers": graph.buffers} if graph.buffers else {}),
         "structure": structure.tree,
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
@@ -99,7 +100,7 @@ def _parse(text: str) -> Any:
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "values", "nodes")
-    known(data, (*keys, "dynamic"), "the file")
+    known(data, (*keys, "dynamic", "buffers"), "the file")
     values, nodes = get(data, "values", dict, "the file"), get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=names_of(data, "inputs", "the file"),
@@ -111,6 +112,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         fixed=dict(_fixed(entry) for entry in get(data, "fixed", list, "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
         bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
+        buffers=_buffers(get(data, "buffers", dict, "the file")) if "buffers" in data else {},
     )
     point = read_dynamic(data["dynamic"], graph) if "dynamic" in data else {}
     graph.nodes = [_node(item, point) for item in nodes]
@@ -119,7 +121,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     if other := [key for key in dtypes if not (key.isascii() and key.isdecimal() and len(key) < 10)]:
         raise GraphError(f"dtypes belong to positions of outputs, found {ascii(other[0])[:MAX_NAME]}")
     structure = Structure(get(data, "structure", object, "the file"), {int(key): v for key, v in dtypes.items()})
-    structure.check(len(graph.outputs))
+    structure.check(len(graph.results))
     return graph, structure
 
 
@@ -128,6 +130,10 @@ def _fixed(data: Any) -> tuple[tuple[str, int], tuple[int, str]]:
     known(data, ("input", "dim", "step", "why"), where)
     dim, step = (get(data, key, int, where) for key in ("dim", "step"))
     return (name_of(get(data, "input", str, where)), dim), (step, text_of(get(data, "why", str, where), where))
+
+
+def _buffers(data: Any) -> dict[str, str]:
+    return {name_of(name): name_of(initial) for name, initial in data.items()}
 
 
 def _type(name: str, data: Any) -> TensorType:

@@ -56,18 +56,18 @@ class Model:
 
         batch = next((f" at batch {t.shape[0]}" for name, t in self.inputs.items() if name in self.graph.batched), "")
         nodes = counted(len(self.graph.nodes), "node")
-        return f"Model({listed(self.graph.inputs)} -> {listed(self.graph.outputs)}{batch}; {nodes})"
+        return f"Model({listed(self.graph.arguments)} -> {listed(self.graph.results)}{batch}; {nodes})"
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The type of every input by name, in order: shape, dtype, and `given`, the dtype of arrays to pass."""
-        types = ((name, self.graph.types[name]) for name in self.graph.inputs)
+        types = ((name, self.graph.types[name]) for name in self.graph.arguments)
         return {name: Input(t.shape, t.dtype, t.q, str(self.graph.given(name))) for name, t in types}
 
     @property
     def outputs(self) -> list[TensorType]:
         """The type of every output in order. `q` has the scale and zero point of an int8 or int16 output."""
-        return [self.graph.types[name] for name in self.graph.outputs]
+        return [self.graph.types[name] for name in self.graph.results]
 
     def report(self) -> Report:
         """Counts what runs in int8 and in float32, with reasons; print it."""
@@ -112,12 +112,13 @@ class Model:
             InputError: the network does not fit the shapes, computes something from a size that would change, or a
                 value or dispatch would be too large; names the node.
         """
-        if len(shapes) != len(self.graph.inputs):
+        if len(shapes) != len(self.graph.arguments):
             raise InputError(
-                f"reshape takes one tuple of sizes for each input ({', '.join(self.graph.inputs)}), found {len(shapes)}"
+                f"reshape takes one tuple of sizes for each input ({', '.join(self.inputs)}), found {len(shapes)}"
             )
         sizes = [
-            _sizes(name, self.graph.types[name], shape) for name, shape in zip(self.graph.inputs, shapes, strict=True)
+            _sizes(name, self.graph.types[name], shape)
+            for name, shape in zip(self.graph.arguments, shapes, strict=True)
         ]
         try:
             graph = resized(self.graph, sizes)

@@ -11,13 +11,19 @@ from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
 
 
+def initial_states(graph: Graph) -> dict[str, Array]:
+    """What the states of a graph begin with, by the names they are read by."""
+    return {state.read: graph.constants[state.initial] for state in graph.states}
+
+
 def run(graph: Graph, inputs: Mapping[str, Array], keep: bool = False) -> dict[str, Array]:
     """Values of the graph's outputs for arrays of its inputs; of every node if `keep`.
 
     Int8 values are int8 arrays in logical (row-major) order. Floats are torch's: NaN and infinities are results like
-    others, without a warning. Raises DeviceError where the host's memory does not suffice.
+    others, without a warning. States that are not given are those that the graph begins with. Raises DeviceError where
+    the host's memory does not suffice.
     """
-    values: dict[str, Array] = {**graph.constants, **inputs}
+    values: dict[str, Array] = {**graph.constants, **initial_states(graph), **inputs}
     last = {name: node for node in graph.nodes for name in node.inputs}
     for node in graph.nodes:
         call = graph.call(node)

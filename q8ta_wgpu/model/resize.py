@@ -19,6 +19,11 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
 
     Raises GraphError where a node does not fit them, or a dimension of an input is part of the graph.
     """
+    if graph.states:
+        names = ", ".join(state.name for state in graph.states)
+        raise GraphError(
+            f"it keeps {names}, of fixed size, from call to call; quantize with example_inputs of that size"
+        )
     point = graph.dynamic.point(dict(zip(graph.inputs, shapes, strict=True)))
     if isinstance(point, str):
         raise GraphError(point)

@@ -42,10 +42,24 @@ def verify(graph: Graph, stage: str = "") -> None:
     for name in graph.outputs:
         if name not in defined:
             raise GraphError(f"output {name} is written by no node{where}")
-    if not graph.outputs:
+    _verify_states(graph, where)
+    if not graph.results:
         raise GraphError(f"the graph has no outputs{where}")
     if stage == RUNNABLE:
         _verify_ports(graph, defined)
+
+
+def _verify_states(graph: Graph, where: str) -> None:
+    if len(graph.buffers) > min(len(graph.inputs), len(graph.outputs)):
+        raise GraphError(f"{len(graph.buffers)} states are read and written, found fewer inputs or outputs{where}")
+    for state in graph.states:
+        if state.initial not in graph.constants:
+            raise GraphError(f"state {state.name} begins with {state.initial}, which is no constant{where}")
+        types = [graph.types[name] for name in (state.read, state.written, state.initial)]
+        if set(types) != {types[0]}:
+            raise GraphError(f"state {state.name} is read as {types[0]}, written as {types[1]}, begins as {types[2]}")
+        if state.read in graph.batched or state.read in graph.uint8 or state.read in graph.bools:
+            raise GraphError(f"state {state.name} is given by no caller, so it has no batch and no other dtype{where}")
 
 
 def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph, State, TensorType
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
@@ -46,18 +46,20 @@ class _Builder:
         steps = self.plan.steps
         sizes: dict[str, int] = {name: self._bytes(self.graph.types[name], name) for name in self.graph.inputs}
         sizes |= {step.node.output: self._bytes(step.call.output, step.node.output) for step in steps}
-        root = self.plan.root
+        root, states = self.plan.root, self.graph.states
         for name in self.plan.aliases:
             sizes[root(name)] = max(sizes[root(name)], self._bytes(self.graph.types[name], name))
+        written = {state.written: state.read for state in states}  # a state is read and written in one slot
         lives = memory.lifetimes(
             [[root(name) for name in step.node.inputs] for step in steps],
             [step.node.output for step in steps],
             self.graph.inputs,
-            [root(name) for name in self.graph.outputs],
+            [root(name) for name in (*self.graph.results, *(state.read for state in states))],
             sizes,
         )
-        self.slot, self.slots = memory.assign_slots(lives)
-        self.values = tuple(sizes.values())
+        self.slot, self.slots = memory.assign_slots({name: life for name, life in lives.items() if name not in written})
+        self.slot |= {name: self.slot[read] for name, read in written.items()}
+        self.values = tuple(size for name, size in sizes.items() if name not in written)
         self.slot |= {name: self.slot[root(name)] for name in self.plan.aliases}
         for name, size in sizes.items():
             self._check(f"value {name}", size)
@@ -129,6 +131,11 @@ class _Builder:
         )
         return Port(name, t.shape, t.dtype, layout.short, buffer, t.stored_bytes(layout))
 
+    def _state(self, state: State) -> tuple[Port, Array]:
+        port, array = self._port(state.read), self.graph.constants[state.initial]
+        layout = self.plan.layouts[state.read]
+        return port, _whole_words(pack(array, layout) if layout.is_int8 else array)
+
     def _output_constant(self, name: str, layout: Layout) -> int:
         array = self.graph.constants[name]
         self.constants.append(_whole_words(pack(array, layout) if layout.is_int8 else array))
@@ -138,8 +145,9 @@ class _Builder:
         """The program of all steps added."""
         return Program(
             shaders=tuple(self.shaders),
-            inputs=tuple(self._port(name) for name in self.graph.inputs),
-            outputs=tuple(self._port(name) for name in self.graph.outputs),
+            inputs=tuple(self._port(name) for name in self.graph.arguments),
+            outputs=tuple(self._port(name) for name in self.graph.results),
+            states=tuple(self._state(state) for state in self.graph.states),
             slots=tuple(self.slots),
             constants=tuple(self.constants),
             uniforms=bytes(self.uniforms),

@@ -66,7 +66,9 @@ class Program:
     """Shaders, buffers and dispatches in order.
 
     `slots` are sizes in bytes. `constants` are uploaded once, as they are. `values` has the bytes of each tensor in a
-    slot; several share a slot one after the other. `notes` say which features of the device it does not use, and why.
+    slot; several share a slot one after the other. `states` are values that dispatches read and write in slots of their
+    own, which stay from run to run, with the words that they begin with. `notes` say which features of the device it
+    does not use, and why.
     """
 
     shaders: tuple[str, ...]
@@ -76,6 +78,7 @@ class Program:
     dispatches: tuple[Dispatch, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    states: tuple[tuple[Port, NDArray[Any]], ...] = ()
     values: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 

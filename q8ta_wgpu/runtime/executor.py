@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
+from q8ta_wgpu.runtime.states import States
 from q8ta_wgpu.runtime.timestamps import timestamps
 
 _KEPT = 4
@@ -85,6 +86,8 @@ class Executor:
                 self._slots = [self._buffer(size, STORAGE) for size in program.slots]
                 self._constants = [self._upload(c, STORAGE) for c in program.constants]
                 self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
+                self._states = States(program, device, self.buffer)
+                self._states.reset()
             for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
                 update(i, len(program.dispatches), dispatch.kernel)
                 with device.lock:
@@ -154,6 +157,13 @@ class Executor:
             values=program.values,
         )
 
+    @contextlib.contextmanager
+    def states(self) -> Iterator[States]:
+        """What stays from run to run, while nothing else is submitted."""
+        with self.device.lock, wgpu_errors(f"{self.device.name} could not read or write states"):
+            self.check_open()
+            yield self._states
+
     def run(self, inputs: Sequence[Words]) -> list[Words]:
         """Uploads input words in port order, runs every dispatch and returns the output words in port order."""
         return self.submit(inputs).result()
@@ -185,7 +195,7 @@ class Executor:
         if self._ran or not self.device.software or not visible():
             return
         dispatches = self.program.dispatches
-        with bar("compiling") as update:
+        with self._states.kept(), bar("compiling") as update:
             for i, (dispatch, step) in enumerate(zip(dispatches, self._steps, strict=True)):
                 update(i, len(dispatches), dispatch.kernel)
                 encoder = self.device.wgpu.create_command_encoder()
@@ -252,7 +262,7 @@ class Executor:
             self.upload(inputs)
             if not passes:
                 return microseconds
-            with timestamps(self.device, len(passes)) as stamps:
+            with self._states.kept(), timestamps(self.device, len(passes)) as stamps:
                 for i in range(-1, repeats):  # the first run waits for the upload, which Dawn's timestamps include
                     encoder = gpu.create_command_encoder()
                     for number, steps in enumerate(passes):
@@ -261,8 +271,10 @@ class Executor:
         return microseconds
 
     def poison(self, word: int) -> None:
-        """Fills every slot with a word. Tests use it to show that nothing reads what was not written."""
-        for size, slot in zip(self.program.slots, self._slots, strict=True):
+        """Fills every slot but those of states with a word. Tests use it to show that nothing reads what was not
+        written."""
+        every = enumerate(zip(self.program.slots, self._slots, strict=True))
+        for size, slot in (pair for place, pair in every if place not in self._states.slots):
             self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
 
     def close(self) -> None:

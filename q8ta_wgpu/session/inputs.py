@@ -69,7 +69,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The argument for every input of a graph, in order. Raises InputError where one is missing or there are too
     many."""
-    names = graph.inputs
+    names = graph.arguments
     takes = f"the model takes {counted(len(names), 'input')} ({', '.join(names)})"
     if len(args) > len(names):
         raise InputError(f"{takes}, found {len(args)}")

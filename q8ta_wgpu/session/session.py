@@ -20,7 +20,6 @@ from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
@@ -28,6 +27,7 @@ from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.by_shape import ByShape
+from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending, stream
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
@@ -110,13 +110,14 @@ class Session:
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._layouts = layouts
-        self._lock = threading.Lock()
+        self._lock, self._ordered = threading.Lock(), threading.Lock()
         self._others = ByShape[tuple[Shape, ...], Session]()
         self._closed = False
         self.device: Device | None = None
         self.opening = Opening()
         self.tuning: Tuning | None = None
         self._executor: Executor | None = None
+        self._state = SessionState(model.graph, None)
         if not (isinstance(device, str) and device == "reference"):
             self._load(device, tune)
 
@@ -142,6 +143,7 @@ class Session:
         program = self.program
         scheduled = time.perf_counter()
         self._executor = Executor(program, self.device)
+        self._state = SessionState(self.model.graph, self._executor, [port for port, _ in program.states])
         loaded = time.perf_counter()
         self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
@@ -172,6 +174,21 @@ class Session:
         """Device memory that the session has held at most, without that of other input sizes; None for the
         reference."""
         return self._executor.memory if self._executor else None
+
+    @property
+    def state(self) -> SessionState:
+        """What the model keeps from call to call, by the names of the module's buffers: float32 arrays, to read and to
+        set; empty where it keeps nothing. `dict(session.state)` saves all of it, `session.state.update(saved)` goes on
+        from there. Raises InputError where the session was closed."""
+        self._check_open()
+        return self._state
+
+    def reset(self) -> None:
+        """Makes what the model keeps from call to call what it was at first: its buffers as quantized.
+
+        Raises InputError where the session was closed, DeviceError where the device fails.
+        """
+        self.state.reset()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model.
@@ -266,9 +283,13 @@ class Session:
             self._check_open()
             if self._executor is not None:
                 return self._executor.submit(words)
-        values = reference.run(self.model.graph, arrays)
+        if self.model.graph.buffers:
+            with self._ordered:
+                values = self._state.run(arrays)
+        else:
+            values = self._state.run(arrays)
         # Copies: a value may be a constant, or the caller's own array.
-        return Computed([values[name].copy() for name in self.model.graph.outputs])
+        return Computed([values[name].copy() for name in self.model.graph.results])
 
     def _finish(self, found: Sequence[Array]) -> Any:
         if self._executor is not None:
@@ -365,8 +386,10 @@ class Session:
 
     def warm_up(self) -> None:
         """Runs the model once on zeros. Work that drivers, caches and clocks put off until the first run is then not
-        part of the next call. Raises DeviceError if the device fails."""
+        part of the next call. It changes no state. Raises DeviceError if the device fails."""
+        before = dict(self._state)
         self(*(np.zeros(t.shape, t.given) for t in self.model.inputs.values()))
+        self._state.update(before)
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""

@@ -67,7 +67,7 @@ class TiledSession:
     ) -> None:
         if not hasattr(model, "graph"):
             raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
-        names, outputs = model.graph.inputs, model.graph.outputs
+        names, outputs = model.graph.arguments, model.graph.results
         found = [model.graph.types[name].shape for name in (*names, *outputs)]
         if (len(names), len(outputs), [len(s) for s in found]) != (1, 1, [4, 4]):
             raise InputError(

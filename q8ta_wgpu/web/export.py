@@ -130,9 +130,10 @@ def _compiled(shaders: Sequence[str]) -> None:
 
 
 def _weights(program: Program) -> tuple[bytes, list[tuple[int, int]]]:
-    """All constants and then the uniforms in one file, and (offset, bytes) of each."""
+    """All constants, the uniforms and what states begin with in one file, and (offset, bytes) of each."""
     data, places = bytearray(), []
-    for part in (*(c.tobytes() for c in program.constants), program.uniforms or bytes(16)):
+    initial = (words.tobytes() for _, words in program.states)
+    for part in (*(c.tobytes() for c in program.constants), program.uniforms or bytes(16), *initial):
         data += bytes(-len(data) % ALIGNMENT)
         places.append((len(data), len(part)))
         data += part
@@ -151,7 +152,10 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
     def port(p: Port) -> dict[str, Any]:
         return {**_port(model.graph, p), "buffer": place(p.buffer)}
 
+    begun = zip(model.graph.states, program.states, places[len(program.constants) + 1 :], strict=True)
+    states = [{**port(p), "name": state.name, "initial": at} for state, (p, _), at in begun]
     return {
+        **({"states": states} if states else {}),
         "inputs": [
             {**port(p), "read": pixels.reading(t, _LAYOUTS[p.layout]) if takes_picture(p.name, t) else None}
             for p, t in zip(program.inputs, model.inputs.values(), strict=True)
@@ -163,8 +167,8 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
         ],
         "structure": model.structure.tree,
         "slots": program.slots,
-        "constants": places[:-1],
-        "uniforms": places[-1],
+        "constants": places[: len(program.constants)],
+        "uniforms": places[len(program.constants)],
         "shaders": program.shaders,
         "dispatches": [
             {
@@ -219,7 +223,7 @@ def _limits(program: Program, target: Target) -> dict[str, int]:
 
 def sample(graph: Graph) -> dict[str, Array]:
     """The made-up inputs, which q8ta.js makes too: element i of input k is a 32-bit hash of k * 2^24 + i."""
-    given = enumerate(graph.inputs)
+    given = enumerate(graph.arguments)
     return {name: _mixed(graph.given(name), graph.types[name].shape, k << 24) for k, name in given}
 
 
@@ -245,6 +249,6 @@ def _sample_hash(model: Model) -> str | None:
     graph = model.graph
     values = reference.run(graph, {name: graph.stored(name, array) for name, array in sample(graph).items()})
     digest = hashlib.sha256()
-    for name in graph.outputs:
+    for name in graph.results:
         digest.update(np.ascontiguousarray(values[name]).tobytes())
     return digest.hexdigest()

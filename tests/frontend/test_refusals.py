@@ -252,15 +252,44 @@ def test_buffers_that_forward_changes_are_put_back() -> None:
             return x * self.seen  # type: ignore[operator]
 
     counter = Counter().eval()
-    with pytest.raises(UnsupportedError, match="changes its buffers seen"):
-        q8.quantize(counter, (X,), calibration=[X], progress=False)
+    model = q8.compile(q8.quantize(counter, (X,), calibration=[X, X], progress=False))
     assert counter.seen.item() == 0  # type: ignore[operator]
+    assert list(model.graph.buffers) == ["seen"]
+    for option in ({"dynamic_batch": True}, {"unsupported": "torch"}):
+        with pytest.raises(UnsupportedError, match="changes its buffers seen, which stay on the device"):
+            q8.quantize(counter, (X,), calibration=[X], progress=False, **option)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda kept, x: torch.cat([kept, x.reshape(-1)]),
+            r"changes from shape \(1,\) to \(\d+,\): what stays .* one size",
+        ),
+        (lambda kept, x: (kept + 1).long(), r"buffer kept, which is torch.int64"),
+    ],
+)
+def test_buffers_that_cannot_stay(function: Callable[..., Tensor], message: str) -> None:
+    class Kept(nn.Module):
+        kept: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = function(self.kept, x)
+            return x * 2
+
+    with pytest.raises(UnsupportedError, match=message):
+        q8.quantize(Kept().eval(), (X,), calibration=[X], progress=False)
 
 
 @pytest.mark.parametrize("function", [set_anew, changed, counted, listed])
 def test_attributes_that_forward_changes_are_put_back(function: Callable[..., Tensor]) -> None:
     stateful = Stateful(function).eval()
-    with pytest.raises(UnsupportedError, match="keeps no state, so make it an input and a result"):
+    with pytest.raises(UnsupportedError, match=r"must be a buffer \(register_buffer\), or an input and a result"):
         q8.quantize(stateful, (X,), calibration=[X], progress=False)
     assert (stateful.count, stateful.state.item(), stateful.kept[0].item()) == (0, 0, 0)
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from q8ta_wgpu import Session
+from q8ta_wgpu.ir.arithmetic import dequantize
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
@@ -19,6 +21,7 @@ from q8ta_wgpu.web import export
 from tests import int16_graphs, op_graphs
 from tests.conftest import SWIFTSHADER
 from tests.small import small_input, small_model
+from tests.states import calls, compiled
 from tests.web import engines
 from tests.web.engines import JavaScriptError, served
 from tests.web.engines import Node as NodeJS
@@ -114,6 +117,47 @@ def test_bytes_of_int16(name: str, js: Any, folder: Path) -> None:
     assert graph.types[graph.inputs[0]].dtype == INT16X4
     model = Model(run_passes(graph), Structure({"list": [0]}))
     equal(outputs(js, folder, "wide", model, inputs), model, inputs)
+
+
+STATES = """
+    const array = async (i) => new Float32Array(await (await fetch(`${given.url}/x${i}.bin`)).arrayBuffer());
+    const runs = async (...places) => {
+        const found = [];
+        for (const i of places) found.push([...(await net.run(await array(i)))]);
+        return found;
+    };
+    const first = await runs(0, 1), saved = await net.state();
+    const measured = net.verify && (await net.verify());
+    const later = await runs(2, 3), last = await net.state();
+    net.setState(saved);
+    const again = await runs(2, 3);
+    net.reset();
+    const anew = await runs(0, 1);
+    let refused = "";
+    try { net.setState({ ...saved, d: saved.h }); } catch (error) { refused = error.message; }
+    const shown = (state) => Object.entries(state).map(([name, values]) => [name, [...values]]);
+    net.destroy();
+    return { first, later, again, anew, measured, refused, last: shown(last), names: net.states.map((s) => s.name) };
+"""
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_states_stay_in_the_page(kind: str, js: Any, folder: Path) -> None:
+    model, items = compiled("cell"), [x.numpy() for (x,) in calls("cell", 0, 4)]
+    export.export_web(model, folder / "cell")
+    for i, x in enumerate(items):
+        (folder / "cell" / f"x{i}.bin").write_bytes(x.tobytes())
+    found = js(STATES, "cell", options={"kind": kind})
+    session = Session(model, "reference")
+    expected = [session(x)[0] for x in items]
+    np.testing.assert_array_equal(np.float32(found["first"] + found["later"]), expected)
+    assert (found["again"], found["anew"]) == (found["later"], found["first"])
+    assert found["measured"] is True and found["names"] == ["h", "c"]
+    assert "no state d; its states are: h, c" in found["refused"]
+    for (name, stored), state in zip(found["last"], model.graph.states, strict=True):
+        q = model.graph.types[state.read].q
+        assert q is not None
+        np.testing.assert_array_equal(dequantize(np.array([stored]), q), session.state[name])
 
 
 def test_a_dynamic_batch_is_fixed_by_the_export(js: Any, folder: Path) -> None:

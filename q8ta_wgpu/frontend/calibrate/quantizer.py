@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend.calibrate import scheme
+from q8ta_wgpu.frontend.calibrate.kept import keep_sums, widen_states
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
@@ -128,6 +129,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 )
             for node in skipped:
                 keep(node)
+        keep_sums(model)
         imported = import_float(model)
         plan = rounding_of(
             imported.graph,
@@ -137,6 +139,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             {node.name for node in model.graph.nodes if feeds_states(node)},
             streams=self._streams,
         )
+        widen_states(model, imported, plan)
         nodes = {node.name: node for node in model.graph.nodes}
         for call in plan.kept:
             keep(nodes[call])

@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate import scheme
+from q8ta_wgpu.frontend.calibrate.kept import states_of
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
@@ -199,8 +200,9 @@ class Run(Interpreter):
         return value[self.storage.values[source].users[source][reader]]
 
     def outputs(self, item: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors that the module gives for one item of the calibration."""
-        return [leaf for leaf in pytree.tree_leaves(self.run(*item)) if isinstance(leaf, Tensor)]
+        """The tensors that the module gives for one item of the calibration, but states: what comes of those counts."""
+        found = [leaf for leaf in pytree.tree_leaves(self.run(*item)) if isinstance(leaf, Tensor)]
+        return found[: len(found) - states_of(self.storage.module)]
 
 
 def known_scales(observed: GraphModule) -> dict[str, tuple[float, int]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram, ExportGraphSignature
+from torch.export import ExportedProgram, ExportGraphSignature, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
@@ -17,16 +19,20 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.editor import value_of
 from q8ta_wgpu.frontend.nodes import qdq_dtype
 
 
-def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
+def lifted(
+    module: GraphModule, source: ExportedProgram, states: Mapping[str, torch.Tensor] = MappingProxyType({})
+) -> ExportedProgram:
     """The program that torch.export would make of a module: its parameters and buffers become inputs of the graph.
 
     Args:
         module: `source.module()`, rewritten: calls of operators, without effects, on inputs and attributes.
+        states: buffers, with their values, that are the module's last inputs and whose new values are its last results.
         source: has the structure of inputs and outputs, an example, and the range of a dynamic batch.
     """
     graph = Graph()
@@ -44,7 +50,12 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
         specs.append(InputSpec(kind, TensorArgument(made.name), target, persistent))
     nodes: dict[Node, Any] = {}
     rounded: dict[Any, torch.Tensor] = {}
-    for node in inputs:
+    count = len(inputs) - len(states)
+    for node, target in zip(inputs[count:], states, strict=True):
+        made = nodes[node] = graph.placeholder("b_" + re.sub(r"\W", "_", target))
+        made.meta = dict(node.meta)
+        specs.append(InputSpec(InputKind.BUFFER, TensorArgument(made.name), target, True))
+    for node in inputs[:count]:
         nodes[node] = graph.node_copy(node)
         specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
     outputs = []
@@ -55,9 +66,14 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
             elif node.op == "call_function":
                 nodes[node] = _copied(graph, node, nodes, rounded)
             elif node.op == "output":
-                results = torch.fx.map_arg(node.args[0], nodes.__getitem__)
-                graph.output(tuple(results)).meta = dict(node.meta)
+                results = list(torch.fx.map_arg(node.args[0], nodes.__getitem__))
+                written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
+                graph.output((*written, *results)).meta = dict(node.meta)
                 outputs = [
+                    OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(r.name), target)
+                    for r, target in zip(written, states, strict=True)
+                ]
+                outputs += [
                     OutputSpec(
                         OutputKind.USER_OUTPUT,
                         TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r),
@@ -69,11 +85,23 @@ def lifted(module: GraphModule, source: ExportedProgram) -> ExportedProgram:
         module,
         graph,
         ExportGraphSignature(specs, outputs),
-        state,
+        {**state, **states},
         source.range_constraints,
-        source.module_call_graph[:1],
-        source.example_inputs,
+        _without(source, len(states)),
+        (source.example_inputs[0][:count], {}) if states else source.example_inputs,
     )
+
+
+def _without(source: ExportedProgram, count: int) -> list[ModuleCallEntry]:
+    """The structure of a program's inputs and outputs: of one with states as last inputs, and results that are a pair
+    with the states, without these."""
+    (whole,) = source.module_call_graph[:1]
+    if not count or whole.signature is None:
+        return [whole]
+    (arguments, _), (results, _) = whole.signature.in_spec.children(), whole.signature.out_spec.children()
+    inputs = pytree.tree_structure((tuple(range(arguments.num_leaves - count)), {}))
+    signature = ModuleCallSignature([], [], inputs, results)
+    return [ModuleCallEntry(whole.fqn, signature)]
 
 
 def _state(module: GraphModule) -> dict[str, torch.Tensor]:

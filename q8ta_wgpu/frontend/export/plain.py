@@ -37,7 +37,11 @@ def is_plain(program: ExportedProgram) -> bool:
     What depends on no input is computed, whatever made it. What nothing reads, such as torch's assertions about dtypes,
     is not imported.
     """
-    varying = set(program.graph_signature.user_inputs)
+    signature = program.graph_signature
+    states = {
+        name for name, buffer in signature.inputs_to_buffers.items() if buffer in signature.buffers_to_mutate.values()
+    }
+    varying = {*signature.user_inputs, *states}
     for node in program.graph.nodes:
         fixed = is_pure(node) or node.op == "placeholder"
         if fixed and not any(source.name in varying for source in node.all_input_nodes):

@@ -63,14 +63,22 @@ def import_program(program: ExportedProgram | torch.fx.GraphModule) -> tuple[Gra
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     """`import_program` for what has no in-place operators and nothing that torch would decompose further."""
     signature = program.graph_signature
-    mutated = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
-    if mutated:
-        raise UnsupportedError(
-            f"the program changes {', '.join(mutated)} while it runs: export the module in eval mode, without state"
-        )
-    importer = _Importer(program.graph, parameters(program), _tokens(program))
-    outputs = importer.run(signature.user_outputs)
+    if mutated := list(signature.user_inputs_to_mutate.values()):
+        raise UnsupportedError(f"the program changes its inputs {', '.join(mutated)}: compute new tensors instead")
+    reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
+    states = {reads[buffer]: (buffer, name) for name, buffer in signature.buffers_to_mutate.items()}
+    known = parameters(program)
+    constants = {node: tensor for node, tensor in known.items() if node.name not in states}
+    importer = _Importer(program.graph, constants, _tokens(program))
+    outputs = importer.run([*signature.user_outputs, *(written for _, written in states.values())])
     importer.problems.check()
+    initial = {node.name: tensor for node, tensor in known.items() if node.name in states}
+    graph, written = importer.graph, outputs[len(signature.user_outputs) :]
+    outputs = outputs[: len(signature.user_outputs)]
+    graph.inputs = [name for name in graph.inputs if name not in states]
+    dynamic = [name for name in graph.inputs if name in graph.batched]
+    if states and dynamic:
+        raise UnsupportedError(f"a program that changes {', '.join(states)} has no batch of any size: export one size")
     if given := [name for name in importer.graph.inputs if name in importer.shifted]:
         raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
     for name, found in zip(signature.user_outputs, outputs, strict=True):
@@ -85,6 +93,11 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     if not any(isinstance(name, str) for name in outputs):
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.result(name) for name in outputs if isinstance(name, str)]
+    for (read, (buffer, _)), value in zip(states.items(), written, strict=True):
+        array = np.array(initial[read].detach().cpu().numpy(), order="C")
+        graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", array)
+        graph.inputs.append(read)
+        graph.outputs.append(importer.result(value))
     said = program.graph_module.meta.get("custom", {})
     for index, dim, step, why in said.get(FIXED, ()):
         importer.graph.fixed[importer.graph.inputs[index], dim] = (step, why)

@@ -3,6 +3,7 @@
 import { Q8taError } from "./errors.js";
 import { BUFFER, bindings, grouped } from "./gpu.js";
 import { emulated } from "./shaders.js";
+import { States } from "./states.js";
 
 export class Loaded {
   buffers = [];
@@ -48,6 +49,7 @@ export class Loaded {
     this.buffers = program.slots.map((size) => device.createBuffer({ size, usage: flags }));
     for (const place of program.constants) this.buffers.push(upload(place, flags));
     this.#uniforms = upload(program.uniforms, BUFFER.UNIFORM);
+    this.states = new States(device, program, this.buffers, weights);
     const memory = await device.popErrorScope(), invalid = await device.popErrorScope();
     if (memory ?? invalid) {
       const size = program.slots.reduce((a, b) => a + b, 0) + weights.length;

@@ -52,6 +52,7 @@ export class Network {
     this.bytes = found.program.bytes + found.weights.bytes;
     this.inputs = program.inputs.map(shown);
     this.outputs = program.outputs.map(shown);
+    this.states = (program.states ?? []).map(shown);
     const opened = device ?? (await shares(owner, adapter, found.limits));
     this.#device = opened;
     this.#program = program;
@@ -76,7 +77,28 @@ export class Network {
 
   async verify() {
     if (!this.#program?.sample) return null;
-    return (await sha256(joined(await this.#results(samples(this.#program.inputs), {})))) === this.#program.sample;
+    // The sample is of a network as it begins.
+    return this.#loaded.states.kept(async () => {
+      this.reset();
+      return (await sha256(joined(await this.#results(samples(this.#program.inputs), {})))) === this.#program.sample;
+    });
+  }
+
+  /** What the network keeps from run to run, as it is stored: a typed array by each name. */
+  async state() {
+    this.#open();
+    return this.#loaded.states.read((promise) => this.#waits(promise));
+  }
+
+  setState(values) {
+    this.#open();
+    this.#loaded.states.write(values);
+  }
+
+  /** Lets the network begin anew. */
+  reset() {
+    this.#open();
+    this.#loaded.states.reset();
   }
 
   /** Outputs in the structure of the module's own: typed arrays. */
@@ -139,8 +161,10 @@ export class Network {
     if (!device.features.has("timestamp-query")) {
       throw new Q8taError("timestamps", `${this.adapter} or its device has no timestamp-query`);
     }
-    device.queue.submit([this.#encode(inputs, options).finish()]);
-    return timed(device, this.#loaded, repeats, (promise) => this.#waits(promise));
+    return this.#loaded.states.kept(() => {
+      device.queue.submit([this.#encode(inputs, options).finish()]);
+      return timed(device, this.#loaded, repeats, (promise) => this.#waits(promise));
+    });
   }
 
   /** Uploads, and records a run. */

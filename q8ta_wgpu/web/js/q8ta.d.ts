@@ -85,6 +85,8 @@ export class Network {
   private constructor();
   readonly inputs: readonly Port[];
   readonly outputs: readonly Port[];
+  /** What the network keeps from run to run, by the names of the module's buffers; none of most networks. */
+  readonly states: readonly Port[];
   /** Bytes of program and weights. */
   readonly bytes: number;
   /** The adapter in words. */
@@ -93,6 +95,12 @@ export class Network {
   readonly packed: boolean;
   run(inputs: Inputs, options?: ImageOptions): Promise<Outputs>;
   draw(inputs: Inputs, canvas: HTMLCanvasElement | OffscreenCanvas, options?: DrawOptions): Promise<void>;
+  /** A copy of every state as it is stored, after the runs so far. */
+  state(): Promise<Record<string, Float32Array | Int8Array | Int16Array>>;
+  /** Sets states, as `state` gives them. Raises Q8taError where a name, dtype or size is wrong, and sets none then. */
+  setState(values: Record<string, Float32Array | Int8Array | Int16Array>): void;
+  /** Makes every state what the network began with. */
+  reset(): void;
   /** Needs timestamp queries. */
   time(inputs: Inputs, options?: ImageOptions & { repeats?: number }): Promise<Timing>;
   /** Whether the device computes the reference's bytes; null where float operators may differ. */

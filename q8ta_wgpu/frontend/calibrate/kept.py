@@ -1,0 +1,107 @@
+"""How states are rounded: what a module reads and writes from call to call is stored at one scale, and finely where
+errors would add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.importer.importer import Imported
+from q8ta_wgpu.frontend.nodes import keep, kind
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves
+from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
+
+_STATE = "q8ta_state"
+"""In the meta of the input of a state: the place of its result from the end."""
+
+INT16_MAX = 2**15 - 1
+
+_SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
+
+
+def states_of(graph: GraphModule) -> int:
+    """Number of the last inputs and results of a graph that are states."""
+    return sum(_STATE in node.meta for node in graph.graph.find_nodes(op="placeholder"))
+
+
+def mark_states(graph: GraphModule, count: int) -> None:
+    """Lets the last inputs of a graph, so many, know which result is theirs. Copies are dropped: they were made because
+    of writes, and nothing is written into any more."""
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
+        node.replace_all_uses_with(node.args[0])
+        graph.graph.erase_node(node)
+    for place, node in enumerate(graph.graph.find_nodes(op="placeholder")[-count:]):
+        node.meta[_STATE] = place - count
+
+
+def _states(graph: GraphModule) -> Iterator[tuple[Node, Node]]:
+    """Each state as it is read and as it is written."""
+    results: Any = graph.graph.output_node().args[0]
+    for node in graph.graph.find_nodes(op="placeholder"):
+        if _STATE in node.meta:
+            yield node, results[node.meta[_STATE]]
+
+
+def keep_sums(graph: GraphModule) -> None:
+    """Leaves in float32 what is counted from call to call: a sum with what was there has no range."""
+    for read, written in _states(graph):
+        if written.target in _SUMS and read in written.all_input_nodes:
+            keep(written)
+
+
+def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:
+    """Stores in 16 bits what is computed from what it was, element by element: such errors last from call to call."""
+    for read, written in _states(graph):
+        reads = [key for key in plan.reads if imported.values.get(key[1]) is read]
+        gives = [name for name in plan.gives if imported.values.get(name) is written]
+        readers = [node for node in read.users if node.op == "call_function"]
+        exact = all((int8 := kind(node)) is not None and int8.reads_int16 for node in readers)
+        if exact and _is_carried(written, read) and all(plan.gives[name] == INT8 for name in gives):
+            plan.gives.update(dict.fromkeys(gives, INT16))
+            plan.reads.update(dict.fromkeys(reads, INT16))
+
+
+def _is_carried(written: Node, read: Node) -> bool:
+    """Whether a state is computed from what it was, element by element, not moved or chosen alone."""
+    met = {(written, False)}
+    for node, computed in (waiting := list(met)):
+        int8, chosen = kind(node), node.target is torch.ops.aten.where.self
+        if not isinstance(int8, Arithmetic | Elementwise | Moves):
+            continue
+        computed = computed or not (chosen or isinstance(int8, Moves))
+        for found in ((source, computed) for source in node.all_input_nodes):
+            if found not in met:
+                met.add(found)
+                waiting.append(found)
+    return (read, True) in met
+
+
+def share_states(observed: GraphModule) -> None:
+    """Lets one observer watch a state as it is read and as it is written, where both have one width: it is stored at
+    one scale."""
+    for state, result in _states(observed):
+        written = _observer(observed, result)
+        for user in list(state.users):
+            read = _observer(observed, user)
+            if read is None or written is None or read is written or read.quant_max != written.quant_max:
+                continue
+            for call in observed.graph.find_nodes(op="call_module"):
+                if _observer(observed, call) is read:
+                    setattr(observed, str(call.target), written)
+
+
+def leave_room(observed: GraphModule) -> None:
+    """Doubles the ranges of states in 16 bits, once calibrated: over more calls than these they go farther."""
+    for observer in {id(found): found for _, w in _states(observed) if (found := _observer(observed, w))}.values():
+        if observer.quant_max == INT16_MAX:
+            observer.min_val.mul_(2)
+            observer.max_val.mul_(2)
+
+
+def _observer(observed: GraphModule, node: Any) -> Any:
+    """The observer that a node calls; None of others."""
+    found = observed.get_submodule(str(node.target)) if isinstance(node, Node) and node.op == "call_module" else None
+    return found if hasattr(found, "calculate_qparams") else None

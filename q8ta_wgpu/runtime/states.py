@@ -1,0 +1,81 @@
+"""The states of a program on a device: what stays from run to run, read and set from outside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.program.program import BufferRef, Program
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.engine import STORAGE
+
+
+class States:
+    """The states of a program in its buffers. The caller holds `device.lock` and turns errors of wgpu into its own.
+
+    Args:
+        program: what dispatches read and write.
+        device: where.
+        buffer: gives the wgpu buffer of a reference.
+    """
+
+    def __init__(self, program: Program, device: Device, buffer: Callable[[BufferRef], Any]) -> None:
+        self._ports = [port for port, _ in program.states]
+        self._initial = [words for _, words in program.states]
+        self._sizes = [program.slots[port.buffer[1]] for port in self._ports]
+        self._device, self._buffer = device, buffer
+        self.slots = {port.buffer[1] for port in self._ports}
+
+    def reset(self) -> None:
+        """Makes every state what the program begins with."""
+        self.write(dict(enumerate(self._initial)))
+
+    def write(self, words: Mapping[int, Array]) -> None:
+        """Writes states by their places, behind all runs that were submitted. Raises DeviceError for a lost device."""
+        self._check(bool(words))
+        for place, array in words.items():
+            self._device.wgpu.queue.write_buffer(self._buffer(self._ports[place].buffer), 0, array)
+
+    def read(self) -> list[Array]:
+        """The words of every state behind all runs that were submitted. Raises DeviceError for a lost device."""
+        self._check(bool(self._ports))
+        dtypes = [np.float32 if port.dtype == FLOAT32 else np.uint32 for port in self._ports]
+        found = [self._device.read(self._buffer(port.buffer), -(-port.size // 4) * 4) for port in self._ports]
+        return [
+            np.frombuffer(data, dtype, port.size // 4).copy()
+            for data, dtype, port in zip(found, dtypes, self._ports, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Gives states back what they were: runs that are measured are no calls."""
+        if not self._ports:
+            yield
+            return
+        copies = [self._device.wgpu.create_buffer(size=size, usage=STORAGE) for size in self._sizes]
+        try:
+            self._copy([self._buffer(port.buffer) for port in self._ports], copies)
+            try:
+                yield
+            finally:
+                if self._device.alive:
+                    self._copy(copies, [self._buffer(port.buffer) for port in self._ports])
+        finally:
+            for buffer in copies:
+                buffer.destroy()
+
+    def _copy(self, sources: list[Any], targets: list[Any]) -> None:
+        encoder = self._device.wgpu.create_command_encoder()
+        for source, target, size in zip(sources, targets, self._sizes, strict=True):
+            encoder.copy_buffer_to_buffer(source, 0, target, 0, size)
+        self._device.wgpu.queue.submit([encoder.finish()])
+
+    def _check(self, used: bool) -> None:
+        # wgpu-native ends the whole process when a lost device is written to.
+        if used and not self._device.alive:
+            raise DeviceError(f"{self._device.name} was lost")

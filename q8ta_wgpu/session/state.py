@@ -1,0 +1,108 @@
+"""The states of a session: what a model keeps from one call to the next, read and set by the module's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import InputError, shown
+from q8ta_wgpu.ir.arithmetic import dequantize, quantize
+from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.program.program import Port
+from q8ta_wgpu.session import inputs
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.runtime.executor import Executor
+
+
+class SessionState(MutableMapping[str, Array]):
+    """What a session keeps from call to call: a mapping from the names of the module's buffers to float32 arrays.
+
+    Examples:
+        >>> saved = dict(session.state)     # copies, which np.savez(path, **saved) writes
+        >>> session.state.update(saved)     # this session, or another one of the same model, goes on from there
+
+    Reading waits for the calls that were made before. A state that is stored in int8 or int16 is given as the real
+    numbers that it stands for, which come back the same when they are set; others are rounded to the nearest, as in a
+    call. Names are fixed: a state can be set, not added or deleted.
+
+    Raises:
+        InputError: the model has no state of a name, or an array has another shape or dtype. Nothing is set then.
+        DeviceError: the device fails, or the session was closed.
+    """
+
+    def __init__(self, graph: Graph, executor: Executor | None, ports: Sequence[Port] = ()) -> None:
+        self._graph, self._executor, self._ports = graph, executor, ports
+        self._names = [state.name for state in graph.states]
+        self._held = reference.initial_states(graph)
+
+    def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of the graph by the reference, which then keeps the new states."""
+        values = reference.run(self._graph, {**arrays, **self._held})
+        self._held = {state.read: values[state.written].copy() for state in self._graph.states}
+        return values
+
+    def reset(self) -> None:
+        """Makes every state what the model begins with."""
+        self._write(reference.initial_states(self._graph))
+
+    def __getitem__(self, name: str) -> Array:
+        """A copy of one state."""
+        state = self._graph.states[self._place(name)]
+        stored, q = self._read()[state.read], self._graph.types[state.read].q
+        return stored.copy() if q is None else dequantize(stored, q)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Sets one state."""
+        self.update({name: value})
+
+    def __delitem__(self, name: str) -> None:
+        """Raises InputError."""
+        raise InputError(f"the state {shown(name)} can be set, not deleted: session.reset() makes all as they began")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def update(self, *given: Any, **named: Any) -> None:
+        """Sets several states at once, as a dict's `update` does."""
+        found = {}
+        for name, value in dict(*given, **named).items():
+            state = self._graph.states[self._place(name)]
+            t, array = self._graph.types[state.read], inputs.as_array(name, value)
+            if array.shape != t.shape or array.dtype.kind != "f":
+                raise InputError(f"state {name!r} must be float32 {t.shape}, found {array.dtype} {array.shape}")
+            with np.errstate(over="ignore"):
+                real = np.array(array, np.float32, order="C")
+            found[state.read] = real if t.q is None else quantize(real, t.q, *t.q.range)
+        self._write(found)
+
+    def _place(self, name: Any) -> int:
+        if name not in self._names:
+            known = ", ".join(self._names) or "none"
+            raise InputError(f"the model has no state {shown(name)}; its states are: {known}")
+        return self._names.index(name)
+
+    def _read(self) -> Mapping[str, Array]:
+        """All states as they are stored."""
+        if self._executor is None:
+            return self._held
+        with self._executor.states() as states:
+            words = states.read()
+        return {
+            port.name: array for port, array in zip(self._ports, inputs.from_words(self._ports, words), strict=True)
+        }
+
+    def _write(self, values: Mapping[str, Array]) -> None:
+        self._held = {**self._held, **values}
+        if self._executor is None:
+            return
+        ports = {place: port for place, port in enumerate(self._ports) if port.name in values}
+        words = inputs.words(list(ports.values()), values)
+        with self._executor.states() as states:
+            states.write(dict(zip(ports, words, strict=True)))

@@ -1,0 +1,197 @@
+"""What a network keeps from call to call: the same bytes everywhere, and nobody's but the caller's to change."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import q8ta_wgpu as q8
+from q8ta_wgpu import Session
+from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.device import Device
+from tests.harness import flat
+from tests.states import NETWORKS, calls, compiled, exchanged, module, quantized
+
+SNR = {"streaming": 35.0, "cell": 30.0, "cached": 28.0, "counted": 35.0}
+"""dB that the outputs keep over calls that calibration did not meet."""
+
+
+def saved(session: Session) -> dict[str, Array]:
+    return dict(session.state)
+
+
+def same(found: Any, expected: Any) -> None:
+    for f, e in zip(flat(found), flat(expected), strict=True):
+        np.testing.assert_array_equal(f, e)
+
+
+def same_states(found: Session, expected: Session) -> None:
+    assert list(found.state) == list(expected.state) == list(found.model.graph.buffers)
+    same(list(saved(found).values()), list(saved(expected).values()))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_many_calls_are_the_same_bytes_and_near_torch(name: str, device: Device) -> None:
+    ours, exact, stateful = Session(compiled(name), device), Session(compiled(name), "reference"), module(name)
+    before = [b.clone() for b in stateful.buffers()]
+    found: list[Any] = [ours(*x) for x in calls(name, 0, 8)]
+    found += ours.run_many(calls(name, 8, 8))
+    error = signal = 0.0
+    with torch.no_grad():
+        for y, x in zip(found, calls(name, 0, 16), strict=True):
+            same(y, exact(*x))
+            for f, wanted in zip(flat(y), torch.utils._pytree.tree_leaves(stateful(*x)), strict=True):
+                error += float(((torch.from_numpy(f) - wanted) ** 2).sum())
+                signal += float((wanted**2).sum())
+    for buffer, value in zip(stateful.buffers(), before, strict=True):
+        buffer.copy_(value)
+    same_states(ours, exact)
+    assert 10 * np.log10(signal / error) > SNR[name]
+
+
+def test_states_that_take_each_others_place(device: Device) -> None:
+    ours, exact = Session(exchanged(), device), Session(exchanged(), "reference")
+    for seed in range(4):
+        x = np.random.default_rng(seed).integers(-128, 128, (2, 6)).astype(np.int8)
+        same(ours(x), exact(x))
+        same_states(ours, exact)
+
+
+@pytest.mark.parametrize("where", ["vulkan", "reference"])
+def test_states_are_read_set_saved_and_reset(where: str, tmp_path: Path) -> None:
+    model = compiled("cell")
+    model.save(tmp_path / "net.q8ta")
+    session, other = Session(model, where), Session(q8.load(tmp_path / "net.q8ta"), where)
+    assert {name: (y.shape, y.dtype) for name, y in session.state.items()} == dict.fromkeys(
+        ("h", "c"), ((1, 8), np.dtype(np.float32))
+    )
+    first = [session(*x) for x in calls("cell", 0, 3)]
+    kept = saved(session)
+    later = [session(*x) for x in calls("cell", 3, 3)]
+    same(other.state["c"], np.zeros((1, 8)))  # a session of its own
+    other.state.update(kept)
+    same([other(*x) for x in calls("cell", 3, 3)], later)
+    same_states(other, session)
+    session.reset()
+    same([session(*x) for x in calls("cell", 0, 3)], first)
+    session.state["h"] = kept["h"]
+    same(list(saved(session).values()), list(kept.values()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.state.update(h=np.zeros((1, 8), np.float32), d=0), r"no state 'd'; its states are: h, c"),
+        (lambda s: s.state.update(h=np.ones((1, 8)), c=np.zeros((8,))), r"'c' must be float32 \(1, 8\), found float64"),
+        (lambda s: s.state.update(h=np.zeros((1, 8), np.int64)), "'h' must be float32"),
+        (lambda s: s.state.__delitem__("h"), "can be set, not deleted"),
+        (lambda s: s(np.zeros((1, 7), np.float32)), "must have shape"),
+        (lambda s: list(s.run_many([np.zeros(3, np.float32)])), "item 0"),
+        (lambda s: s.model.reshape((2, 6)), "it keeps h, c, of fixed size, from call to call"),
+    ],
+)
+def test_what_is_refused_changes_no_state(change: Any, message: str, vulkan: Device) -> None:
+    with Session(compiled("cell"), vulkan) as session:
+        for x in calls("cell", 0, 2):
+            session(*x)
+        before = saved(session)
+        with pytest.raises(InputError, match=message):
+            change(session)
+        same(list(saved(session).values()), list(before.values()))
+    with pytest.raises(InputError, match="closed"):
+        session.reset()
+
+
+def test_what_is_measured_is_no_call(vulkan: Device, caches: Path) -> None:
+    session, exact = Session(compiled("counted"), vulkan, tune=True), Session(compiled("counted"), "reference")
+    for x in calls("counted", 0, 3):
+        session.time(*x, repeats=2)
+        session.warm_up()
+        same(session(*x), exact(*x))
+    same_states(session, exact)
+
+
+def test_calls_of_several_threads_follow_each_other(vulkan: Device) -> None:
+    session, (x,) = Session(compiled("counted"), vulkan), next(calls("counted", 0, 1))
+    with ThreadPoolExecutor(4) as pool:
+        numbers = sorted(int(y["before"][0]) for y in pool.map(lambda _: session(x), range(40)))
+    assert numbers == list(range(40))
+    assert session.state["calls"] == 40
+
+
+def test_a_cancelled_or_interrupted_call_was_a_call(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, (x,) = Session(compiled("counted"), vulkan), next(calls("counted", 0, 1))
+
+    async def cancelled() -> None:
+        call = asyncio.ensure_future(session.run_async(x))
+        await asyncio.sleep(0)
+        call.cancel()
+
+    asyncio.run(cancelled())
+    assert session.state["calls"] in (0, 1)  # before it began, or all of it
+    session.reset()
+
+    def interrupted(found: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "_finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session(x)
+    assert session.state["calls"] == 1
+    for _ in session.run_many([x] * 9):
+        break  # two more runs were in flight
+    assert session(x)["before"] == session.state["calls"] - 1 == 4
+
+
+def test_a_lost_device_takes_its_states_along() -> None:
+    native = engines.native()
+    own = native.request(next(a for a in native.adapters() if "llvmpipe" in a.info["device"]))
+    session = Session(compiled("cell"), own)
+    for x in calls("cell", 0, 2):
+        session(*x)
+    kept, later = saved(session), [session(*x) for x in calls("cell", 2, 2)]
+    own.destroy()
+    for use in (lambda: session(*x), session.reset, lambda: session.state["h"], lambda: session.state.update(kept)):
+        with pytest.raises(DeviceError, match="lost"):
+            use()
+    session.close()
+    again = Session(compiled("cell"), "vulkan")
+    again.state.update(kept)
+    same([again(*x) for x in calls("cell", 2, 2)], later)
+
+
+def test_bindings_go_on_from_run_to_run(vulkan: Device) -> None:
+    session, exact = Session(compiled("cell"), vulkan), Session(compiled("cell"), "reference")
+    (x,) = next(calls("cell", 0, 1))
+    usage = engines.native().package.BufferUsage
+    buffer = vulkan.wgpu.create_buffer_with_data(data=x.numpy(), usage=usage.STORAGE | usage.COPY_SRC)
+    binding = session.bind(buffer)
+    for _ in range(3):
+        binding.run()
+        exact(x)
+    same_states(session, exact)
+
+
+def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:
+    program = quantized("cell").module(check_guards=False)
+    exact = Session(compiled("cell"), "reference")
+    with torch.no_grad():
+        for x in calls("cell", 0, 4):
+            np.testing.assert_allclose(exact(*x), program(*x).numpy(), atol=0.02)
+
+
+def test_models_without_states_have_none(vulkan: Device) -> None:
+    from tests.small import small_model
+
+    session = Session(small_model(), vulkan)
+    session.reset()
+    assert saved(session) == {} and session.program.states == ()

@@ -1,0 +1,149 @@
+"""Networks that keep something from call to call: what the tests of states share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from tests.quantizing import data
+
+
+class Streaming(nn.Module):
+    """A convolution over time whose last samples stay: pieces give what the whole does."""
+
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv1d(4, 8, 5), nn.Conv1d(8, 3, 1)
+        self.register_buffer("last", torch.zeros(1, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = torch.cat([self.last, x], -1)
+        self.last.copy_(whole[..., -4:])
+        y: Tensor = self.out(torch.relu(self.conv(whole)))
+        return y
+
+
+class Cell(nn.Module):
+    """An LSTM's cell, whose states are other tensors after each call."""
+
+    h: Tensor
+    c: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates, self.out = nn.Linear(6 + 8, 32), nn.Linear(8, 3)
+        self.register_buffer("h", torch.zeros(1, 8))
+        self.register_buffer("c", torch.zeros(1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        i, f, g, o = self.gates(torch.cat([x, self.h], -1)).chunk(4, -1)
+        self.c = f.sigmoid() * self.c + i.sigmoid() * g.tanh()
+        self.h = o.sigmoid() * self.c.tanh()
+        y: Tensor = self.out(self.h)
+        return y
+
+
+class Cached(nn.Module):
+    """Attention of one token over those before it, which a cache of fixed size holds."""
+
+    keys: Tensor
+    values: Tensor
+    places: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.register_buffer("keys", torch.zeros(1, 2, 12, 8))
+        self.register_buffer("values", torch.zeros(1, 2, 12, 8))
+        self.register_buffer("places", torch.arange(12.0))
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        q, k, v = (part(x).view(1, 1, 2, 8).transpose(1, 2) for part in (self.q, self.k, self.v))
+        here, known = (self.places == place).view(1, 1, 12, 1), (self.places <= place).view(1, 1, 1, 12)
+        self.keys.copy_(torch.where(here, k, self.keys))
+        self.values.copy_(torch.where(here, v, self.values))
+        y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=known)
+        found: Tensor = self.o(y.transpose(1, 2).reshape(1, 1, 16))
+        return found
+
+
+class Counted(nn.Module):
+    """A number of calls, a mean that fades, and a window that moves on."""
+
+    calls: Tensor
+    mean: Tensor
+    window: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(6, 6)
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(1, 6))
+        self.register_buffer("window", torch.zeros(1, 5, 6))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        before = self.calls.clone()
+        self.calls += 1
+        y = self.lin(x)
+        self.mean.mul_(0.9).add_(y, alpha=0.1)
+        self.window.copy_(torch.roll(self.window, -1, 1))
+        self.window[:, -1] = y
+        return {"mean": self.mean * 2, "before": before, "window": self.window.mean(1)}
+
+
+Items = Callable[[int], tuple[Tensor, ...]]
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Items]] = {
+    "streaming": (Streaming, lambda i: (data(1, 4, 10, seed=i),)),
+    "cell": (Cell, lambda i: (data(1, 6, seed=i),)),
+    "cached": (Cached, lambda i: (data(1, 1, 16, seed=i), torch.tensor([float(i % 12)]))),
+    "counted": (Counted, lambda i: (data(1, 6, seed=i),)),
+}
+
+
+@cache
+def module(name: str) -> nn.Module:
+    torch.manual_seed(3)
+    return NETWORKS[name][0]().eval()
+
+
+@cache
+def quantized(name: str) -> torch.export.ExportedProgram:
+    items = [NETWORKS[name][1](i) for i in range(60)]
+    return q8.quantize(module(name), items[0], calibration=items, progress=False)
+
+
+@cache
+def compiled(name: str) -> Model:
+    return q8.compile(quantized(name))
+
+
+def calls(name: str, first: int, count: int) -> Iterator[tuple[Tensor, ...]]:
+    """Inputs that calibration did not meet."""
+    return (NETWORKS[name][1](1200 + i) for i in range(first, first + count))
+
+
+def exchanged() -> Model:
+    """Two states that take each other's place, what one was as output, and one in another shape."""
+    q = QParams(0.1, 3)
+    graph = Graph(inputs=["x", "a", "b", "c"], outputs=["y", "a", "b", "a", "seen"])
+    shapes = {"x": (2, 6), "a": (2, 6), "b": (2, 6), "c": (12,), "y": (2, 6), "seen": (12,), "sum": (12,)}
+    graph.types = {name: TensorType(shape, INT8X4, q) for name, shape in shapes.items()}
+    attrs = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 13, "shift": 14, "lo": -128, "hi": 127}
+    graph.nodes = [Node("q8ta_add", ("x", "a"), "y", attrs), Node("view", ("a",), "seen", {"shape": (-1,)})]
+    graph.nodes.append(Node("q8ta_add", ("seen", "c"), "sum", attrs))
+    graph.outputs.insert(2, "sum")
+    for seed, name in enumerate("abc"):
+        values = (data(*shapes[name], seed=seed) * 30).clamp(-128, 127).to(torch.int8).numpy()
+        graph.buffers[name] = graph.add_constant(f"{name}.initial", values, INT8X4, q)
+    return Model(graph, Structure({"list": [0, 1, 2]}))
