@@ -249,7 +249,8 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
             continue
         if op.operand(position, case.attrs).constant:
             weight = position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
-            names.append(_constant(graph, generator, position, shape, setting, weight))
+            group = int(case.values.removeprefix("bits")) if weight and case.values.startswith("bits") else 0
+            names.append(_constant(graph, generator, position, shape, setting, weight, group))
             if isinstance(op.int8, Recurrent) and weight:
                 graph.constants["w.scale"] /= np.float32(16)  # layers that do not stretch what is rounded step by step
             if op.operand(position, case.attrs).name == "variance":
@@ -311,15 +312,20 @@ def extremes(generator: np.random.Generator, shape: Sequence[int], dtype: str = 
 
 
 def _constant(
-    graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting, weight: bool
+    graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting, weight: bool, group: int
 ) -> str:
-    """An int8 weight with a scale per output channel, or float parameters."""
+    """An int8 weight with a scale per output channel, or one of 4 bits with a factor for each `group` of inputs, or float
+    parameters."""
     if not weight:
         return graph.add_constant(f"c{position}", (g.normal(0, 0.5, shape) * 64).round().astype(np.float32) / 64)
     channels = shape[0]
     scale, values = g.uniform(0.001, 0.02, channels), extremes(g, shape)
     if setting.mode == "ties":  # a step of the sum is no small part of a step of the result, so that many are half-way
         scale, values = np.full(channels, 2.0**-5), g.integers(-1, 2, shape).astype(np.int8)
+    if group:
+        factors = extremes(g, (channels, -(-shape[1] // group))).clip(-127).astype(np.int16)
+        steps = (extremes(g, shape) >> 4).astype(np.int16)
+        scale, values = scale / 64, steps * np.repeat(factors, group, axis=1)[:, : shape[1]]
     parts = (
         graph.add_constant("w", values),
         graph.add_constant("w.scale", scale.astype(np.float32)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, ONLY_4W, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims, quantized_as_first, reads_same_place
@@ -164,7 +164,7 @@ OPS = (
     Op(
         name="dequantize_weight",
         operands=(
-            Operand("values", constant=True, dtypes=(INT8,)),
+            Operand("values", constant=True, dtypes=(INT8, INT16)),
             Operand("scale", constant=True),
             Operand("zero", constant=True, dtypes=("int32",)),
         ),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import RANGES, Call
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import Kernel, Names
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 
@@ -82,12 +82,17 @@ def kernels(
         """Where teams were not measured, the kernels for one thread are chosen as long as one may do it."""
         return alone_turns(call) > target.loop_turns or pays(call, target)
 
-    source = kernel.source
-    assert isinstance(source, tuple), f"{kernel.name}: the files of what teams share are those of every call"
+    def linked(files: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Names:
+        source = kernel.source
+        return files(source) if isinstance(source, tuple) else lambda call: files(source(call))
+
+    def of_teams(source: tuple[str, ...]) -> tuple[str, ...]:
+        return *(f"shared_{stem}" if stem in MAINS else stem for stem in source), "share", "rows"
+
     return (
         replace(
             kernel,
-            source=(*source, "share"),
+            source=linked(lambda source: (*source, "share")),
             preferred=lambda call, target: kernel.preferred(call, target) and not pays(call, target),
             constants=lambda call: constants(call, 1),
             turns=alone_turns,
@@ -95,7 +100,7 @@ def kernels(
         replace(
             kernel,
             name=f"{kernel.name}_shared" if "." in kernel.name else f"{kernel.name}.shared",
-            source=(*(f"shared_{stem}" if stem in MAINS else stem for stem in source), "share", "rows"),
+            source=linked(of_teams),
             constants=shared_constants,
             turns=shared_turns,
             preferred=needed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.product import gemm, gemv, sgemm, weighted
+from q8ta_wgpu.kernels.product import gemm, gemv, groups, sgemm, weighted
 from q8ta_wgpu.kernels.product.half import HIGH, PART, taken
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
@@ -34,6 +35,9 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if len(types[1].shape) == 3 and types[0].shape:
+        weight = groups.check(types[1].shape, types[0].shape[-1])
+        types = (types[0], replace(types[1], shape=weight), *types[2:])
     if attrs["epilogue"].shuffle:
         raise GraphError(f"a linear's result is stored without a pixel_shuffle, found {attrs['epilogue']}")
     return epilogue.check(types, attrs, _infer(types, attrs)[0])
@@ -47,7 +51,8 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, weight, multiplier, offset, _, *more = arrays
     # float64 is exact here: every partial sum is an integer below 2^53.
-    acc = (x.astype(np.float64) - weighted.input_zero(call)) @ weight.astype(np.float64).T
+    w = weighted.values(call, weight)
+    acc = (x.astype(np.float64) - weighted.input_zero(call)) @ w.astype(np.float64).T
     return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
 
 
@@ -60,7 +65,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _params(call: Call) -> Params:
-    return {**epilogue.params(call), "depth_quads": np.uint32(-(-call.inputs[1].shape[1] // 4))}
+    return {**epilogue.params(call), **groups.params(call), "depth_quads": np.uint32(groups.words(call))}
 
 
 def _pack(call: Call, weight: Array) -> Array:
@@ -68,9 +73,9 @@ def _pack(call: Call, weight: Array) -> Array:
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:
-    """(rows, outputs, words along k) of the matrix product."""
+    """(rows, outputs, words of int8 along k) of the matrix product."""
     n, c, h, w = dims(call.output)
-    return n * c * h, w, -(-call.inputs[1].shape[1] // 4)
+    return n * c * h, w, groups.words(call)
 
 
 def _rows(call: Call, weight: Array) -> Array:
@@ -78,18 +83,24 @@ def _rows(call: Call, weight: Array) -> Array:
 
 
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
-    rows, one = np.uint32(_sizes(call)[2]), (1, 1, 0, 0)
+    rows, one = np.uint32(groups.row_words(call)), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
-    return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **grids}
+    return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **groups.params(call), **grids}
 
 
 def _whole(call: Call) -> bool:
     """Whether rows of x are whole vectors."""
-    return _sizes(call)[2] % 4 == 0
+    return groups.row_words(call) % 4 == 0
 
 
 def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
-    return tile.fits(target)
+    return tile.fits(target) and not (tile.body == UNITS and groups.is_grouped(call))
+
+
+def _preferred(call: Call, target: Target, label: str) -> bool:
+    """Units take no weights of 4 bits, so tiles are chosen as where there are none."""
+    without = replace(target, matrix_units=()) if groups.is_grouped(call) else target
+    return gemm.preferred(call, without, label, _sizes)
 
 
 def _x_vector(call: Call) -> str:
@@ -102,8 +113,8 @@ def _half_constants(call: Call) -> dict[str, int]:
     return {"HIGH": int(call.attrs["part"] == HIGH)} if "part" in call.attrs else {}
 
 
-def _constants(of_tile: Callable[[Call], dict[str, int]], call: Call) -> dict[str, int]:
-    return {**of_tile(call), **_half_constants(call)}
+def _constants(of_tile: Callable[[Call], dict[str, int]], columns: int, call: Call) -> dict[str, int]:
+    return {**of_tile(call), **_half_constants(call), **groups.constants(call, columns)}
 
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
@@ -115,7 +126,12 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         "dot",
         _x_vector(call),
         "sums_rows",
+        *groups.source(call),
     )
+
+
+def _direct_source(call: Call, four: str) -> tuple[str, ...]:
+    return "q8ta_linear", "dot", "direct", "sums_rows", f"x_four={four}", *groups.source(call)
 
 
 def _wide(call: Call) -> tuple[str, ...]:
@@ -132,26 +148,26 @@ def _products(op: str) -> Iterator[Kernel]:
             (ONLY_4W,),
             ONLY_4W | FLOAT,
             supports=functools.partial(_supports, tile=tile),
-            preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes),
+            preferred=functools.partial(_preferred, label=label),
             wide=_wide,
             params=functools.partial(_tiled_params, tile),
-            prepack={1: gemm.pack_with(tile, _rows), **weighted.PAD_CHANNELS},
-            **{**fields, "constants": functools.partial(_constants, fields["constants"])},
+            prepack={1: groups.packed(gemm.pack_with(tile, _rows), tile.n), **weighted.PAD_CHANNELS},
+            **{**fields, "constants": functools.partial(_constants, fields["constants"], tile.n)},
         )
     yield from share.kernels(
         Kernel(
             f"{op}.direct",
-            ("q8ta_linear", "dot", "direct", "sums_rows", f"x_four={'x_word' if op == 'q8ta_linear' else 'half_at'}"),
+            functools.partial(_direct_source, four="x_word" if op == "q8ta_linear" else "half_at"),
             (WIDTH_PACKED_INT8,),
             WIDTH_PACKED_INT8 | FLOAT,
             wide=(*weighted.PER_CHANNEL, "weight"),
             params=_params,
-            constants=_half_constants,
-            prepack={1: _pack, **weighted.PAD_CHANNELS},
+            constants=lambda call: {**_half_constants(call), **groups.constants(call, 1)},
+            prepack={1: groups.packed(_pack, 1), **weighted.PAD_CHANNELS},
             threads=weighted.quads_of_sums,
             cost=weighted.cost("direct"),
         ),
-        lambda call: (-(-call.inputs[1].shape[1] // 4),),
+        lambda call: (groups.words(call),),
     )
 
 
@@ -269,6 +285,9 @@ linear = Op(
         _case((1,), 1, 1),
         _case((70,), 336, 37),
         _case((2, 19), 1040, 66, "saturate"),
+        _case((3,), 77, 10, "bits32"),
+        _case((70,), 160, 37, "bits64"),
+        _case((1,), 512, 12, "bits128"),
     ),
     tolerance=1e-5,
 )

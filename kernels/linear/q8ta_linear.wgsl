@@ -5,8 +5,9 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   let row = p.w / 4u * params.depth_quads;
   for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
     let word = x_four(vec4<u32>(p.xyz, k * 4u));
-    let w = weight[row + k];
-    acc += vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
+    let w = load_w(row + k);
+    let products = vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
+    acc += products * weight_factor(p.w / 4u, k / 4u);
   }
   return acc;
 }

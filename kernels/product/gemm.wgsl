@@ -5,7 +5,7 @@
 // a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
 // Rows may come in phases, blocks of whole tiles with weights, start values and a length of k of their own. Linked: the
 // constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad,
-// channel_quad, quad_value and store_value (quad and the stages of an epilogue).
+// channel_quad, quad_value and store_value (quad and the stages of an epilogue); load_w, weight_factor, add_products (weights).
 
 // GPUs do best to read nothing where a tap is outside the image.
 const BRANCHES = true;
@@ -54,7 +54,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   var next_w: array<vec4<u32>, LOADS_W>;
   let place = place_of(k + k_lane);
   for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
-  for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+  for (var i = 0u; i < LOADS_W; i++) { next_w[i] = load_w(w_at + i * THREADS); }
 
   var acc: array<vec4<i32>, ROWS * QUADS>;
   if (slice == 0u) {
@@ -80,7 +80,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       w_at += STEP * TILE_N;
       let place = place_of(k + k_lane);
       for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
-      for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+      for (var i = 0u; i < LOADS_W; i++) { next_w[i] = load_w(w_at + i * THREADS); }
     }
     for (var s = 0u; s < STEP; s++) {
       var a: array<vec4<u32>, ROWS>;
@@ -90,7 +90,10 @@ fn main(@builtin(local_invocation_index) local: u32,
         let b1 = w_tile[slice * STEP + s][q * 4u + 1u][tn];
         let b2 = w_tile[slice * STEP + s][q * 4u + 2u][tn];
         let b3 = w_tile[slice * STEP + s][q * 4u + 3u][tn];
-        for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = dot_quad(acc[i * QUADS + q], a[i], b0, b1, b2, b3); }
+        let factor = weight_factor(column_tile * (TILE_N / 4u) + q * THREADS_N + tn, (slice * steps + step) * STEP + s);
+        for (var i = 0u; i < ROWS; i++) {
+          acc[i * QUADS + q] = add_products(acc[i * QUADS + q], a[i], b0, b1, b2, b3, factor);
+        }
       }
     }
     workgroupBarrier();

@@ -34,11 +34,14 @@ fn main(@builtin(local_invocation_index) local: u32,
     var a: array<vec4<u32>, ROWS>;
     for (var i = 0u; i < ROWS; i++) { a[i] = load_x(rows[i], place); }
     for (var q = 0u; q < QUADS; q++) {
-      let b0 = weight[w_at];
-      let b1 = weight[w_at + 1u];
-      let b2 = weight[w_at + 2u];
-      let b3 = weight[w_at + 3u];
-      for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = dot_quad(acc[i * QUADS + q], a[i], b0, b1, b2, b3); }
+      let b0 = load_w(w_at);
+      let b1 = load_w(w_at + 1u);
+      let b2 = load_w(w_at + 2u);
+      let b3 = load_w(w_at + 3u);
+      let factor = weight_factor(first_quad + q, step);
+      for (var i = 0u; i < ROWS; i++) {
+        acc[i * QUADS + q] = add_products(acc[i * QUADS + q], a[i], b0, b1, b2, b3, factor);
+      }
       w_at += 4u;
     }
   }

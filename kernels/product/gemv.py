@@ -10,7 +10,7 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product import groups, weighted
 from q8ta_wgpu.kernels.product.gemm import FEW_ROWS, Sizes
 
 THREADS = 64
@@ -32,7 +32,7 @@ def kernel(
         op: the operator's name.
         layouts: of its input and of an int8 result.
         sums: the WGSL file that says where a sum's channels lie in the result.
-        sizes: from a call to (rows, channels, words along k), at most FEW_ROWS rows.
+        sizes: from a call to (rows, channels, words of int8 along k), at most FEW_ROWS rows.
         rows: gives the weight as (channels, bytes along k).
         whole: whether rows of x are whole vectors.
         supports: whether the kernel is made for a call.
@@ -42,12 +42,18 @@ def kernel(
         return next(n for n in (1, 4, FEW_ROWS) if sizes(call)[0] <= n)
 
     def vectors(call: Call) -> int:
-        return -(-sizes(call)[2] // 4)
+        """Turns of all threads along k: vectors, or pairs of them."""
+        return -(-sizes(call)[2] // (8 if groups.is_grouped(call) else 4))
 
     def params(call: Call) -> Params:
         count, _, words = sizes(call)
-        numbers = {"rows": count, "row_words": words, "vectors": vectors(call)}
-        return {**epilogue.params(call), **{name: np.uint32(n) for name, n in numbers.items()}}
+        row_words = groups.row_words(call) if groups.is_grouped(call) else words
+        numbers = {"rows": count, "row_words": row_words, "vectors": vectors(call)}
+        return {**epilogue.params(call), **groups.params(call), **{name: np.uint32(n) for name, n in numbers.items()}}
+
+    def source(call: Call) -> tuple[str, ...]:
+        bits = ("Turn=Turn4", "turn_of=turn_of_bits", "add_turn=add_turn_of_bits") if groups.is_grouped(call) else ()
+        return "gemv", "dot", f"x_vector={'whole_vector' if whole(call) else 'vector_of_words'}", sums, *bits
 
     def pack(call: Call, weight: Array) -> Array:
         """Words in order (channel quad, vector of k, channel in quad), zero padded."""
@@ -58,14 +64,14 @@ def kernel(
 
     return Kernel(
         f"{op}.gemv",
-        lambda call: ("gemv", "dot", f"x_vector={'whole_vector' if whole(call) else 'vector_of_words'}", sums),
+        source,
         (layouts,),
         layouts | FLOAT,
         supports=supports,
         wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if whole(call) else ())),
         params=params,
-        constants=lambda call: {"ROWS": most_rows(call)},
-        prepack={1: pack, **weighted.PAD_CHANNELS},
+        constants=lambda call: {"ROWS": most_rows(call), **groups.constants(call, 4)},
+        prepack={1: groups.packed(pack, 4), **weighted.PAD_CHANNELS},
         threads=lambda call, layout: (-(-sizes(call)[1] // 4) * THREADS, 1, 1),
         turns=lambda call: -(-vectors(call) // THREADS) * (1 + most_rows(call)),
         cost=weighted.cost("shared"),

@@ -1,5 +1,6 @@
 // Few rows of x with int8 weights: a workgroup makes one channel quad of up to ROWS rows, its 64 threads share k.
 // Weights come in order (channel quad, k, channel in quad), so that a thread reads 64 bytes at once.
+// Weights of 4 bits are read two vectors at a time, which share a factor; k counts those.
 // Linked: ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
 
 var<workgroup> partial: array<vec4<i32>, 64u * ROWS>;
@@ -12,14 +13,8 @@ fn main(@builtin(local_invocation_index) t: u32,
   if (quad >= params.quads) { return; }
   var acc: array<vec4<i32>, ROWS>;
   for (var k = t; k < params.vectors; k += 64u) {
-    let at = (quad * params.vectors + k) * 4u;
-    let b0 = weight[at];
-    let b1 = weight[at + 1u];
-    let b2 = weight[at + 2u];
-    let b3 = weight[at + 3u];
-    for (var i = 0u; i < ROWS; i++) {
-      acc[i] = dot_quad(acc[i], x_vector(min(i, params.rows - 1u) * params.row_words, k), b0, b1, b2, b3);
-    }
+    let turn = turn_of(quad, k);
+    for (var i = 0u; i < ROWS; i++) { acc[i] = add_turn(acc[i], min(i, params.rows - 1u) * params.row_words, k, turn); }
   }
   for (var i = 0u; i < ROWS; i++) { partial[i * 64u + t] = acc[i]; }
   for (var half = 32u; half > 0u; half /= 2u) {
@@ -30,4 +25,34 @@ fn main(@builtin(local_invocation_index) t: u32,
   }
   workgroupBarrier();
   if (t < params.rows) { store_quad(partial[t * 64u] + start_quad(quad), channel_quad(quad), t, quad); }
+}
+
+struct Vectors { b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32> }
+
+fn vectors_at(at: u32) -> Vectors { return Vectors(weight[at], weight[at + 1u], weight[at + 2u], weight[at + 3u]); }
+
+alias Turn = Vectors;
+
+fn turn_of(quad: u32, k: u32) -> Turn { return vectors_at((quad * params.vectors + k) * 4u); }
+
+fn add_turn(acc: vec4<i32>, first: u32, k: u32, b: Turn) -> vec4<i32> {
+  return dot_quad(acc, x_vector(first, k), b.b0, b.b1, b.b2, b.b3);
+}
+
+struct Turn4 { bits: Vectors, factor: vec4<i32> }
+
+fn turn_of_bits(quad: u32, k: u32) -> Turn4 {
+  let bits = vectors_at(params.factors + (quad * params.vectors + k) * 4u);
+  return Turn4(bits, weight_factor4(quad, 2u * k));
+}
+
+// Bits stay in the high half of a byte, where they have their sign: products are 16 times as large.
+fn add_turn_of_bits(acc: vec4<i32>, first: u32, k: u32, turn: Turn4) -> vec4<i32> {
+  let high = vec4<u32>(0xf0f0f0f0u);
+  let four = vec4<u32>(4u);
+  let b = turn.bits;
+  let even = dot_quad(vec4<i32>(0), x_vector(first, 2u * k), b.b0 & high, b.b1 & high, b.b2 & high, b.b3 & high);
+  let all = dot_quad(even, x_vector(first, 2u * k + 1u), (b.b0 << four) & high, (b.b1 << four) & high,
+                     (b.b2 << four) & high, (b.b3 << four) & high);
+  return acc + (all >> four) * turn.factor;
 }

@@ -32,6 +32,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import fixed_point, rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.lib import valid
+from q8ta_wgpu.kernels.product import groups
 from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of, half_zero
 
 
@@ -87,14 +88,20 @@ def convolution_params(call: Call) -> Params:
     return {**window_params(call), "channels_per_group": per_group, "depth_per_group": np.uint32(depth)}
 
 
+def values(call: Call, weight: Array) -> Array:
+    """The whole numbers that a stored weight stands for, outputs first."""
+    return groups.values(weight, call.inputs[0].shape[-1]) if groups.is_grouped(call) else weight
+
+
 def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     weight, correction = arrays[1], arrays[4]
     assert weight is not None and correction is not None
-    rows, zero = weight.reshape(weight.shape[0], -1), input_zero(call)
+    rows, zero = values(call, weight).reshape(weight.shape[0], -1), input_zero(call)
     sums = rows.sum(1, dtype=np.int64)
     if np.any(correction != zero * sums):
         return f"must be the zero point {zero} times the sums of the weights"
-    if rows.shape[1] < 1 << 16:  # 2 * 128 * 128 for each tap cannot pass int32
+    largest_weight = groups.LARGEST if groups.is_grouped(call) else 128
+    if 2 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
         return ""
     largest = _largest_accumulator(rows, zero, sums)
     return (
@@ -134,6 +141,9 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         return "its weight is not a quantized constant, or its bias is not a constant"
     if np.any(weight.zero != 0) or (weight.axis != 0 and np.any(weight.scale != weight.scale.flat[0])):
         return "its weight needs zero point 0 and scales along the output channels"
+    stored = weight.values if weight.values.dtype == np.int8 else groups.pack(weight.values)
+    if stored is None:
+        return "its weight has more than 8 bits, and no factor for each 32 inputs leaves 4"
     channels = weight.values.shape[0]
     w = weight.values.reshape(channels, -1).astype(np.int64)
     scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
@@ -150,13 +160,13 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
             return f"its bias {bias[bad][0]:g} is too large for its scale {scale[bad][0]:.3g}"
         if (bad := (scale < SMALLEST_SCALE) | (scale > FLOAT_MAX)).any():
             return f"the scale of its input times its weight's, {scale[bad][0]:.3g}, is no normal float32 number"
-        operands: tuple[int | Array, ...] = (0, weight.values, scale.astype(np.float32), offset, correction)
+        operands: tuple[int | Array, ...] = (0, stored, scale.astype(np.float32), offset, correction)
         return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
     term = bias.astype(np.float64)
     found = rounding(call, call.out, scale, term, reached) if call.out else fixed_point(call, scale, term, reached)
     if isinstance(found, str):
         return found
-    operands = (0, weight.values, found.multiplier, found.offset, correction, *found.operands)
+    operands = (0, stored, found.multiplier, found.offset, correction, *found.operands)
     return Int8Form(op, operands, {**attrs, "epilogue": found.epilogue})
 
 
@@ -204,7 +214,8 @@ H200."""
 
 def macs(call: Call) -> int:
     """Multiply-accumulates of a weighted sum."""
-    return call.output.numel * math.prod(call.inputs[1].shape[1:])
+    taps = call.inputs[0].shape[-1:] if groups.is_grouped(call) else call.inputs[1].shape[1:]
+    return call.output.numel * math.prod(taps)
 
 
 def cost(kind: str) -> Callable[[Call], float]:

@@ -189,7 +189,8 @@ def reads_beside_dim(call: Call, axis: int, first: int, last: int) -> tuple[int,
 class Case:
     """One tested call: shapes of the operands in order, attributes, and which data to draw.
 
-    `values` names a rule of the tests for data: 'random', 'saturate' (results far outside int8), 'ties'.
+    `values` names a rule of the tests for data: 'random', 'saturate' (results far outside int8), 'ties', 'bits32' (of
+    the weight, 4 with a factor for each 32 inputs).
     """
 
     shapes: tuple[Shape, ...]

@@ -122,7 +122,7 @@ class GraphBuilder:
             array = self.raw[name]
             if array.dtype.kind == "f":
                 array = array.astype(np.float32)
-            elif array.dtype != np.int8:
+            elif array.dtype not in (np.int8, np.int16):
                 array = array.astype(np.int32)
             self.graph.types[name] = TensorType(array.shape, str(array.dtype))
             self.graph.constants[name] = np.asarray(array, order="C")

@@ -69,20 +69,24 @@ def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.emit("dequantize", (x,))
 
 
+_WEIGHTS: Mapping[Any, type[np.generic]] = {torch.int8: np.int8, torch.int16: np.int16}
+"""Dtypes of weights. int16 holds products of 4 bits with the factor of a group of inputs."""
+
+
 def _quantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     w, scale, zero = (b.raw.get(args[k]) for k in ("input", "scales", "zero_points"))
-    if w is None or scale is None or zero is None or args["dtype"] != torch.int8:
-        raise RefusedError("per-channel quantization is supported for constant int8 weights alone")
+    if w is None or scale is None or zero is None or args["dtype"] not in _WEIGHTS:
+        raise RefusedError("per-channel quantization is supported for constant int8 and int16 weights alone")
     shape = [-1 if i == args["axis"] else 1 for i in range(w.ndim)]
     steps = np.rint(w * (np.float32(1.0) / scale.astype(np.float32)).reshape(shape)) + zero.reshape(shape)
-    b.raw[b.hint] = np.clip(steps, args["quant_min"], args["quant_max"]).astype(np.int8)
+    b.raw[b.hint] = np.clip(steps, args["quant_min"], args["quant_max"]).astype(_WEIGHTS[args["dtype"]])
     return b.hint
 
 
 def _dequantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     w, scale = b.raw.get(args["input"]), b.raw.get(args["scales"])
-    if w is None or scale is None or w.dtype != np.int8:
-        raise RefusedError("per-channel dequantization is supported for constant int8 weights alone")
+    if w is None or scale is None or w.dtype not in _WEIGHTS.values():
+        raise RefusedError("per-channel dequantization is supported for constant int8 and int16 weights alone")
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise RefusedError(f"scales must be finite and > 0, found {scale.min()} to {scale.max()}")
     zero = b.raw.get(args["zero_points"] or "")
