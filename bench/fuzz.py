@@ -94,6 +94,7 @@ def corpus() -> list[bytes]:
                 continue
     graphs += attention_graphs.fused_graphs()
     linear = OPS["linear"]
+    graphs += [run_passes(graph_of(linear, case, True, False)) for case in linear.cases if "bits" in case.values]
     graphs += [
         op_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], e)[0] for e in op_graphs.EPILOGUES
     ]

@@ -312,10 +312,16 @@ def extremes(generator: np.random.Generator, shape: Sequence[int], dtype: str = 
 
 
 def _constant(
-    graph: Graph, g: np.random.Generator, position: int, shape: tuple[int, ...], setting: Setting, weight: bool, group: int
+    graph: Graph,
+    g: np.random.Generator,
+    position: int,
+    shape: tuple[int, ...],
+    setting: Setting,
+    weight: bool,
+    group: int = 0,
 ) -> str:
-    """An int8 weight with a scale per output channel, or one of 4 bits with a factor for each `group` of inputs, or float
-    parameters."""
+    """An int8 weight with a scale per output channel, or one of 4 bits with a factor for each `group` of inputs; or
+    float parameters."""
     if not weight:
         return graph.add_constant(f"c{position}", (g.normal(0, 0.5, shape) * 64).round().astype(np.float32) / 64)
     channels = shape[0]

@@ -13,19 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.arithmetic import FACTORS, GROUPS, STEPS
 from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-
-GROUPS = (128, 64, 32)
-"""Inputs that may share a factor."""
-
-FACTORS = (-127, 127)
-STEPS = (-8, 7)
-"""Smallest and largest factor and n."""
-
-LARGEST = 1024
-"""Bound of every |f * n|."""
 
 _PAIR = 32
 """Inputs whose n are read together: kernels take vectors of 16, two at a time."""
@@ -45,7 +36,7 @@ def check(weight: Shape, depth: int) -> Shape:
     """(outputs, inputs) of a stored weight for inputs of this length. Raises GraphError for any other shape."""
     group = group_of(weight)
     if group not in GROUPS or weight[1] != -(-depth // group):
-        sizes = ", ".join(map(str, sorted(GROUPS)))
+        sizes = ", ".join(map(str, GROUPS))
         raise GraphError(
             f"a weight of 4 bits is (outputs, groups of {sizes} inputs, 1 + half a group), found {weight} for {depth} "
             "inputs"
@@ -54,8 +45,11 @@ def check(weight: Shape, depth: int) -> Shape:
 
 
 def pack(values: Array) -> NDArray[np.int8] | None:
-    """Whole numbers (outputs, inputs) as they are stored in the fewest bytes; None where they are no such products."""
-    for group in sorted(GROUPS, key=lambda group: _bytes(values.shape[1], group)) if values.ndim == 2 else ():
+    """Whole numbers (outputs, inputs) as they are stored, in the longest groups of which they are products; None where
+    they are none."""
+    if values.ndim != 2:
+        return None
+    for group in (g for g in GROUPS[::-1] if g < values.shape[1] + GROUPS[0]):
         padded = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
         split = padded.reshape(len(values), -1, group)
         factor = _factors(split)
@@ -66,17 +60,12 @@ def pack(values: Array) -> NDArray[np.int8] | None:
     return None
 
 
-def _bytes(depth: int, group: int) -> int:
-    """Bytes of an output's weights."""
-    return -(-depth // group) * (1 + group // 2)
-
-
 def _factors(split: Array) -> Array | None:
     """For each group a factor of all its numbers that leaves steps of 4 bits; None where a group has none."""
     common = np.gcd.reduce(split, axis=-1).astype(np.int32)
     most, least = split.max(-1), split.min(-1)
     found = np.where(common == 0, 1, 0)
-    for share in range(1, STEPS[1] + 2):
+    for share in range(1, 1 - STEPS[0]):
         whole = np.where(common % share == 0, common // share, 0)
         for factor in (whole, -whole):
             ends = np.sort(np.stack([most, least]) // np.where(factor == 0, 1, factor), axis=0)

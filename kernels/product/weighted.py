@@ -100,7 +100,7 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     sums = rows.sum(1, dtype=np.int64)
     if np.any(correction != zero * sums):
         return f"must be the zero point {zero} times the sums of the weights"
-    largest_weight = groups.LARGEST if groups.is_grouped(call) else 128
+    largest_weight = arithmetic.LARGEST_OF_4_BITS if groups.is_grouped(call) else 128
     if 2 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
         return ""
     largest = _largest_accumulator(rows, zero, sums)

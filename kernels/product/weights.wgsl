@@ -20,7 +20,7 @@ fn load_w4(at: u32) -> vec4<u32> {
 // The low 4 bits of each byte with their sign.
 fn int8_of_bits(v: vec4<u32>) -> vec4<u32> {
   let low = v & vec4<u32>(0x0f0f0f0fu);
-  return low | (low & vec4<u32>(0x08080808u)) * 30u;
+  return low | ((low & vec4<u32>(0x08080808u)) * 30u);
 }
 
 fn weight_factor4(quad: u32, k: u32) -> vec4<i32> {

@@ -30,6 +30,15 @@ OFFSET_LIMIT = 2.0**29
 SMALLEST_SHIFT = 8
 """Fewest fraction bits that an add's multipliers may have."""
 
+GROUPS = (32, 64, 128)
+"""Inputs that may share a factor in a weight of 4 bits."""
+
+STEPS, FACTORS = (-8, 7), (-127, 127)
+"""Smallest and largest number of 4 bits, and factor of a group of them."""
+
+LARGEST_OF_4_BITS = 1024
+"""Bound of every number of 4 bits times an int8."""
+
 Int64 = NDArray[np.int64]
 
 

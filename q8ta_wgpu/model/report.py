@@ -57,7 +57,7 @@ class Report:
             if node.op in ("quantize", "dequantize"):
                 borders += 1
             elif _has_int8(graph, node):
-                int8[_described(node)] += 1
+                int8[_described(graph, node)] += 1
                 borders += graph.types[node.output].dtype == FLOAT32
                 borders += _reads_float(graph, node)
             else:
@@ -96,10 +96,11 @@ class Report:
         return "\n".join(lines)
 
 
-def _described(node: Node) -> str:
-    """The operator, and the stages of its epilogue where it has more than rounding."""
+def _described(graph: Graph, node: Node) -> str:
+    """The operator, that its weight has 4 bits, and the stages of its epilogue where it has more than rounding."""
     stages = node.attrs["epilogue"].label if "epilogue" in node.attrs else "requantize"
-    return node.op if stages == "requantize" else f"{node.op} ({stages})"
+    bits = " of 4 bits" if "epilogue" in node.attrs and len(graph.types[node.inputs[1]].shape) == 3 else ""
+    return f"{node.op}{bits}" if stages == "requantize" else f"{node.op}{bits} ({stages})"
 
 
 def _has_int8(graph: Graph, node: Node) -> bool:

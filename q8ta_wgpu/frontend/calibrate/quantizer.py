@@ -33,6 +33,7 @@ from q8ta_wgpu.frontend.nodes import (
     module_paths,
     named_arguments,
 )
+from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
 from q8ta_wgpu.passes.plan.rounding import rounding_of
@@ -67,10 +68,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             rounded for them; their outputs only where something in int8 reads them.
         precision: "auto" lets `quantize` store values in 16 bits, or leave them in float32, where int8 costs more than
             a decibel of the outputs (calibrate/widen.py); "int8" does not.
+        weights: "int4" rounds the weights of linears and products to 4 bits, with a factor for each group of inputs of
+            each output: half the bytes. Those of fewer inputs than a group, of convolutions and of recurrent layers
+            stay in 8 bits.
+        group: inputs that share a factor: 32, 64 or 128.
 
     Raises:
-        InputError: `residual` or `precision` is none of these, `skip` is no list of strings, or `qat` or `fit_weights`
-            is no bool.
+        InputError: `residual`, `precision`, `weights` or `group` is none of these, `skip` is no list of strings, `qat`
+            or `fit_weights` is no bool, or both `qat` and 4 bits are asked for.
     """
 
     def __init__(
@@ -80,16 +85,23 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         skip: Sequence[str] = (),
         fit_weights: bool = True,
         precision: str = "auto",
+        weights: str = "int8",
+        group: int = 32,
     ) -> None:
         super().__init__()
         for name, value, known in (
             ("residual", residual, ("int16", "int8")),
             ("precision", precision, ("auto", "int8")),
+            ("weights", weights, ("int8", "int4")),
         ):
             if not isinstance(value, str) or value not in known:
                 raise InputError(f"{name} must be {known[0]!r} or {known[1]!r}, found {shown(value)}")
         check_switch("qat", qat)
         check_switch("fit_weights", fit_weights)
+        if isinstance(group, bool) or group not in GROUPS:
+            raise InputError(f"group must be one of {', '.join(map(str, GROUPS))}, found {shown(group)}")
+        if qat and weights == "int4":
+            raise InputError('weights of 4 bits are not trained: use qat=False with weights="int4"')
         if isinstance(skip, str):
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
@@ -104,6 +116,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._shares = functools.cache(scheme.fixed if qat else scheme.share)
         self._weight = scheme.weight(qat, channels=0)
         self._columns = scheme.weight(qat, channels=1)
+        self._group = group if weights == "int4" else 0
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats; what
@@ -182,14 +195,20 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         weight = arguments.get("weight")
         if isinstance(weight, Node) and is_constant(weight):
             columns = is_transposed(node) and not is_depthwise(weight, arguments)
-            read[weight] = self._columns if columns else self._weight
+            read[weight] = self._of_weight(weight, int(columns))
             return
         x = arguments.get("mat1", arguments.get("self"))
         matrix = arguments.get("mat2", arguments.get("other"))
-        for operand, spec in ((matrix, self._columns), (x, self._weight)):
+        for operand, channels in ((matrix, 1), (x, 0)):
             if isinstance(operand, Node) and _is_matrix(operand) and operand not in read:
-                read[operand] = spec
+                read[operand] = self._of_weight(operand, channels)
                 return
+
+    def _of_weight(self, weight: Node, channels: int) -> Any:
+        """How a weight is rounded whose outputs are along `channels`."""
+        if self._group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self._group:
+            return scheme.groups(self._group, channels)
+        return self._columns if channels else self._weight
 
     def _recurrent(self, node: Node) -> None:
         """Input, weights and the hidden states of all steps; other states stay in float32."""

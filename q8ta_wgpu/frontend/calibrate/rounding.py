@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.export.editor import folded, give
 from q8ta_wgpu.frontend.nodes import (
     constant,
@@ -28,8 +29,8 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
 )
 
-_LARGEST = 512
-"""Inputs of one output up to which they are told apart: the time it takes grows with the square."""
+_LARGEST, _LARGEST_OF_4_BITS = 512, 2048
+"""Inputs of one output up to which they are told apart: the time it takes grows with the square. 4 bits gain more."""
 
 _SAMPLES = 4
 """Samples for each input that a covariance needs, and that a call of the network gives."""
@@ -61,16 +62,19 @@ class Inputs(torch.nn.Module):
         samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
             products: (groups, inputs) and (groups, inputs, inputs).
         zeros: whether a linear met rows of zeros, such as padding.
+        coarse: whether the weight has 4 bits, which gain from few samples, and from those of every call.
     """
 
-    def __init__(self, node: Node, shape: torch.Size) -> None:
+    def __init__(self, node: Node, shape: torch.Size, coarse: bool = False) -> None:
         super().__init__()
         arguments = named_arguments(node)
         self.shape, self.groups, self.size = shape, arguments.get("groups", 1), shape[1:].numel()
         starts = (("stride", 1), ("padding", 0), ("dilation", 1))
         self.steps = [_each(arguments.get(name, start), len(shape) - 2) for name, start in starts]
-        self.told = self.size <= _LARGEST and not is_transposed(node) and "padding" not in str(node.target)
+        largest = _LARGEST_OF_4_BITS if coarse else _LARGEST
+        self.told = self.size <= largest and not is_transposed(node) and "padding" not in str(node.target)
         self.calls = self.samples = 0
+        self.coarse = coarse
         self.zeros = False
         self.mean: Tensor | None = None
         self.total: Any = 0.0
@@ -84,7 +88,7 @@ class Inputs(torch.nn.Module):
         self.mean = mean if self.mean is None else self.mean + (mean - self.mean) / self.calls
         if len(self.shape) == 2 and self.calls <= _CALLS:
             self.zeros = self.zeros or not bool(x.any(-1).all())
-        if self.told and self.calls <= _CALLS:
+        if self.told and (self.calls <= _CALLS or (self.coarse and self.samples < _SAMPLES * self.size)):
             rows = self._rows(x, max(_SAMPLES * self.size, _LEAST)).double()
             self.samples += rows.shape[1]
             self.total = self.total + rows.sum(1)
@@ -92,7 +96,7 @@ class Inputs(torch.nn.Module):
 
     def covariance(self) -> Tensor | None:
         """Of the inputs of one output, (groups, inputs, inputs) in float64; None where too few were met."""
-        if not self.samples or self.samples < _SAMPLES * self.size:
+        if not self.samples or self.samples < (1 if self.coarse else _SAMPLES) * self.size:
             return None
         mean, squares = self.total / self.samples, self.products / self.samples
         lost = _LOST * squares.diagonal(dim1=1, dim2=2).mean(1)
@@ -129,7 +133,9 @@ def watch_inputs(model: GraphModule) -> None:
         weight = named_arguments(node)["weight"].all_input_nodes[0].meta["val"]
         with model.graph.inserting_before(node):
             name = f"_inputs_of_{node.name}"
-            model.add_submodule(name, Inputs(node, weight.shape))
+            observer = model.get_submodule(str(named_arguments(node)["weight"].target))
+            coarse = isinstance(observer, PerChannelGroupObserver)
+            model.add_submodule(name, Inputs(node, weight.shape, coarse))
             model.graph.call_module(name, (named_arguments(node)["input"],))
 
 
@@ -182,13 +188,12 @@ def _set_weight(model: GraphModule, node: Node, weight: Tensor) -> None:
 def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor:
     """A weight on the steps of its observer, in float64: input after input, each error taken over by those behind it,
     as far as they vary together; without a covariance each on the nearest."""
-    axis = observer.ch_axis
-    scale = observer.calculate_qparams()[0].double().reshape([-1 if i == axis else 1 for i in range(weight.dim())])
-    if covariance is None or axis:
-        nearest: Tensor = torch.clamp(torch.round(weight / scale), observer.quant_min, observer.quant_max) * scale
+    scale, *ends = _grid(weight, observer)
+    if covariance is None or observer.ch_axis:
+        nearest: Tensor = torch.clamp(torch.round(weight / scale), *ends) * scale
         return nearest
     groups, size = covariance.shape[:2]
-    scale = scale.reshape(groups, -1)
+    scale = scale.expand_as(weight).reshape(groups, -1, size).mT
     left = weight.reshape(groups, -1, size).mT.clone(memory_format=torch.contiguous_format)
     variance = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-12)
     damped = covariance + _DAMPING * variance[:, None, None] * torch.eye(size, dtype=torch.float64)
@@ -197,13 +202,21 @@ def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor
     for first in range(0, size, _BLOCK):
         last = min(first + _BLOCK, size)
         for i in range(first, last):
-            nearest = torch.clamp(torch.round(left[:, i] / scale), observer.quant_min, observer.quant_max) * scale
+            nearest = torch.clamp(torch.round(left[:, i] / scale[:, i]), *ends) * scale[:, i]
             errors[:, i] = (left[:, i] - nearest) / factor[:, i, i, None]
             left[:, i + 1 : last] -= factor[:, i, i + 1 : last, None] * errors[:, i, None]
             left[:, i] = nearest
         left[:, last:] -= factor[:, first:last, last:].mT @ errors[:, first:last]
     rounded: Tensor = left.mT.reshape(weight.shape)
     return rounded
+
+
+def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:
+    """The step of each weight, or of each output's, in float64, and the smallest and largest number of steps."""
+    if isinstance(observer, PerChannelGroupObserver):
+        return observer.grid(weight)
+    shape = [-1 if i == observer.ch_axis else 1 for i in range(weight.dim())]
+    return observer.calculate_qparams()[0].double().reshape(shape), observer.quant_min, observer.quant_max
 
 
 def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor, zeros: bool) -> None:

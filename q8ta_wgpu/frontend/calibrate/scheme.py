@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver, ShareObserver, WholeObserver
 from q8ta_wgpu.frontend.calibrate.pt2e import (
     FakeQuantize,
@@ -16,6 +17,7 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
 )
+from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import QParams
 
 _EPS = 2.0**-30
@@ -117,4 +119,16 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
         qscheme=torch.per_channel_symmetric,
         ch_axis=channels,
         observer_or_fake_quant_ctr=observer,
+    )
+
+
+def groups(group: int, channels: int) -> QuantizationSpec:
+    """4 bits with a scale for each output, which are along `channels`, and a factor for each group of inputs."""
+    return QuantizationSpec(
+        dtype=torch.int16,
+        quant_min=-LARGEST_OF_4_BITS,
+        quant_max=LARGEST_OF_4_BITS,
+        qscheme=torch.per_channel_symmetric,
+        ch_axis=channels,
+        observer_or_fake_quant_ctr=PerChannelGroupObserver.with_args(group=group, eps=_EPS),
     )

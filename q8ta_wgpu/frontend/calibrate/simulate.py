@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate import scheme
+from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.kept import states_of
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
@@ -250,12 +251,18 @@ class Rounder:
     def weight(self, node: Node, value: Tensor, observer: Any) -> Tensor:
         """A weight on the steps of its channels."""
         if node not in self._weights or self._weights[node][0] is not value:
-            scale, zero = observer.calculate_qparams()
-            found = torch.fake_quantize_per_channel_affine(
-                value, scale.float(), zero.int(), observer.ch_axis, observer.quant_min, observer.quant_max
-            )
-            self._weights[node] = value, found
+            self._weights[node] = value, _on_steps(value, observer)
         return self._weights[node][1]
+
+
+def _on_steps(weight: Tensor, observer: Any) -> Tensor:
+    """A weight rounded as its observer says."""
+    if isinstance(observer, PerChannelGroupObserver):
+        return observer.rounded(weight)
+    scale, zero = observer.calculate_qparams()
+    ends = observer.quant_min, observer.quant_max
+    found: Tensor = torch.fake_quantize_per_channel_affine(weight, scale.float(), zero.int(), observer.ch_axis, *ends)
+    return found
 
 
 def shares_of_255(shares: Tensor) -> Tensor:

@@ -1,0 +1,99 @@
+"""How weights of 4 bits are rounded: a factor for each group of inputs of each output (kernels/product/groups.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver
+from q8ta_wgpu.frontend.export.editor import new_constant
+from q8ta_wgpu.frontend.nodes import constant
+from q8ta_wgpu.ir.arithmetic import FACTORS, INT32_MAX, LARGEST_OF_4_BITS, STEPS
+
+_ENDS = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
+"""Tried as the largest number that a group holds, of that which it has: clipping one may suit the others."""
+
+
+def largest_factor(inputs: int) -> int:
+    """Up to which factors a sum of so many products stays in int32, whatever the weights: 256 steps of an input and its
+    zero point, times 8 of a weight."""
+    return max(1, min(FACTORS[1], INT32_MAX // (256 * -STEPS[0] * inputs)))
+
+
+class PerChannelGroupObserver(PerChannelWeightObserver):
+    """The scale of every output, and within it a whole factor for each group of inputs.
+
+    Args:
+        group: inputs that share a factor.
+    """
+
+    def __init__(self, group: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.group = group
+        self.scales = torch.ones(1)
+        self.factors = torch.ones(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Chooses scales and factors for a weight; returns it."""
+        before = self._seen
+        super().forward(x)
+        if self._seen is not before:
+            self._choose(x.detach().movedim(self.ch_axis, 0).double())
+        return x
+
+    def _choose(self, rows: Tensor) -> None:
+        """Of a weight (outputs, inputs), for each group the factor with the least squared error. It has the sign that
+        makes the group's largest number -8 steps, since there are no 8."""
+        split = torch.nn.functional.pad(rows, (0, -rows.shape[1] % self.group)).reshape(len(rows), -1, self.group)
+        end = split.gather(2, split.abs().argmax(2, keepdim=True)) / STEPS[0]
+        most = largest_factor(rows.shape[1])
+        self.scales = (end.abs().amax((1, 2)) / most).clamp(min=self.eps).float()
+        scale = self.scales.double()[:, None, None]
+        least = torch.full_like(end, torch.inf)
+        factors = torch.ones_like(end)
+        for part in _ENDS:
+            tried = torch.where(end < 0, -1.0, 1.0) * (end.abs() * part / scale).round().clamp(1, most)
+            step = tried * scale
+            error = (((split / step).round().clamp(*STEPS) * step - split) ** 2).sum(2, keepdim=True)
+            factors = torch.where(error < least, tried, factors)
+            least = torch.minimum(error, least)
+        self.factors = factors[..., 0]
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """The scale of each output, and zeros."""
+        return self.scales, torch.zeros_like(self.scales, dtype=torch.int32)
+
+    def grid(self, weight: Tensor) -> tuple[Tensor, int, int]:
+        """The step of each weight, in float64, and the smallest and largest number of steps."""
+        factors = self.factors.repeat_interleave(self.group, 1)[:, : weight.shape[1 - self.ch_axis]]
+        return (factors * self.scales.double()[:, None]).movedim(0, self.ch_axis), *STEPS
+
+    def rounded(self, weight: Tensor) -> Tensor:
+        """A weight on its nearest steps, in float32 as torch dequantizes them."""
+        scale = self.scales.reshape([-1 if axis == self.ch_axis else 1 for axis in range(2)])
+        return self._values(weight).float() * scale
+
+    def convert(self, model: GraphModule, observer_node: Node) -> None:
+        """Puts the weight in whole numbers, dequantized, in the place of this observer's call."""
+        (given,) = observer_node.all_input_nodes
+        name = f"_bits_of_{observer_node.name}"
+        values = self._values(constant(model, given).detach()).to(torch.int16)
+        scale, zero = self.calculate_qparams()
+        parts = (("", values), ("_scale", scale), ("_zero", zero))
+        made = [new_constant(model, observer_node, name + part, value) for part, value in parts]
+        with model.graph.inserting_before(observer_node):
+            arguments = (*made, self.ch_axis, -LARGEST_OF_4_BITS, LARGEST_OF_4_BITS, torch.int16)
+            real = model.graph.call_function(torch.ops.quantized_decomposed.dequantize_per_channel.default, arguments)
+        real.meta = dict(observer_node.meta)
+        observer_node.replace_all_uses_with(real)
+        model.graph.erase_node(observer_node)
+
+    def _values(self, weight: Tensor) -> Tensor:
+        """Steps of a weight by their factors, whole numbers in float64."""
+        step, low, high = self.grid(weight)
+        factors = step / self.scales.double().reshape([-1 if axis == self.ch_axis else 1 for axis in range(2)])
+        found: Tensor = (weight.double() / step).round().clamp(low, high) * factors.round()
+        return found
