@@ -80,6 +80,8 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
 
 def single_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     """A graph of one node as it stands, on float values where the operator takes them, else on int8; and its inputs."""
+    if INT32 in op.operands[0].dtypes and FLOAT32 not in op.operands[0].dtypes:
+        return integer_graph(op, case)
     return (float_graph if FLOAT32 in op.operands[0].dtypes else int8_only_graph)(op, case)
 
 
@@ -98,11 +100,32 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
         graph.types[name] = TensorType(array.shape)
         inputs[name] = array
         names.append(name)
+    if op.operands[0].dtypes == (INT32,):
+        graph.types["x0"] = TensorType(graph.types["x0"].shape, INT32)
     shape, dtype = op.check(tuple(graph.types[n] for n in names), case.attrs)
     q = QParams(0.05, -3) if dtype == INT8X4 else None
     graph.types["y"] = TensorType(shape, dtype, q)
     graph.nodes.append(Node(op.name, tuple(names), "y", case.attrs))
     graph.outputs.append("y")
+    return graph, inputs
+
+
+def takes_integers(op: Op) -> bool:
+    """Whether an activation of an operator may be int32."""
+    return any(INT32 in operand.dtypes and not operand.constant for operand in op.operands)
+
+
+def integer_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
+    """`float_graph` with int32 where the operator takes it: small numbers, and the ends of what int32 holds."""
+    graph, inputs = float_graph(op, case)
+    for position, (name, array) in enumerate(inputs.items()):
+        if INT32 in op.operand(position, case.attrs).dtypes:
+            drawn = rng(op.name, case, position).integers(-9, 10, array.shape).astype(np.int32)
+            if op.operand(position, case.attrs).name != "place":
+                drawn.reshape(-1)[:4] = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**30)])[: drawn.size]
+            graph.types[name], inputs[name] = TensorType(array.shape, INT32), drawn
+    shape, dtype = op.check(tuple(graph.types[n] for n in graph.nodes[0].inputs), case.attrs)
+    graph.types["y"] = TensorType(shape, dtype)
     return graph, inputs
 
 

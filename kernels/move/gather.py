@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
@@ -35,7 +35,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, indices = arrays
     dim = call.attrs["dim"]
-    inside = np.clip(np.nan_to_num(indices, nan=0.0), 0, x.shape[dim] - 1).astype(np.int64)
+    inside = np.clip(np.nan_to_num(indices), 0, x.shape[dim] - 1).astype(np.int64)
     return np.take_along_axis(x, inside, dim)
 
 
@@ -65,14 +65,14 @@ def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="gather",
-        operands=(Operand("x"), Operand("place")),
+        operands=(Operand("x"), Operand("place", dtypes=(FLOAT32, INT32))),
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},
         kernels=(
             Kernel(
                 "gather",
-                ("gather", "map"),
+                lambda call: ("gather", "map", f"place_within=place_{call.inputs[1].dtype}"),
                 (FLOAT,),
                 FLOAT,
                 params=lambda call: {"axis": np.uint32(call.attrs["dim"] + 4 - len(call.output.shape))},

@@ -70,7 +70,7 @@ def is_whole(unsupported: Any) -> bool:
 def example(example_inputs: Any, whole: bool = True) -> Tensors:
     """Copies of the arguments that fix the shapes: torch.export makes one input of a tensor that is given twice, and
     takes the size of a view for one that may vary. Raises InputError unless they are tensors with values, and, of what
-    runs as a whole on the GPU, float32, uint8 or bool."""
+    runs as a whole on the GPU, float32, bools or integers of a dtype that the network computes with."""
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
@@ -78,7 +78,8 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
         raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write {way}")
     for position, x in enumerate(example_inputs):
         if whole and x.dtype not in INPUTS:
-            raise InputError(f"example input {position} must be float32, uint8 or bool, found {x.dtype}: {_way_out(x)}")
+            wanted = "float32, bool, or int64, int32, int16 or uint8"
+            raise InputError(f"example input {position} must be {wanted}, found {x.dtype}: {_way_out(x)}")
         if kind := _without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
     return tuple(x.detach().clone() for x in example_inputs)
@@ -90,9 +91,7 @@ def _way_out(x: torch.Tensor) -> str:
         return "write x.float()"
     if x.is_complex():
         return "write torch.view_as_real(x)"
-    return (
-        'give unsupported="torch" to quantize and compile (token numbers), x.bool() (masks), or x.float() (quantities)'
-    )
+    return "write x.long() (token numbers), x.bool() (masks), or x.float() (quantities)"
 
 
 def _without_values(x: torch.Tensor) -> str:

@@ -26,7 +26,10 @@ QDQ = "quantized_decomposed"
 CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 """Operators that give numbers another dtype."""
 
-INPUTS = (torch.float32, torch.uint8, torch.bool)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+"""Dtypes of integers that a network computes with."""
+
+INPUTS = (torch.float32, torch.bool, *INTEGERS)
 """Dtypes of what a network is given, unless that is quantized already."""
 
 

@@ -26,7 +26,7 @@ INT8X4 = "int8x4"  # activations: packed int8 with scale and zero point
 INT16X4 = "int16x4"  # the same in int16: two words hold what one does in int8
 INT8 = "int8"  # weights and tables
 INT16 = "int16"  # tables
-INT32 = "int32"
+INT32 = "int32"  # integers of the network, weights and tables
 SMALLEST_SCALE = 2.0**-126
 DTYPES: dict[str, type[np.generic]] = {
     FLOAT32: np.float32,
@@ -206,6 +206,8 @@ class Graph:
         constants: numpy arrays of the constant values.
         uint8: int8x4 inputs passed as uint8, at scale 1. The int8 is 128 less, the zero point -128.
         bools: int8x4 inputs passed as bools, 0 and 1 at scale 1.
+        bounds: the smallest and the largest number that an int32 input may hold: rows of a table it is an index of, or
+            numbers of which the network computes none that int32 does not hold.
         batched: inputs whose first dimension is a batch of any size.
         kept: values whose operators stay in float32 because the quantizer was asked to skip them.
         fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
@@ -224,6 +226,7 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     uint8: set[str] = field(default_factory=set)
     bools: set[str] = field(default_factory=set)
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     batched: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
@@ -289,6 +292,7 @@ class Graph:
             list(self.notes),
             set(self.uint8),
             set(self.bools),
+            dict(self.bounds),
             set(self.batched),
             set(self.kept),
             dict(self.fixed),

@@ -17,7 +17,7 @@ from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 8
+VERSION = 9
 """Format version, raised with every change of what a file holds. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
@@ -44,6 +44,8 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
     def encode_type(name: str, t: TensorType) -> dict[str, Any]:
         given = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
         plain: dict[str, Any] = {"shape": list(t.shape), "dtype": given}
+        if name in graph.bounds:
+            plain["bounds"] = list(graph.bounds[name])
         return plain if t.q is None else {**plain, "scale": t.q.scale, "zero": t.q.zero}
 
     return {
@@ -112,6 +114,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         fixed=dict(_fixed(entry) for entry in get(data, "fixed", list, "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
         bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
+        bounds={name: _bounds(name, t["bounds"]) for name, t in values.items() if "bounds" in t},
         buffers=_buffers(get(data, "buffers", dict, "the file")) if "buffers" in data else {},
     )
     point = read_dynamic(data["dynamic"], graph) if "dynamic" in data else {}
@@ -138,7 +141,7 @@ def _buffers(data: Any) -> dict[str, str]:
 
 def _type(name: str, data: Any) -> TensorType:
     where = f"value {name}"
-    known(data, ("shape", "dtype", "scale", "zero"), where)
+    known(data, ("shape", "dtype", "scale", "zero", "bounds"), where)
     shape = get(data, "shape", list, where)
     if len(shape) > 8 or not all(type(d) is int and 0 < d <= MAX_ELEMENTS for d in shape):
         raise GraphError(f"{where}: a shape has at most 8 positive sizes, found {ascii(shape)[:MAX_NAME]}")
@@ -148,6 +151,12 @@ def _type(name: str, data: Any) -> TensorType:
     if "scale" in data or "zero" in data:
         q = QParams(get(data, "scale", float, where), get(data, "zero", int, where), dtype)
     return TensorType(tuple(shape), dtype, q)
+
+
+def _bounds(name: str, ends: Any) -> tuple[int, int]:
+    if not isinstance(ends, list) or len(ends) != 2 or not all(type(end) is int for end in ends):
+        raise GraphError(f"value {name}: its bounds must be two integers, found {ascii(ends)[:MAX_NAME]}")
+    return ends[0], ends[1]
 
 
 def _attr(name: str, value: Any, where: str, point: Point) -> Any:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, RANGES, UINT8, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, INT32, RANGES, UINT8, Graph, Node, TensorType
 from q8ta_wgpu.ir.op import INT16_RANGE, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
 RUNNABLE = "runnable"
 """The stage that a model file holds. Every operator has a kernel. Constant operands are constants with values that
 kernels can rely on. No value has more than MAX_ELEMENTS elements, no dispatch more than MAX_WORK steps. Inputs and
-outputs are float32, int8x4 or int16x4."""
+outputs are float32, int32, int8x4 or int16x4."""
+
+LOWEST = -(1 << 31)
+"""The smallest int32."""
 
 RESCALES = "view"
 """The operator that may change a tensor's scale along with its shape: a view of a tensor whose slices have scales of
@@ -69,8 +72,8 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
             raise GraphError(f"input {name} is also {'a constant' if name in graph.constants else 'another input'}")
         seen.add(name)
     for name in (*graph.inputs, *graph.outputs):
-        if graph.types[name].dtype not in (FLOAT32, *RANGES):
-            wanted = " or ".join((FLOAT32, *RANGES))
+        if graph.types[name].dtype not in (FLOAT32, INT32, *RANGES):
+            wanted = " or ".join((FLOAT32, INT32, *RANGES))
             raise GraphError(f"{name} goes in or out, so it must be {wanted}, found {graph.types[name]}")
     for name in graph.uint8:
         if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
@@ -78,6 +81,11 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
     for name in graph.bools:
         if name not in graph.inputs or name in graph.outputs or graph.types[name].q != BOOL:
             raise GraphError(f"{name} is given as bools, so it must be an input alone, of scale 1 and zero point 0")
+    integers = {name for name in graph.inputs if graph.types[name].dtype == INT32}
+    for name in integers | graph.bounds.keys():
+        low, high = graph.bounds.get(name, (0, -1))
+        if name not in integers or not LOWEST <= low <= 0 <= high <= -LOWEST - 1:
+            raise GraphError(f"{name}: an int32 input, and no other value, has bounds within int32 that enclose 0")
     for name in graph.batched:
         if name not in graph.inputs or not graph.types[name].shape:
             raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.errors import LinkError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Call
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, RANGES, Call
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, packed_axis
 from q8ta_wgpu.ir.op import Op, dims
@@ -37,8 +37,8 @@ from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl import files
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
-_BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int16": "u32", "int32": "i32", FLOAT32: "f32"}
-_ELEMENT = {INT8X4: "i32", INT16X4: "i32", FLOAT32: "f32"}
+_BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int16": "u32", INT32: "i32", FLOAT32: "f32"}
+_ELEMENT = {INT8X4: "i32", INT16X4: "i32", INT32: "i32", FLOAT32: "f32"}
 _SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
 _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
@@ -99,7 +99,7 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
             f"fn {name}_at(p: vec4<u32>) -> i32 {{ return {_LANE[binding.dtype]}({name}_word(p), p.{axis} % 4u); }}",
         ]
     else:
-        lines.append(f"fn {name}_at(p: vec4<u32>) -> f32 {{ return {name}[{name}_index(p)]; }}")
+        lines.append(f"fn {name}_at(p: vec4<u32>) -> {_ELEMENT[binding.dtype]} {{ return {name}[{name}_index(p)]; }}")
     return lines
 
 
@@ -248,7 +248,7 @@ def link(
     dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
     meant = {"dot": dot, **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]}}
     stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
-    kind = "packed" if call.output.dtype in RANGES else call.output.dtype
+    kind = "packed" if call.output.dtype in RANGES else FLOAT32  # int32 lies as float32 does
     chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
     try:
         return resolve.module(chosen, tuple(generated), kernel.unrolled(target))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import InputError, counted, shown
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, RANGES, Array, Graph
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, RANGES, Array, Graph
 from q8ta_wgpu.ir.layout import Layout, Shape, pack, unpack
 from q8ta_wgpu.program.program import Port
 
@@ -97,16 +97,30 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
     t, wanted = graph.types[name], graph.given(name)
     array = as_array(name, value)
     floats = t.dtype == FLOAT32
-    if array.dtype != wanted and not (floats and array.dtype.kind == "f"):
+    integers = t.dtype == INT32 and array.dtype.kind in "iu"
+    if array.dtype != wanted and not (floats and array.dtype.kind == "f") and not integers:
         hint = ": convert it the way the model was trained" if floats and array.dtype.kind in "iub" else ""
         hint = ": write mask.astype(bool), or mask > 0.5" if wanted == np.bool_ else hint
-        raise InputError(f"input {name!r} must be {wanted}, found {array.dtype}{hint}")
+        wanted_text = "int64 or another integer" if t.dtype == INT32 else wanted
+        raise InputError(f"input {name!r} must be {wanted_text}, found {array.dtype}{hint}")
     if not array.size or not _is_like(graph, name, array.shape):
         shape = f"({graph.sizes(name)})" if any(_is_free(graph, name, dim) for dim in range(len(t.shape))) else t.shape
         what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
         raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape)}")
+    if integers:
+        _check_bounds(name, array, graph.bounds[name])
     with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
         return np.asarray(array, wanted, order="C")
+
+
+def _check_bounds(name: str, array: Array, bounds: tuple[int, int]) -> None:
+    """Raises InputError for integers outside of what an input may hold."""
+    for found in (int(array.min()), int(array.max())):
+        if not bounds[0] <= found <= bounds[1]:
+            raise InputError(
+                f"input {name!r} holds {found}, and must be in [{bounds[0]}, {bounds[1]}]: beyond, the network's table "
+                "has no row, or its numbers would pass int32"
+            )
 
 
 def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:

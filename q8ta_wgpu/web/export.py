@@ -189,6 +189,8 @@ def _port(graph: Graph, port: Port) -> dict[str, Any]:
     found = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": str(graph.given(port.name))}
     if q := graph.types[port.name].q:
         found |= {"scale": q.scale, "zero": q.zero, "axes": _axes(port.shape, _LAYOUTS[port.layout])}
+    if port.name in graph.bounds:
+        found["bounds"] = graph.bounds[port.name]
     return found
 
 
@@ -224,14 +226,18 @@ def _limits(program: Program, target: Target) -> dict[str, int]:
 def sample(graph: Graph) -> dict[str, Array]:
     """The made-up inputs, which q8ta.js makes too: element i of input k is a 32-bit hash of k * 2^24 + i."""
     given = enumerate(graph.arguments)
-    return {name: _mixed(graph.given(name), graph.types[name].shape, k << 24) for k, name in given}
+    return {
+        name: _mixed(graph.given(name), graph.types[name].shape, k << 24, graph.bounds.get(name)) for k, name in given
+    }
 
 
-def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...], first: int) -> Array:
+def _mixed(dtype: np.dtype[Any], shape: tuple[int, ...], first: int, bounds: tuple[int, int] | None) -> Array:
     h: Array = (np.arange(1, np.prod(shape) + 1, dtype=np.uint32) + np.uint32(first)) * np.uint32(0x9E3779B1)
     h = (h ^ (h >> 15)) * np.uint32(0x85EBCA77)
     h ^= h >> 13
-    if dtype == np.float32:  # 24 bits in [-2, 2)
+    if bounds is not None:
+        found = ((h >> 8).astype(np.int64) % (bounds[1] - bounds[0] + 1) + bounds[0]).astype(dtype)
+    elif dtype == np.float32:  # 24 bits in [-2, 2)
         found = ((h >> 8).astype(np.int32) - (1 << 23)).astype(np.float32) / np.float32(1 << 22)
     elif dtype == np.bool_:
         found = (h >> 31).astype(np.bool_)

@@ -6,7 +6,7 @@ exactly. Grey is Y of ITU-R BT.601 in the integers of Pillow's convert("L").
 
 from __future__ import annotations
 
-from q8ta_wgpu.ir.graph import INT16X4, TensorType
+from q8ta_wgpu.ir.graph import INT16X4, INT32, TensorType
 from q8ta_wgpu.ir.layout import Layout, canonical, packed_axis
 from q8ta_wgpu.program import resolve
 
@@ -60,7 +60,7 @@ fn at(channel: u32, place: vec2<u32>) -> f32 {{
 
 def is_picture(t: TensorType) -> bool:
     """Whether a tensor is one picture: (1, 1 or 3, h, w), and no int16."""
-    return len(t.shape) == 4 and t.shape[0] == 1 and t.shape[1] in (1, 3) and t.dtype != INT16X4
+    return len(t.shape) == 4 and t.shape[0] == 1 and t.shape[1] in (1, 3) and t.dtype not in (INT16X4, INT32)
 
 
 def reading(t: TensorType, layout: Layout) -> str:

@@ -141,16 +141,16 @@ def words(batch: int) -> Tensor:
     return torch.arange(batch * 5).reshape(batch, 5) % 9
 
 
-def test_integers_and_doubles_stay_in_torch(program: torch.export.ExportedProgram, vulkan: Device) -> None:
+def test_doubles_stay_in_torch(program: torch.export.ExportedProgram, vulkan: Device) -> None:
     """A batch of any size, on the device."""
     with q8.compile(program, unsupported="torch", device=vulkan) as made:
         assert made.pieces[0].session.device is vulkan
-        assert sorted(made.state_dict()) == ["program.table.weight"]
+        assert not made.state_dict()
         check(program, made, words(2))
         check(program, made, words(3))
         text = str(made.report())
         assert text.startswith("1 piece on the GPU") and "sym_size" not in text
-        assert "aten.embedding.default" in text and "it computes in torch.float64" in text
+        assert "aten.embedding.default" not in text and "it computes in torch.float64" in text
         assert made.report().macs == (2 * 5 * 16 * 8, 2 * 5 * (16 * 8 + 5 * 8))
         for wrong in (words(2)[:, :4], words(2).float(), "words"):
             with pytest.raises(q8.InputError, match=r"argument 0 must be torch.int64 \(.*, 5\), found"):

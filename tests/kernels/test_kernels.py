@@ -71,6 +71,20 @@ def test_single(op: Op, index: int, device: Device) -> None:
         harness.assert_close(op, found, expected, name)
 
 
+INTEGER_CASES = [(op, i) for op, i in CASES if op_graphs.takes_integers(op)]
+
+
+@pytest.mark.parametrize(("op", "index"), INTEGER_CASES, ids=_id)
+def test_integers(op: Op, index: int, device: Device) -> None:
+    """Operators on int32: 0 mismatches, unless they make floats of them."""
+    graph, inputs = op_graphs.integer_graph(op, op.cases[index])
+    expected = reference.run(graph, inputs)["y"]
+    for name, plan in harness.plans_or_none(graph, index):
+        (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, op.tolerance if op.name == "to_float32" else 0, err_msg=name)
+
+
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
 def test_int8(op: Op, index: int, device: Device) -> None:
     """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches.

@@ -43,6 +43,7 @@ class GraphBuilder:
         """Adds a node whose type follows from its inputs."""
         attrs = dict(attrs or {})
         names = tuple(self.operand(self._numbers(name, OPS[op].operand(i, attrs))) for i, name in enumerate(inputs))
+        names = self._in_one_dtype(op, names, attrs)
         node = Node(op, names, self.graph.fresh(self.hint), attrs, self.source)
         for position, name in enumerate(node.inputs):
             operand = OPS[op].operand(position, node.attrs)
@@ -51,6 +52,14 @@ class GraphBuilder:
         self.graph.types[node.output] = infer(self.graph, node)
         self.append(node)
         return node.output
+
+    def _in_one_dtype(self, op: str, names: tuple[str, ...], attrs: Attrs) -> tuple[str, ...]:
+        """The operands of a call, integers as float32 where the operator takes no integers."""
+        operands = [OPS[op].operand(i, attrs) for i in range(len(names))]
+        return tuple(
+            self.emit("to_float32", (name,)) if self.type(name).dtype == INT32 and INT32 not in o.dtypes else name
+            for name, o in zip(names, operands, strict=True)
+        )
 
     def _numbers(self, name: str, operand: Operand) -> str:
         """A constant of bools or integers as float32, where an operator computes with it and that holds it."""

@@ -22,11 +22,12 @@ from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.arguments import arguments_of, repeated_for_the_batch
 from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.importer.integers import INTEGERS, Ranges
+from q8ta_wgpu.frontend.importer.integers import Ranges, bounds_of
 from q8ta_wgpu.frontend.importer.problems import Problems
 from q8ta_wgpu.frontend.nodes import (
     CONVERSIONS,
     INPUTS,
+    INTEGERS,
     QDQ,
     integer,
     is_complex,
@@ -35,7 +36,7 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     source_of,
 )
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Graph, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
@@ -72,6 +73,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     importer = _Importer(program.graph, constants, _tokens(program))
     outputs = importer.run([*signature.user_outputs, *(written for _, written in states.values())])
     importer.problems.check()
+    if whole := [buffer for read, (buffer, _) in states.items() if read in importer.graph.bounds]:
+        raise UnsupportedError(f"the buffer {whole[0]} changes and holds integers: hold them as float32")
     initial = {node.name: tensor for node, tensor in known.items() if node.name in states}
     graph, written = importer.graph, outputs[len(signature.user_outputs) :]
     outputs = outputs[: len(signature.user_outputs)]
@@ -121,6 +124,7 @@ def import_piece(piece: torch.fx.GraphModule) -> Graph | dict[str, str]:
     is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's, nor are results that are no tensors.
     """
     importer = _of_module(piece)
+    importer.whole = False
     ends: Any = piece.graph.output_node().args[0]
     ends = [n for n in (ends if isinstance(ends, tuple) else (ends,)) if isinstance(n, torch.fx.Node)]
     outputs = importer.run([n.name for n in ends])
@@ -197,7 +201,8 @@ class _Importer(GraphBuilder):
     """The walk over a graph.
 
     `constants` are the values of its parameters; `tokens` placeholders without a value. Where `aliases` is false, a
-    call that gives what it reads, as a conversion to the dtype it has, gives a view of it.
+    call that gives what it reads, as a conversion to the dtype it has, gives a view of it. Where `whole` is false, it
+    is a piece of a program, whose integers may be as large as torch's.
     """
 
     def __init__(
@@ -212,16 +217,17 @@ class _Importer(GraphBuilder):
         self.tokens = tokens
         self.problems = Problems()
         self.unknown: set[str] = set()
-        self.ranges = Ranges({})
+        self.ranges = Ranges({}, {})
         self.values: dict[str, Any] = {}
         self.calls: dict[str, str] = {}
         self.aliases = True
+        self.whole = True
 
     def run(self, outputs: Sequence[Any]) -> list[Any]:
         """Imports every node; what the named ones became. `problems` says what could not be imported."""
         values = self.values
         fixed = computed(self.nodes, self.constants)
-        self.ranges = Ranges(fixed)
+        self.ranges = Ranges(fixed, bounds_of(self.nodes, fixed))
         for node in self.nodes.nodes:
             known = len(self.graph.nodes)
             if node in fixed:
@@ -267,8 +273,8 @@ class _Importer(GraphBuilder):
         if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in INPUTS):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
             self.problems.add(
-                f"input {node.name} must be a float32, uint8 or bool tensor, found {found}: quantities are float32 "
-                'outside of the network, masks bool; token numbers need unsupported="torch"',
+                f"input {node.name} must be a tensor of float32, integers (int64, int32, int16, uint8) or bools, found "
+                f"{found}: quantities are float32 outside of the network, token numbers integers, masks bools",
                 node,
             )
             return self._placeholder_for(node)
@@ -291,6 +297,12 @@ class _Importer(GraphBuilder):
         if value.dtype == torch.uint8 and q in (None, UINT8):
             self.graph.uint8.add(node.name)
             self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
+        elif q is None and value.dtype in INTEGERS:
+            low, high = self.ranges.of(node) or (0, 0)
+            if low and not self.whole:
+                self.problems.add("integers that are no index of a table are computed in PyTorch", node)
+            self.graph.bounds[node.name] = int(low), int(high)
+            self.graph.types[node.name] = TensorType(shape, INT32)
         elif q is not None:
             self.shifted.update({node.name} if value.dtype == torch.uint8 else ())
             self.graph.types[node.name] = TensorType(shape, q.dtype, q)

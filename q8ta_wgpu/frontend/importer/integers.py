@@ -9,17 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from q8ta_wgpu.frontend.importer.builder import RefusedError
-from q8ta_wgpu.frontend.nodes import is_qdq, kind, named_arguments
+from q8ta_wgpu.frontend.nodes import INTEGERS, is_qdq, kind, named_arguments
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 
 EXACT = 1 << 24
 """Up to which float32 holds every integer."""
-
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-"""Dtypes of integers that a network computes with."""
 
 Range = tuple[float, float] | None
 """The smallest and the largest integer a value may hold; None where that is not known, as of a float32 number that was
@@ -30,11 +27,12 @@ ROUNDED = (-math.inf, math.inf)
 
 
 class Ranges:
-    """The ranges of a graph's integers. `known` are the values of parameters, and of what follows from them alone."""
+    """The ranges of a graph's integers. `known` are the values of parameters, and of what follows from them alone;
+    `inputs` what inputs may hold."""
 
-    def __init__(self, known: Mapping[Node, Any]) -> None:
+    def __init__(self, known: Mapping[Node, Any], inputs: Mapping[Node, tuple[int, int]]) -> None:
         self._known = known
-        self._found: dict[Node, Range] = {}
+        self._found: dict[Node, Range] = dict(inputs)
 
     def check(self, node: Node) -> None:
         """Notes what a call may give. Raises RefusedError where that is integers which float32 does not hold."""
@@ -130,6 +128,38 @@ class Ranges:
         return found
 
 
+def bounds_of(graph: Graph, known: Mapping[Node, Any]) -> dict[Node, tuple[int, int]]:
+    """What each input of integers may hold: the rows of the tables that it is an index of as it is, else as large
+    numbers as the network computes with exactly."""
+    inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_integer(n.meta.get("val"))]
+    bounds: dict[Node, tuple[int, int]] = {}
+    for limit in _LIMITS if inputs else ():
+        bounds = {node: _rows_of(node, limit) for node in inputs}
+        ranges = Ranges(known, bounds)
+        try:
+            for node in graph.nodes:
+                if _name(node) and node not in known:
+                    ranges.check(node)
+            break
+        except RefusedError:
+            continue
+    return bounds
+
+
+def _rows_of(node: Node, limit: int) -> tuple[int, int]:
+    """The indices that every table takes which a value is an index of, moved or not; at most up to a limit."""
+    ends = torch.iinfo(node.meta["val"].dtype)
+    low, high = max(-limit, ends.min), min(limit, ends.max)
+    for user in node.users:
+        if _name(user) == "embedding" and named_arguments(user).get("indices") is node:
+            rows = named_arguments(user)["weight"].meta["val"].shape[0]
+            low, high = 0, min(high, int(rows) - 1)
+        elif _name(user) in _WHOLE and user.args[0] is node and is_integer(user.meta.get("val")):
+            least, most = _rows_of(user, limit)
+            low, high = max(low, least), min(high, most)
+    return low, high
+
+
 def is_integer(value: Any) -> bool:
     """Whether an example value is a tensor of integers."""
     return isinstance(value, torch.Tensor) and value.dtype in INTEGERS
@@ -180,7 +210,16 @@ def _ends(values: Iterable[float]) -> Range:
     return (min(found), max(found)) if found else None
 
 
-_SMALL: Mapping[Any, tuple[float, float]] = {torch.bool: (0, 1), torch.uint8: (0, 255)}
+_LIMITS = (EXACT - 1, (1 << 20) - 1, (1 << 16) - 1, (1 << 12) - 1)
+"""How large the numbers of an input may be: as few bits less than float32's as the network's own arithmetic needs."""
+
+_WHOLE = (
+    *("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten"),
+    *("clone", "alias", "to", "_to_copy"),
+)
+"""Operators whose results hold every element of their operand, and no others."""
+
+_SMALL: Mapping[Any, tuple[int, int]] = {torch.bool: (0, 1), torch.uint8: (0, 255)}
 """The ranges of dtypes that hold no large numbers."""
 
 _BOUNDED = ("clamp", "to", "_to_copy")

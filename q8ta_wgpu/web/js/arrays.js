@@ -1,8 +1,10 @@
 // Typed arrays, and where their elements lie on the device.
 
-export const ARRAYS = { float32: Float32Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, bool: Uint8Array };
+export const ARRAYS = {
+  float32: Float32Array, int32: Int32Array, int16: Int16Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array,
+};
 export const numel = (port) => port.shape.reduce((product, size) => product * size, 1);
-export const inWords = (port) => port.dtype !== "float32";
+export const inWords = (port) => port.dtype !== "float32" && port.dtype !== "int32";
 
 /** Calls `visit(element, place, flip)` for every element of a port in words, in the array's order; uint8 is stored as
  * int8, with a bit flipped. */
@@ -15,6 +17,12 @@ function eachPlace(port, visit) {
   for (const a of n) for (const b of c) for (const d of h) for (const e of w) visit(element++, a + b + d + e, flip);
 }
 
+/** A value as the elements of an input that is not in words. */
+export function elements(port, value) {
+  const Wanted = ARRAYS[port.dtype];
+  return value instanceof Wanted ? value : Wanted.from(value, Number);
+}
+
 export function packed(port, array) {
   const stored = new ARRAYS[port.dtype](new ArrayBuffer(port.bytes));
   const bool = port.dtype === "bool"; // any byte but 0 is true
@@ -23,7 +31,7 @@ export function packed(port, array) {
 }
 
 export function unpacked(port, buffer) {
-  if (!inWords(port)) return new Float32Array(buffer.slice(0, 4 * numel(port)));
+  if (!inWords(port)) return new ARRAYS[port.dtype](buffer.slice(0, 4 * numel(port)));
   const stored = new ARRAYS[port.dtype](buffer), array = new ARRAYS[port.dtype](numel(port));
   eachPlace(port, (element, place, flip) => (array[element] = stored[place] ^ flip));
   return array;
@@ -46,7 +54,8 @@ function sample(port, first) {
     let h = Math.imul(first + i + 1, 0x9e3779b1);
     h = Math.imul(h ^ (h >>> 15), 0x85ebca77);
     h ^= h >>> 13;
-    if (bits === 16) array[i] = h >> Math.min(16 + (h & 31), 31); // of every magnitude
+    if (port.bounds) array[i] = port.bounds[0] + ((h >>> 8) % (port.bounds[1] - port.bounds[0] + 1));
+    else if (bits === 16) array[i] = h >> Math.min(16 + (h & 31), 31); // of every magnitude
     else array[i] = inWords(port) ? h >>> (32 - bits) : ((h >>> 8) - (1 << 23)) / (1 << 22);
   }
   return array;

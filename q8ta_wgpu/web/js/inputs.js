@@ -39,13 +39,18 @@ function wrong(port, value) {
   }
   const kind = value?.constructor?.name ?? typeof value, wanted = ARRAYS[port.dtype].name;
   const floats = port.dtype === "float32" && /^Float\d+Array$/.test(kind);
+  const integers = port.dtype === "int32" && /^(Big|Int|Uint).*Array$/.test(kind);
   const bytes = port.dtype === "uint8" && kind === "Uint8ClampedArray";
-  if (kind !== wanted && !floats && !bytes) {
+  if (kind !== wanted && !floats && !bytes && !integers) {
     const whole = port.dtype === "float32" && /Int|Clamped/.test(kind);
     const hint = whole ? ": convert it the way the model was trained" : "";
     return `must be a ${wanted} of shape ${shape}${port.read ? ", or an image" : ""}, found ${kind}${hint}`;
   }
-  if (value.length === numel(port)) return "";
-  const others = "model.reshape(...), exported, takes other sizes";
-  return `must have ${numel(port)} elements, shape ${shape}, found ${value.length}; ${others}`;
+  if (value.length !== numel(port)) {
+    const others = "model.reshape(...), exported, takes other sizes";
+    return `must have ${numel(port)} elements, shape ${shape}, found ${value.length}; ${others}`;
+  }
+  const [low, high] = port.bounds ?? [];
+  const beyond = port.bounds && value.find((number) => number < low || number > high);
+  return beyond === undefined ? "" : `holds ${beyond}, and must be in [${low}, ${high}]`;
 }

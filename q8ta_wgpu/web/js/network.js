@@ -1,6 +1,6 @@
 // A network on a device: loading, running, drawing.
 
-import { inWords, packed, samples, structured, unpacked } from "./arrays.js";
+import { elements, inWords, packed, samples, structured, unpacked } from "./arrays.js";
 import { best, describe, require, shares, webgpu } from "./device.js";
 import { Drawing } from "./drawing.js";
 import { Q8taError, gone } from "./errors.js";
@@ -12,7 +12,7 @@ import { Picture, isImage } from "./picture.js";
 import { timed } from "./timing.js";
 
 const aligned = (size) => Math.ceil(size / 16) * 16;
-const shown = ({ name, shape, dtype, scale, zero }) => ({ name, shape, dtype, scale, zero });
+const shown = ({ name, shape, dtype, scale, zero, bounds }) => ({ name, shape, dtype, scale, zero, bounds });
 
 /** Loads what export_web wrote. Raises Q8taError. */
 export async function load(url, options = {}) {
@@ -176,7 +176,7 @@ export class Network {
       const value = given.get(port.name), buffer = this.#loaded.buffers[port.buffer];
       if (isImage(value)) this.#shown = this.#image(port, buffer).read(encoder, value, options);
       else if (inWords(port)) device.queue.writeBuffer(buffer, 0, packed(port, value));
-      else device.queue.writeBuffer(buffer, 0, value instanceof Float32Array ? value : Float32Array.from(value));
+      else device.queue.writeBuffer(buffer, 0, elements(port, value));
     }
     dispatched(encoder.beginComputePass(), this.#loaded.steps);
     return encoder;

@@ -4,7 +4,7 @@ type Known<Name extends string> = typeof globalThis extends { [name in Name]: { 
 
 /** What an input takes: a typed array of its elements, row-major, or, where its shape is (1, 1 or 3, h, w), an image of
  * w by h pixels, which stays on the GPU. A float32 input takes a Float64Array too, a bool input a Uint8Array of which 0
- * is false. */
+ * is false, an int32 input any array of integers. */
 export type Value = ArrayBufferView | Image;
 export type Image =
   | ImageBitmap
@@ -19,15 +19,17 @@ export type Image =
 export type Inputs = Record<string, Value> | Value;
 
 /** A typed array of every output, in the structure of the module's own outputs. */
-export type Outputs = Float32Array | Int8Array | Uint8Array | Int16Array | null | Outputs[] | { [name: string]: Outputs };
+export type Outputs = Float32Array | Int32Array | Int8Array | Uint8Array | Int16Array | null | Outputs[] | { [name: string]: Outputs };
 
 export interface Port {
   readonly name: string;
   readonly shape: readonly number[];
-  readonly dtype: "float32" | "int8" | "uint8" | "int16" | "bool";
+  readonly dtype: "float32" | "int32" | "int16" | "int8" | "uint8" | "bool";
   /** Of int8, int16 and uint8: real = scale * (stored - zero); a uint8 is stored as the int8 that is 128 less. */
   readonly scale?: number;
   readonly zero?: number;
+  /** Of an int32 input: the smallest and the largest number that it takes. */
+  readonly bounds?: readonly [number, number];
 }
 
 export interface Progress {

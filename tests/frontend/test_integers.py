@@ -1,0 +1,172 @@
+"""Networks that are given integers: token numbers, positions, timesteps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError
+from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.runtime.device import Device
+from tests.importing import flat, imported
+from tests.quantizing import Plain
+
+TOKENS = 50
+
+
+class Encoder(nn.Module):
+    """A small BERT: tokens, positions and a mask of padding; scores, and the best token of each place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places = nn.Embedding(TOKENS, 16, padding_idx=0), nn.Embedding(12, 16)
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, TOKENS)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.norm(self.words(ids) + self.places(torch.arange(ids.shape[1])))
+        scores = self.head(self.layer(x, src_key_padding_mask=ids == 0))
+        return scores, scores.argmax(-1)
+
+
+class Decoder(nn.Module):
+    """A small GPT with tied embeddings: causal attention, the last place's scores and its five best tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.places, self.norm = nn.Embedding(TOKENS, 16), nn.Embedding(12, 16), nn.LayerNorm(16)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, ids: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]) + offset)
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind()
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        scores = nn.functional.linear(x[:, -1], self.words.weight)
+        return scores, scores.topk(5).indices
+
+
+def tokens(seed: int) -> Tensor:
+    return torch.randint(0, TOKENS, (2, 8), generator=torch.Generator().manual_seed(seed))
+
+
+NETWORKS: dict[str, Callable[[int], tuple[Tensor, ...]]] = {
+    "Encoder": lambda seed: (tokens(seed),),
+    "Decoder": lambda seed: (tokens(seed), torch.tensor([seed % 4])),
+}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def network(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[nn.Module, q8.Model, Any]:
+    """A module, its model, saved and loaded, and what makes its inputs."""
+    module, inputs = globals()[request.param]().eval(), NETWORKS[request.param]
+    model = q8.compile(q8.quantize(module, inputs(0), [inputs(seed) for seed in range(4)], progress=False))
+    file = tmp_path_factory.mktemp("models") / "net.q8ta"
+    model.save(file)
+    return module, q8.load(file), inputs
+
+
+def test_a_network_of_tokens_runs_whole(network: tuple[nn.Module, q8.Model, Any], device: Device) -> None:
+    """0 mismatches, near torch, integers as int64, in whatever dtype the tokens come."""
+    module, model, inputs = network
+    with q8.Session(model, device) as session:
+        for seed in range(4):
+            given = inputs(seed)
+            found, expected = session(*given), q8.Session(model, "reference")(*given)
+            for ours, theirs in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            exact = module(*given)[0].detach().numpy()
+
+            assert np.abs(found[0] - exact).max() < 0.02 * np.abs(exact).max()
+            assert found[1].dtype == np.int64
+        narrow = session(*(x.numpy().astype(np.int32) for x in given))
+        np.testing.assert_array_equal(narrow[0], found[0])
+
+
+def test_a_token_outside_of_its_table_is_an_error_of_the_call(network: tuple[nn.Module, q8.Model, Any]) -> None:
+    _, model, inputs = network
+    session = q8.Session(model, "reference")
+    for wrong in (TOKENS, -1, 2**40):
+        given = [x.clone() for x in inputs(0)]
+        given[0][1, 3] = wrong
+        with pytest.raises(InputError, match=rf"input 'ids' holds {wrong}, and must be in \[0, 49\]"):
+            session(*given)
+    with pytest.raises(InputError, match="'ids' must be int64 or another integer, found float32"):
+        session(inputs(0)[0].float(), *inputs(0)[1:])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i: (i + 1, i * i - 3, i // 3, i % 5, -i, i.abs(), i.clamp(2, 7)),
+        lambda i: (i.float() * 0.5, i / 2, i > 3, i == 4, torch.where(i > 2, i, 0), i.masked_fill(i < 3, -1)),
+        lambda i: (i.sum(1), i.cumsum(1), i.max(), i.argmax(1), i.sort(1).values, i.topk(2).indices),
+        lambda i: (i.flip(1), i[:, 1:3], i.T, torch.cat([i, i + 1], 1), i[:, None].expand(2, 3, 6), i.view(-1)),
+        lambda i: (
+            torch.arange(40.0)[i.long()],
+            i.gather(1, i.clamp(0, 5).long()),
+            nn.functional.pad(i, (1, 2)),
+            i.roll(1),
+        ),
+    ],
+    ids=["arithmetic", "comparisons", "reductions", "moves", "indices"],
+)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+def test_what_integers_become(function: Callable[[Tensor], Any], dtype: torch.dtype, vulkan: Device) -> None:
+    """The same numbers in the same dtypes as torch's."""
+    x = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]], dtype=dtype)
+    model = imported(function, x)
+    for ours, theirs in zip(flat(q8.Session(model, vulkan)(x)), flat(function(x)), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_bounds_are_as_narrow_as_the_arithmetic_needs() -> None:
+    """Rows of a table, or what no sum and product brings past the largest number that is exact."""
+    found = {
+        name: imported(function, torch.zeros(4, dtype=torch.int64)).inputs["args_0"].bounds
+        for name, function in {
+            "moved": lambda i: i.flip(0),
+            "scaled": lambda i: i * 100 + 7,
+            "indexed": lambda i: nn.functional.embedding(i.view(2, 2).to(torch.int32), torch.ones(9, 3)),
+        }.items()
+    }
+    assert found["indexed"] == (0, 8)
+    assert found["moved"] is not None and found["scaled"] is not None
+    assert found["scaled"][1] * 100 + 7 <= found["moved"][1]
+    with pytest.raises(UnsupportedError, match="its integers may reach"):
+        imported(lambda i: i * i * i * i, torch.zeros(4, dtype=torch.int64))
+
+
+def test_a_model_file_whose_bounds_are_wrong_is_refused(tmp_path: Path) -> None:
+    model = imported(lambda i: i + 1, torch.zeros(4, dtype=torch.int64))
+    (name,) = model.graph.inputs
+    for bounds in ({}, {name: (1, 5)}, {name: (-(2**40), 5)}, {name: (5, 0)}, {model.graph.outputs[0]: (0, 5)}):
+        graph = model.graph.copy()
+        graph.bounds = bounds if name in bounds or not bounds else {**graph.bounds, **bounds}
+        with pytest.raises(GraphError, match="bounds within int32 that enclose 0"):
+            verify(graph, RUNNABLE)
+
+
+def test_a_timestep_of_a_diffusion_network() -> None:
+    """A number of one element that becomes an angle."""
+    module = Plain(
+        lambda s, t: s.out(torch.cat([(t[:, None] * s.rates).sin(), (t[:, None] * s.rates).cos()], -1)),
+        out=nn.Linear(16, 4),
+    ).eval()
+    module.register_buffer("rates", torch.exp(-torch.arange(8) / 2))
+    steps = [torch.tensor([n]) for n in (0, 10, 500, 999)]
+    model = q8.compile(q8.quantize(module, (steps[0],), steps, progress=False))
+    for step in steps:
+        np.testing.assert_allclose(q8.Session(model, "reference")(step), module(step).detach(), atol=0.05)
