@@ -104,6 +104,12 @@ MANY_GROUPS = 300
 FEW_KEYS = 128
 """Up to this many keys, 32 queries a workgroup are faster than 16 there."""
 
+FEW_QUERIES = 4
+"""Up to this many queries of a head, as of a decoder that writes a token, each has a workgroup to itself."""
+
+TEAM = 256
+"""Threads that share the keys of a query."""
+
 MOST_COLUMNS = 16
 """Most words of the context that a thread makes if it has a query to itself."""
 
@@ -118,6 +124,8 @@ def choose(call: Call, target: Target) -> str:
     blocks of 32 queries and 233 of 16; at batch 1 9.2 on units by 16 queries and 10.2 by 32, 15.5 and 17.2 without. 256
     times 4 heads of 49 x 32 take 25.2 by 16 queries and 20.0 by 32, 4 times 12 of 577 x 64 107 and 133.
     """
+    if target.shares_memory and sizes(call).queries <= FEW_QUERIES and _query_fits(call, target):
+        return "query"
     fitting = [label for label, block in BLOCKS.items() if target.shares_memory and block.fits(call, target)]
     units = [label for label in fitting if BLOCKS[label].unit]
     found = sizes(call)
@@ -193,7 +201,8 @@ COARSE_HOOKS = ("low_four=no_weight_four",)
 """Of the kernels with blocks, for weights of fourteen bits and of eight."""
 
 
-def _row_hooks(kind: str) -> tuple[str, ...]:
+def _row_hooks(call: Call) -> tuple[str, ...]:
+    kind = "fine" if fine(call) else "coarse"
     return f"inverse_of_row={kind}_inverse", f"context_of_row={kind}_context"
 
 
@@ -257,7 +266,7 @@ def turns_of_rows(found: Sizes) -> int:
 def _by_rows() -> Kernel:
     return Kernel(
         "q8ta_attention",
-        lambda call: ("attention_rows", "scores", "mask", "dot", *_row_hooks("fine" if fine(call) else "coarse")),
+        lambda call: ("attention_rows", "scores", "mask", "dot", *_row_hooks(call)),
         (ONLY_4W,),
         ONLY_4W,
         turns=lambda call: turns_of_rows(sizes(call)),
@@ -277,4 +286,55 @@ def _by_rows() -> Kernel:
     )
 
 
-KERNELS = (*(_kernel(label, block) for label, block in BLOCKS.items()), _by_rows())
+def _across(found: Sizes) -> int:
+    """Threads that take the channels of a context, 16 each: a power of two."""
+    return 1 << ((found.width - 1) // 16).bit_length()
+
+
+def _length(found: Sizes) -> int:
+    return -(-found.keys // 4) * 4
+
+
+def _query_fits(call: Call, target: Target) -> bool:
+    """Whether all scores of a query fit workgroup memory, and its context a workgroup."""
+    found = sizes(call)
+    memory = 4 * (_length(found) + 16 * _across(found) * (1 + fine(call)) + 3)
+    return found.width <= 16 * TEAM and memory <= target.workgroup_memory and target.invocations >= TEAM
+
+
+def _by_query() -> Kernel:
+    def source(call: Call) -> tuple[str, ...]:
+        kind = "whole" if _whole(call) else "each"
+        words = (f"{name}_words={name}_{kind}" for name in ("key", "value"))
+        return "attention_query", "scores", "mask", "dot", *words, *_row_hooks(call)
+
+    return Kernel(
+        "q8ta_attention.query",
+        source,
+        (ONLY_4W,),
+        ONLY_4W,
+        supports=_query_fits,
+        preferred=lambda call, target: choose(call, target) == "query",
+        turns=lambda call: sizes(call).keys,
+        wide=lambda call: ("k", "v") if _whole(call) else (),
+        params=_params,
+        constants=lambda call: {
+            "DEPTH": -(-sizes(call).depth // 16) * 4,
+            "LENGTH": _length(sizes(call)),
+            "THREADS": TEAM,
+            "ACROSS": _across(sizes(call)),
+            "DEPTH_FULL": int(sizes(call).depth % 16 == 0),
+            "BIASED": _biased(call),
+            "QUERY_ZERO": int(call.zeros[0] != 0),
+            "DISTANCES": _distances(call),
+            "FINE": int(fine(call)),
+        },
+        prepack={4: _pack_bias},
+        threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * TEAM, 1, 1),
+        workgroup=(TEAM, 1, 1),
+        unrolled=lambda target: True,
+        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["shared"],
+    )
+
+
+KERNELS = (_by_query(), *(_kernel(label, block) for label, block in BLOCKS.items()), _by_rows())

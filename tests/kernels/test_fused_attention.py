@@ -59,7 +59,9 @@ def test_the_rule() -> None:
         "",
     ]
     assert choose(call, SOFTWARE) == ""
-    long = chain_graph(Chain("matrices", (1, 1, 4, 2048, 4, 4), (0, 0, 0, 0)))[0]
+    few = replace(call, attrs={**call.attrs, "sizes": (4, 3, 4, 19, 8, 8)})
+    assert choose(few, BASELINE) == "query" and choose(few, SOFTWARE) == ""
+    long = chain_graph(Chain("matrices", (1, 1, 4, 4096, 4, 4), (0, 0, 0, 0)))[0]
     assert [k.name for k in OPS["q8ta_attention"].kernels if k.runs(long.call(long.nodes[0]), BASELINE)] == [
         "q8ta_attention"
     ]

@@ -117,7 +117,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     for folder in ("kernels", "passes"):
         expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / folder).glob("**/*.py")}
     expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / "kernels").glob("**/*.wgsl")}
-    expected |= {str(p.relative_to(ROOT)) for p in (ROOT / "q8ta_wgpu" / "web" / "js").iterdir()}
+    expected |= {
+        str(p.relative_to(ROOT)) for part in ("js", "page") for p in (ROOT / "q8ta_wgpu" / "web" / part).iterdir()
+    }
     expected |= {"q8ta_wgpu/py.typed", "q8ta_wgpu/view/page.html"}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
