@@ -1,8 +1,9 @@
-"""Batch inference over many workers with Ray Data: each worker holds one session, all read one model file.
+"""Batch inference over many processes with Ray: each actor holds one session, all read one model file.
 
-python -m examples.ray_batch MODEL.q8ta [--workers 2] [--rows 64]
+python -m examples.ray_batch MODEL.q8ta [--rows 64] [--device nvidia#0 --device nvidia#1]
 
-The model takes one input of shape (batch, ...); the workers need numpy, wgpu and safetensors, and no torch.
+The model takes one input of shape (batch, ...); the actors need numpy, wgpu and safetensors, and no torch. Ray starts
+an actor that died again and repeats its call, so that no batch is lost and none comes twice.
 """
 
 from __future__ import annotations
@@ -18,48 +19,50 @@ from examples import needs
 
 needs("ray")
 import ray
-
-Batch = dict[str, np.ndarray]
+from ray.util import ActorPool
 
 
 class Worker:
-    """A session, opened once in the process of the worker."""
+    """A session, opened once in the process of the actor."""
 
     def __init__(self, path: str, device: Any) -> None:
         self.session = q8.Session(q8.load(path), device)
-        ((_, self.taken),) = self.session.model.inputs.items()
 
-    def __call__(self, batch: Batch) -> Batch:
-        """Runs a batch; a last one that is smaller is filled up, and cut again."""
-        x, size = batch["data"], self.taken.shape[0]
-        filled = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])
-        return {"row": batch["row"], "result": self.session(filled)[: len(x)]}
+    def run(self, batch: np.ndarray) -> np.ndarray:
+        y: np.ndarray = self.session(batch)
+        return y
+
+
+def computed(path: str, rows: np.ndarray, devices: Sequence[Any]) -> np.ndarray:
+    """The results of all rows, in order, by an actor for each device. The last batch is filled up, and cut again."""
+    ((_, taken),) = q8.load(path).inputs.items()
+    size = taken.shape[0]
+    filled = np.concatenate([rows, np.zeros((-len(rows) % size, *rows.shape[1:]), rows.dtype)])
+    actor = ray.remote(max_restarts=-1, max_task_retries=-1)(Worker)
+    pool = ActorPool([actor.remote(path, device) for device in devices])
+    batches = [filled[i : i + size] for i in range(0, len(filled), size)]
+    results = pool.map(lambda worker, batch: worker.run.remote(batch), batches)
+    return np.concatenate(list(results))[: len(rows)]
 
 
 def main(arguments: Sequence[str] | None = None) -> np.ndarray:
     parser = argparse.ArgumentParser(prog="python -m examples.ray_batch", description=__doc__)
     parser.add_argument("model", help="a .q8ta file of one input and one output")
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=64, help="random rows that are computed")
-    parser.add_argument("--device", help="as Session takes it")
+    parser.add_argument(
+        "--device", action="append", help="as Session takes it, once for each actor (default: 2 actors)"
+    )
     options = parser.parse_args(arguments)
 
     ((_, taken),) = q8.load(options.model).inputs.items()
     rows = np.random.default_rng(0).normal(0, 1, (options.rows, *taken.shape[1:])).astype(np.float32)
-    if not ray.is_initialized():
-        ray.init(num_cpus=options.workers, include_dashboard=False)
-    found = (
-        ray.data.from_items([{"row": i, "data": row} for i, row in enumerate(rows)])
-        .map_batches(
-            Worker,
-            fn_constructor_args=(options.model, options.device),
-            batch_size=taken.shape[0],
-            compute=ray.data.ActorPoolStrategy(size=options.workers),
-        )
-        .take_batch(options.rows, batch_format="numpy")
-    )
-    results = np.stack(found["result"])[np.argsort(found["row"])]  # batches arrive as they are done
-    print(f"{len(results)} rows by {options.workers} workers: {results.dtype} {results.shape[1:]} each")
+    devices = options.device or [None, None]
+    ray.init(num_cpus=len(devices), include_dashboard=False)
+    try:
+        results = computed(options.model, rows, devices)
+    finally:
+        ray.shutdown()
+    print(f"{len(results)} rows by {len(devices)} actors: {results.dtype} {results.shape[1:]} each")
     return results
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.frontend.quantize import quantize
     from q8ta_wgpu.model.model import Model, load
     from q8ta_wgpu.session.session import Session
+    from q8ta_wgpu.session.streaming import run_many
     from q8ta_wgpu.session.tiled import TiledSession
     from q8ta_wgpu.web.export import export_web
 
@@ -41,6 +42,7 @@ __all__ = [
     "export_web",
     "load",
     "quantize",
+    "run_many",
 ]
 
 
@@ -58,6 +60,8 @@ def __getattr__(name: str) -> Any:
             from q8ta_wgpu.model import model as module
         case "Session":
             from q8ta_wgpu.session import session as module
+        case "run_many":
+            from q8ta_wgpu.session import streaming as module
         case "TiledSession":
             from q8ta_wgpu.session import tiled as module
         case "export_web":

@@ -22,8 +22,8 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
 
     Args:
         device: None (best adapter); a part of an adapter's name, backend or engine; an engine with such a part
-            ('dawn:nvidia'); the position of an adapter in `engines.listed()`; an adapter or a device of wgpu or
-            wgpudawn; or a Device.
+            ('dawn:nvidia'); either with the number of one of several equal adapters ('nvidia#1'); the position of an
+            adapter in `engines.listed()`; an adapter or a device of wgpu or wgpudawn; or a Device.
         matrix_work: whether matrix units are of use; see `_with_matrix_units`.
 
     Returns:
@@ -89,20 +89,35 @@ def _named_engine(name: str) -> tuple[str, str]:
     return (engine.lower(), rest) if engine.lower() in engines.NAMES else ("", name)
 
 
+def title(engine: Engine, adapter: Any) -> str:
+    """The name of an adapter, with its number where several have that name: 'NVIDIA H200 (Vulkan, dawn)#1'."""
+    name, number = engine.describe(adapter), _number(engine, adapter)
+    alike = sum(engine.describe(other) == name for other in engine.adapters())
+    return f"{name}#{number}" if alike > 1 and number >= 0 else name
+
+
+def _fits(text: str, name: str) -> bool:
+    """Whether an adapter's title is what a user's text means: 'nvidia', or 'nvidia#1'."""
+    text, name = text.lower(), name.lower()
+    part, _, wanted = text.rpartition("#")
+    own, _, number = name.rpartition("#")
+    return text in name or (wanted.isdecimal() and wanted == number and part in own)
+
+
 def _by_name(name: str | int | None) -> Device:
     engine, part = _named_engine(name) if isinstance(name, str) else ("", "")
     names: list[str] = []
     problems: list[str] = []
     for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
-        names.append(owner.describe(adapter))
-        if name is None or i == name or (isinstance(name, str) and name and part.lower() in names[i].lower()):
+        names.append(title(owner, adapter))
+        if name is None or i == name or (isinstance(name, str) and name and _fits(part, names[i])):
             try:
-                return _from_adapter(owner, adapter, names[:i].count(names[i]))
+                return _from_adapter(owner, adapter, _number(owner, adapter))
             except DeviceError as error:
                 problems.append(str(error))
     if problems:
         raise DeviceError("; ".join(problems))
-    every = [owner.describe(adapter) for owner, adapter in engines.listed()]
+    every = [title(owner, adapter) for owner, adapter in engines.listed()]
     if not every:
         raise DeviceError(engines.NO_ADAPTER)
     listed = ", ".join(f"{i}: {text}" for i, text in enumerate(every))
@@ -128,4 +143,5 @@ def _from_adapter(engine: Engine, adapter: Any, number: int) -> Device:
     known = _open.get(key)
     if known is None or not known.alive:
         known = _open[key] = Device(engine.request(adapter))
+        known.name = title(engine, adapter)
     return known

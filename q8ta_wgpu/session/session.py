@@ -28,7 +28,7 @@ from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.by_shape import ByShape
 from q8ta_wgpu.session.state import SessionState
-from q8ta_wgpu.session.streaming import Computed, Finished, Pending, stream
+from q8ta_wgpu.session.streaming import Computed, Finished, Pending, run_many
 from q8ta_wgpu.session.timing import Opening, Timing, rates
 
 if TYPE_CHECKING:
@@ -248,11 +248,7 @@ class Session:
         Errors of `items` itself come through at their turn. The session stays usable after an error, and after leaving
         the iteration early. Other calls may run in between.
         """
-        try:
-            iterator = iter(items)
-        except TypeError as error:
-            raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
-        return stream(iterator, lambda item: self._begin(*inputs.arguments(item)))
+        return run_many([self], items)
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         """Starts a run, in the session for the sizes that arrive."""

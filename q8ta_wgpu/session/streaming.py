@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Protocol
 
-from q8ta_wgpu.errors import Q8taError
+from q8ta_wgpu.errors import InputError, Q8taError
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.session import inputs
 
 IN_FLIGHT = 3
-"""Runs in flight: while the device computes one, the next is uploaded and the last one is read."""
+"""Runs in flight in a session: while the device computes one, the next is uploaded and the last one is read."""
 
 
 class Pending(Protocol):
@@ -21,6 +24,14 @@ class Pending(Protocol):
 
     def discard(self) -> None:
         """Drops the result."""
+
+
+class Starts(Protocol):
+    """A session."""
+
+    model: Model
+
+    def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending: ...
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,41 @@ class Computed:
         """Does nothing: no run is in flight."""
 
 
-def stream(items: Iterator[Any], start: Callable[[Any], Pending]) -> Iterator[Any]:
-    """Yields `start(item).result()` for every item, in order, with up to IN_FLIGHT runs in flight.
+def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
+    """`Session.run_many` over several sessions, each on its own adapter: they take the items in turns.
+
+    Examples:
+        >>> sessions = [session, session]    # of two GPUs: Session(model, "nvidia#0"), Session(model, "nvidia#1")
+        >>> results = [y for y in q8.run_many(sessions, [x, x, x])]
+
+    Args:
+        sessions: sessions of one model. Adapters of one speed share the work best, since turns are equal.
+        items: as `Session.run_many` takes them; at most three for each session are taken ahead of the outputs.
+
+    Yields:
+        What a call returns, for each item, in the order of the items.
+
+    Raises:
+        InputError: there are no sessions, or several of a model with states; or an item is wrong: raised at its turn,
+            with its number.
+        DeviceError: a device fails, likewise.
+    """
+    try:
+        iterator, turns = iter(items), cycle(sessions)
+    except TypeError as error:
+        raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
+    if not sessions:
+        raise InputError("run_many takes at least one session, found none")
+    if len(sessions) > 1 and (states := [state.name for state in sessions[0].model.graph.states]):
+        raise InputError(
+            f"the model keeps {', '.join(states)} from call to call, and each session its own: give all items of a "
+            "sequence to one session, session.run_many(items)"
+        )
+    return stream(iterator, lambda item: next(turns)._begin(*inputs.arguments(item)), IN_FLIGHT * len(sessions))
+
+
+def stream(items: Iterator[Any], start: Callable[[Any], Pending], in_flight: int = IN_FLIGHT) -> Iterator[Any]:
+    """Yields `start(item).result()` for every item, in order, with up to `in_flight` runs in flight.
 
     An item is taken only when its run starts. An error of an item, or of `items` itself, is raised at its turn: after
     the results of all items before it. Errors of this library then give the item's number, from 0. When the generator
@@ -65,7 +109,7 @@ def stream(items: Iterator[Any], start: Callable[[Any], Pending]) -> Iterator[An
     failure: Exception | None = None
     try:
         while True:
-            while failure is None and len(runs) < IN_FLIGHT:
+            while failure is None and len(runs) < in_flight:
                 try:
                     item = next(items)
                 except StopIteration:

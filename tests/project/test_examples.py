@@ -18,7 +18,7 @@ from q8ta_wgpu.runtime.device import Device
 from tests.small import small_input, small_model
 
 try:
-    from examples import classify, segment, stream, upscale_window
+    from examples import classify, ray_batch, segment, stream, upscale_window
 except SystemExit as missing:  # an example ends the program where a package is missing, and says which
     if "CI" in os.environ:
         raise ModuleNotFoundError(str(missing)) from None
@@ -65,17 +65,33 @@ def test_stream(vulkan: Device, capsys: Captured) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
-def test_ray_batch(capsys: Captured, tmp_path: Path) -> None:
-    """On a local cluster of two, where Ray is installed."""
-    pytest.importorskip("ray", reason='pip install "ray[data]"')
-    from examples import ray_batch
-
+def test_ray_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of two actors one dies: every row has its result, in order."""
     model = small_model()
+
+    rows = np.random.default_rng(0).normal(0, 1, (7, *small_input().shape[1:])).astype(np.float32)
+    third = rows[4, 0, 0, 0]
+
+    class Dies(ray_batch.Worker):
+        """Defined here, so that actors need not import this file."""
+
+        def __init__(self, path: str, device: Any) -> None:
+            super().__init__(path, device)
+            self.died = Path(f"{path}.died")
+
+        def run(self, batch: np.ndarray) -> np.ndarray:
+            if batch[0, 0, 0, 0] == third and not self.died.exists():
+                self.died.touch()
+                os._exit(1)
+            return super().run(batch)
+
+    monkeypatch.setattr(ray_batch, "Worker", Dies)
     graph = q8.Model(model.graph, type(model.structure)(0))
     graph.graph.outputs.pop()
     graph.save(tmp_path / "net.q8ta")
-    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7"])
-    rows = np.random.default_rng(0).normal(0, 1, (7, *small_input().shape[1:])).astype(np.float32)
+    device = ["--device", "wgpu-native:vulkan"]
+    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7", *device, *device])
+    assert (tmp_path / "net.q8ta.died").exists()
     with q8.Session(graph, "reference") as session:
         expected = np.concatenate([session(np.concatenate([rows, rows[:1]])[i : i + 2]) for i in range(0, 8, 2)])[:7]
     np.testing.assert_array_equal(found, expected)

@@ -163,6 +163,27 @@ def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device, monk
     assert (found is first) == (listed != 2)
 
 
+def _fake(device: Any, adapter: Any) -> None:
+    device.adapter, device.alive = adapter, True
+
+
+def test_one_of_equal_cards_is_named(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its number; a device's name has it, and names that device again."""
+    native = engines.native()
+    cards = [_Card(swiftshader.wgpu.adapter) for _ in range(2)]
+    monkeypatch.setattr(native, "_listed", cards)
+    monkeypatch.setattr(adapters, "_open", {})
+    monkeypatch.setattr(native, "request", lambda adapter: adapter)
+    monkeypatch.setattr(adapters, "Device", type("Fake", (SimpleNamespace,), {"__init__": _fake}))
+    for number, card in enumerate(cards):
+        found: Any = open_device(f"swiftshader#{number}")
+        assert found.adapter is card and found.name.endswith(f"(Vulkan, wgpu-native)#{number}")
+        assert open_device(found.name) is found and open_device(f"wgpu-native:#{number}") is found
+    assert open_device("swiftshader") is open_device("swiftshader#0")
+    with pytest.raises(DeviceError, match=r"no adapter is called 'swiftshader#2'; there are 0: .*#0, 1: .*#1, "):
+        open_device("swiftshader#2")
+
+
 def test_dawn_makes_a_device_of_the_card_asked_for(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two equal ones, which it lists anew for every device."""
     made: list[Any] = []

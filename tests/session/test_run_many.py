@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
@@ -87,6 +88,29 @@ def test_items_of_every_kind(where: str) -> None:
             list(opened.run_many([{"a": a, "c": b}]))
         with pytest.raises(InputError, match=r"run_many takes an iterable of inputs, found int"):
             opened.run_many(3)  # type: ignore[arg-type]
+
+
+def test_several_sessions_take_turns(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are in order and every session works; errors come at their turn, and nothing is asked of no session."""
+    with Session(MODEL, vulkan) as one, Session(MODEL, "wgpu-native:opengl") as other:
+        begun = list[Session]()
+        for opened in (one, other):
+
+            def noted(*given: Any, opened: Session = opened, start: Any = opened._begin) -> Any:
+                begun.append(opened)
+                return start(*given)
+
+            monkeypatch.setattr(opened, "_begin", noted)
+        for outputs, expected in zip(q8.run_many([one, other], INPUTS), EXPECTED, strict=True):
+            same_bytes(outputs, expected)
+        assert begun == [(one, other)[i % 2] for i in range(len(INPUTS))]
+        results = q8.run_many([one, other], [INPUTS[0], INPUTS[1], np.zeros(3, np.float32)])
+        for expected in EXPECTED[:2]:
+            same_bytes(next(results), expected)
+        with pytest.raises(InputError, match="item 2: input 'x'"):
+            next(results)
+    with pytest.raises(InputError, match="at least one session"):
+        q8.run_many([], INPUTS)
 
 
 def test_items_are_taken_as_they_are_needed(session: Session) -> None:

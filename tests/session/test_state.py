@@ -95,6 +95,7 @@ def test_states_are_read_set_saved_and_reset(where: str, tmp_path: Path) -> None
         (lambda s: s.state.__delitem__("h"), "can be set, not deleted"),
         (lambda s: s(np.zeros((1, 7), np.float32)), "must have shape"),
         (lambda s: list(s.run_many([np.zeros(3, np.float32)])), "item 0"),
+        (lambda s: q8.run_many([s, s], calls("cell", 0, 2)), "keeps h, c from call to call, and each session its own"),
         (lambda s: s.model.reshape((2, 6)), "it keeps h, c, of fixed size, from call to call"),
     ],
 )
