@@ -30,6 +30,9 @@ ROUNDS, MINUTES = 3, 10
 SLOW = 10_000
 """Milliseconds of a call from which one round has to do."""
 
+QUIET = 0.1
+"""Largest share of the processors that other programs may take: beyond it times are wrong, by factors at worst."""
+
 DATA, PAGE, PICTURE = Path("docs/peers.json"), Path("docs/peers.md"), Path("docs/images/peers.svg")
 
 HEAD = """\
@@ -50,9 +53,12 @@ number of threads, in processes of its own, all in turns. Times are medians, fro
 | dB | signal to noise against torch's float32: 20 to 40 is what int8 keeps, near 0 or below is a wrong result |
 | others | share of the processors that other programs took meanwhile |
 
-Compare *times*, not milliseconds: those of rows with different shares of others are not comparable. Where the share is
-high, *times* is right within tens of percent at best. Weights are random, so dB says how exactly int8 was computed, not
-how accurate a trained network is.
+A run that finds more than 10% of the processors taken by others writes nothing. Weights are random, so dB says how
+exactly int8 was computed, not how accurate a trained network is.
+"""
+LOUD = """\
+**Other programs took up to {most:.0%} of the processors when this was measured, before such runs were refused. These
+times are wrong, by factors where rows differ in others.**
 """
 
 
@@ -69,8 +75,13 @@ def part_peers(options: Options) -> None:
     for network in networks:
         with tempfile.TemporaryDirectory() as scratch:
             found = measured(network, peers, Path(scratch), threads)
-        rows = data["networks"][network] = {**data["networks"].get(network, {}), **found}
-        print(f"{network}\n\n{table(rows)}\n", flush=True)
+        print(f"{network}\n\n{table(found)}\n", flush=True)
+        if (share := loudest(found)) > QUIET:
+            sys.exit(
+                f"other programs took {share:.0%} of the processors while {network} was timed, a quiet run has at most "
+                f"{QUIET:.0%}: nothing of this run is kept for {network}; end them and run it again"
+            )
+        data["networks"][network] = {**data["networks"].get(network, {}), **found}
         DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         PAGE.write_text(page(data), encoding="utf-8")
         draw(data, PICTURE)
@@ -119,6 +130,11 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
         rows[peer]["decibels"] = decibels(expected, result) if expected is not None else None
         rows[peer]["times"] = _left(rows[peer]) / _left(rows[OURS]) if OURS in able else None
     return rows
+
+
+def loudest(rows: dict[str, dict[str, Any]]) -> float:
+    """The largest share of the processors that other programs took while a row was timed."""
+    return max((row.get("others", 0.0) for row in rows.values()), default=0.0)
 
 
 def _left(row: dict[str, Any]) -> float:
@@ -179,7 +195,10 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 def page(data: dict[str, Any]) -> str:
     """docs/peers.md: a table for each network, and the picture."""
     parts = [HEAD, f"{data['machine']}.\n", f"![Milliseconds of a call, by network](images/{PICTURE.name})\n"]
-    return "\n".join([*parts, *(f"## {network}\n\n{table(rows)}\n" for network, rows in data["networks"].items())])
+    for network, rows in data["networks"].items():
+        loud = [LOUD.format(most=loudest(rows))] if loudest(rows) > QUIET else []
+        parts += [f"## {network}\n", *loud, f"{table(rows)}\n"]
+    return "\n".join(parts)
 
 
 def draw(data: dict[str, Any], target: Path) -> None:

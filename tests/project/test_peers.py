@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +56,27 @@ def test_every_peer_has_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "a machine." in peers.page(data) and "\n".join(text) in peers.page(data)
     peers.draw(data, tmp_path / "peers.svg")
     assert (tmp_path / "peers.svg").read_text().count(f"<!-- {peers.OURS} -->") == 1
+
+
+@pytest.mark.parametrize("others", [0.09, 0.11])
+def test_a_run_beside_other_programs_writes_nothing(
+    others: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {peers.OURS: {"version": "1", "missing": "", "load_s": 1.0, "ms": 2.0, "memory_mib": 3.0, "others": others}}
+    rows[peers.OURS] |= {"times": 1.0, "decibels": None}
+    for name in ("DATA", "PAGE", "PICTURE"):
+        monkeypatch.setattr(peers, name, tmp_path / name)
+    monkeypatch.setattr(peers, "measured", lambda *given: rows)
+    monkeypatch.setattr(peers, "draw", lambda data, target: None)
+    options: Any = SimpleNamespace(names=["subpixel"], device=SimpleNamespace(name="an adapter"))
+    if others < peers.QUIET:
+        peers.part_peers(options)
+        assert "## subpixel" in peers.PAGE.read_text() and "**" not in peers.PAGE.read_text()
+        return
+    with pytest.raises(SystemExit, match="other programs took 11% of the processors while subpixel was timed"):
+        peers.part_peers(options)
+    assert list(tmp_path.iterdir()) == []
+    assert "**Other programs took up to 11%" in peers.page({"machine": "", "networks": {"subpixel": rows}})
 
 
 def test_the_page_is_what_was_measured() -> None:
