@@ -15,6 +15,7 @@ from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.fold_tables import fold_tables
 from q8ta_wgpu.passes.fuse_attention import fuse_attention
+from q8ta_wgpu.passes.fuse_embedding import fuse_embedding
 from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.plan.masks import gather_masks
@@ -58,6 +59,8 @@ PASSES: tuple[Pass, ...] = (
     fold_tables,
     # An add, a table or a dequantize behind a convolution or linear joins its dispatch; tables must be final.
     fold_epilogues,
+    # Tables of int8 rows, before they become float constants.
+    fuse_embedding,
     # Weights no int8 operator took become float constants.
     fold_weights,
     # What the passes above made equal or dead.

@@ -25,7 +25,16 @@ from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from tests.int16_graphs import single_nodes
-from tests.op_graphs import EPILOGUES, SETTINGS, epilogue_graph, epilogues_of, int8_graph, single_graph
+from tests.op_graphs import (
+    EPILOGUES,
+    SETTINGS,
+    epilogue_graph,
+    epilogues_of,
+    int8_graph,
+    integer_graph,
+    single_graph,
+    takes_integers,
+)
 
 POISON = 0x8F7F80FF
 
@@ -42,6 +51,8 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
     for op in OPS.values():
         for index, case in enumerate(op.cases):
             yield single_graph(op, case)[0], index, 0
+            if takes_integers(op):
+                yield integer_graph(op, case)[0], index, 0
             if FLOAT32 in op.operands[0].dtypes and op.int8:
                 yield int8_graph(op, case, SETTINGS[0])[0], index, 0
             if isinstance(op.int8, WeightedSum):

@@ -9,7 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import (
+    DTYPES,
+    FLOAT32,
+    INT8,
+    INT8X4,
+    INT16X4,
+    INT32,
+    RANGES,
+    Array,
+    Graph,
+    Node,
+    QParams,
+    TensorType,
+)
 from q8ta_wgpu.ir.int8 import Product, Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
@@ -80,9 +93,9 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
 
 def single_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     """A graph of one node as it stands, on float values where the operator takes them, else on int8; and its inputs."""
-    if INT32 in op.operands[0].dtypes and FLOAT32 not in op.operands[0].dtypes:
+    if op.operands[0].dtypes == (INT32,):
         return integer_graph(op, case)
-    return (float_graph if FLOAT32 in op.operands[0].dtypes else int8_only_graph)(op, case)
+    return (float_graph if takes_floats(op) else int8_only_graph)(op, case)
 
 
 def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
@@ -93,7 +106,8 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     for position, array in enumerate(float_inputs(op, case)):
         if op.operand(position, case.attrs).constant:
             dtype = op.operand(position, case.attrs).dtypes[0]
-            names.append(graph.add_constant(f"c{position}", array if dtype == FLOAT32 else places(op, case)))
+            steps = {FLOAT32: array, INT8: np.clip(50 * array, -127, 127).astype(np.int8)}
+            names.append(graph.add_constant(f"c{position}", steps[dtype] if dtype in steps else places(op, case)))
             continue
         name = f"x{position}"
         graph.inputs.append(name)
@@ -108,6 +122,11 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     graph.nodes.append(Node(op.name, tuple(names), "y", case.attrs))
     graph.outputs.append("y")
     return graph, inputs
+
+
+def takes_floats(op: Op) -> bool:
+    """Whether a case of an operator is one of float32, or of numbers that are not rounded."""
+    return not {FLOAT32, INT32}.isdisjoint(op.operands[0].dtypes) or op.operands[0].constant
 
 
 def takes_integers(op: Op) -> bool:

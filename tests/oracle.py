@@ -268,6 +268,8 @@ TORCH: Mapping[str, Function] = {
     "pad": _pad,
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
     "gather": _gather,
+    "to_float32": lambda _, x: x,
+    "embedding": lambda _, rows, scale, place: (rows * scale[:, None])[place[:, 0].clamp(0, len(rows) - 1).long()],
     "grid_sample": lambda a, x, grid: F.grid_sample(x, grid, a["mode"], a["padding"], a["align_corners"]),
     "permute": lambda a, x: x.permute(a["dims"]),
     "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),

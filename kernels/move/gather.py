@@ -35,8 +35,13 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, indices = arrays
     dim = call.attrs["dim"]
-    inside = np.clip(np.nan_to_num(indices), 0, x.shape[dim] - 1).astype(np.int64)
-    return np.take_along_axis(x, inside, dim)
+    return np.take_along_axis(x, rows_at(indices, x.shape[dim]), dim)
+
+
+def rows_at(indices: Array, count: int) -> Array:
+    """Computed indices among so many, clamped; NaN is 0."""
+    inside: Array = np.clip(np.nan_to_num(indices), 0, count - 1).astype(np.int64)
+    return inside
 
 
 def along(b: Builder, x: str, dim: int, indices: str) -> str:

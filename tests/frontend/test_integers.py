@@ -43,11 +43,13 @@ class Decoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.words, self.places, self.norm = nn.Embedding(TOKENS, 16), nn.Embedding(12, 16), nn.LayerNorm(16)
+        self.words, self.norm = nn.Embedding(TOKENS, 16), nn.LayerNorm(16)
+        self.register_buffer("places", torch.linspace(0, 6, 192).sin().view(12, 16))
         self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
 
     def forward(self, ids: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1]) + offset)
+        places = nn.functional.embedding(torch.arange(ids.shape[1]) + offset, self.get_buffer("places"))
+        x = self.words(ids) + places
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind()
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
@@ -92,6 +94,13 @@ def test_a_network_of_tokens_runs_whole(network: tuple[nn.Module, q8.Model, Any]
             assert found[1].dtype == np.int64
         narrow = session(*(x.numpy().astype(np.int32) for x in given))
         np.testing.assert_array_equal(narrow[0], found[0])
+
+
+def test_tables_that_were_learned_are_int8(network: tuple[nn.Module, q8.Model, Any]) -> None:
+    _, model, _ = network
+    made = {node.op: node.inputs[0] for node in model.graph.nodes if node.op in ("gather", "embedding")}
+    assert model.graph.types[made.pop("embedding")].dtype == "int8"
+    assert [model.graph.types[table].shape for table in made.values()] in ([], [(12, 16)])  # of sines
 
 
 def test_a_token_outside_of_its_table_is_an_error_of_the_call(network: tuple[nn.Module, q8.Model, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
@@ -18,7 +18,7 @@ from tests.op_graphs import Setting
 ULP = 2.0**-23
 """References compute in float64 and round once to float32."""
 
-ONE_BY_ONE = [op for op in OPS.values() if op.cases and op.name in oracle.TORCH and FLOAT32 in op.operands[0].dtypes]
+ONE_BY_ONE = [op for op in OPS.values() if op.cases and op.name in oracle.TORCH and op_graphs.takes_floats(op)]
 INT8 = [op for op in ONE_BY_ONE if op.int8]
 WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
 

@@ -22,6 +22,7 @@ from q8ta_wgpu.frontend.export.recurrent import expand_recurrent, feeds_states, 
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
+    constant,
     is_constant,
     is_depthwise,
     is_float,
@@ -38,6 +39,9 @@ from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Shared, Storage
+
+_SHORTEST_ROW = 16
+"""Fewest elements of a row of a table that is rounded: shorter ones save less than three quarters, beside a scale."""
 
 
 def _is_matrix(node: Node) -> bool:
@@ -168,6 +172,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 self._recurrent(node)
             elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
                 self._weight_of(node)
+            elif node.target is torch.ops.aten.embedding.default and not is_kept(node):
+                self._table_of(node, model)
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -203,6 +209,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             if isinstance(operand, Node) and _is_matrix(operand) and operand not in read:
                 read[operand] = self._of_weight(operand, channels)
                 return
+
+    def _table_of(self, node: Node, model: GraphModule) -> None:
+        """Each row of a table that was learned has a scale, which short ones are not worth; one that was computed, as
+        of sines, is a buffer and stays exact."""
+        table = node.args[0]
+        assert isinstance(table, Node)
+        learned = is_constant(table) and isinstance(constant(model, table), torch.nn.Parameter)
+        if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
+            self._annotation(node).input_qspec_map[table] = self._weight
 
     def _of_weight(self, weight: Node, channels: int) -> Any:
         """How a weight is rounded whose outputs are along `channels`."""
