@@ -45,7 +45,9 @@ def _hoists(node: Node, quantize: Node, q: QParams) -> bool:
 def _moving(node: Node) -> tuple[str, ...]:
     """The values whose elements are moved: all but the places where they lie."""
     operands = (OPS[node.op].operand(i, node.attrs) for i in range(len(node.inputs)))
-    return tuple(name for name, operand in zip(node.inputs, operands, strict=True) if not operand.constant)
+    return tuple(
+        name for name, operand in zip(node.inputs, operands, strict=True) if not (operand.constant or operand.real)
+    )
 
 
 def sink_dequantize(graph: Graph) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.graph import Graph, Node, State
 from q8ta_wgpu.ir.target import Target
 
 STORE = "store"
 """The operator whose result is the memory that a state is read from."""
 
 
+ROWS = "update_rows"
+"""The operator that writes rows into such memory."""
+
+
 def store_states(graph: Graph, target: Target) -> None:
     """Ends the graph with a `store` for every state, when all that reads the old ones has run. Results and new states
-    that are an old state's own memory are copied before."""
-    stored = {node.output for node in graph.nodes if node.op == STORE}
+    that are an old state's own memory are copied before. Rows are written where the state lies, if nothing behind them
+    reads what was there."""
+    for state in graph.states:
+        _write_rows(graph, state)
+    stored = {node.output for node in graph.nodes if node.op in (STORE, ROWS)}
     if all(state.written in stored for state in graph.states):
         return
     makers = {node.output: node for node in graph.nodes}
@@ -33,5 +40,30 @@ def store_states(graph: Graph, target: Target) -> None:
     results = [copied(name, f"{name}.before") if is_read(name) else name for name in graph.results]
     written = [s.written for s in graph.states]
     written = [copied(name, f"{name}.before") if is_read(name) else name for name in written]
-    written = [copied(name, f"{s.name}.stored") for name, s in zip(written, graph.states, strict=True)]
+    written = [
+        name if name in stored else copied(name, f"{s.name}.stored")
+        for name, s in zip(written, graph.states, strict=True)
+    ]
     graph.outputs = [*results, *written]
+
+
+def _write_rows(graph: Graph, state: State) -> None:
+    """Lets an `update` of a state write its rows alone."""
+    places = {node.output: place for place, node in enumerate(graph.nodes)}
+    place = places.get(state.written, -1)
+    node = graph.nodes[place]
+    alone = [each.written for each in graph.states].count(state.written) == 1
+    if place < 0 or node.op != "update" or node.inputs[0] != state.read or not alone:
+        return
+    seen = {state.read}
+    for at, reader in enumerate(graph.nodes):
+        if seen.isdisjoint(reader.inputs) or at == place:
+            continue
+        if at > place:
+            return
+        if reader.op in ("view", "permute"):
+            seen.add(reader.output)
+    if seen.isdisjoint(graph.outputs) and seen.isdisjoint(node.inputs[1:]):
+        dim = node.attrs["dim"]
+        attrs = {"dim": dim, "extent": graph.types[state.read].shape[dim]}
+        graph.nodes[place] = Node(ROWS, node.inputs[1:], node.output, attrs, node.source)

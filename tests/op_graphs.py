@@ -84,6 +84,8 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
         arrays[0] = (np.rint(arrays[0] * 4) / 8).astype(np.float32)
     if op.name in ("batch_norm", "sqrt", "rsqrt", "log", "log1p", "pow", "pow_tensors"):
         arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
+    if op.name == "update":
+        arrays[2] = np.rint(arrays[2] * 2)
     if op.name in ("asin", "acos", "atanh"):
         arrays = [np.tanh(a) for a in arrays]
     if op.name == "acosh":
@@ -301,6 +303,8 @@ def _unfused(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Arr
         name, real = f"x{position}", f"r{position}"
         if op.operand(position, case.attrs).real:
             names.append(_state(graph, generator, name, shape, inputs))
+            if op.name == "update":
+                inputs[names[-1]] = np.rint(inputs[names[-1]] * 4)
             continue
         scale = 2.0**-4 if setting.mode == "ties" else float(np.float32(generator.uniform(0.01, 0.08)))
         first = min(position, 1)

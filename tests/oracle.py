@@ -172,6 +172,14 @@ def _elu(a: Attrs, x: Tensor) -> Tensor:
 
 Function = Callable[..., Tensor]
 
+
+def _updated(x: Tensor, rows: Tensor, place: Tensor, dim: int) -> Tensor:
+    """The last row that is written to a place; what lies outside is not written."""
+    last = {int(p) % x.shape[dim]: i for i, p in enumerate(place) if -x.shape[dim] <= p < x.shape[dim]}
+    index = torch.tensor(list(last), dtype=torch.int64)
+    return x.index_copy(dim, index, rows.index_select(dim, torch.tensor(list(last.values()), dtype=torch.int64)))
+
+
 TORCH: Mapping[str, Function] = {
     # weighted
     "conv2d": _conv2d,
@@ -263,6 +271,7 @@ TORCH: Mapping[str, Function] = {
     "expand": lambda a, x: x.expand(a["shape"]),
     "expand_batch": lambda a, x: x.expand(a["size"], *x.shape[1:]),
     "store": lambda _, x: x.clone(),
+    "update": lambda a, x, rows, place: _updated(x, rows, place, a["dim"]),
     "repeat": lambda a, x: x.repeat(a["repeats"]),
     "flip": lambda a, x: x.flip(a["dims"]),
     "pad": _pad,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from tests.quantizing import data
@@ -69,9 +69,9 @@ class Cached(nn.Module):
 
     def forward(self, x: Tensor, place: Tensor) -> Tensor:
         q, k, v = (part(x).view(1, 1, 2, 8).transpose(1, 2) for part in (self.q, self.k, self.v))
-        here, known = (self.places == place).view(1, 1, 12, 1), (self.places <= place).view(1, 1, 1, 12)
-        self.keys.copy_(torch.where(here, k, self.keys))
-        self.values.copy_(torch.where(here, v, self.values))
+        known = (self.places <= place).view(1, 1, 1, 12)
+        self.keys.index_copy_(2, place.long(), k)
+        self.values[:, :, place.long()] = v
         y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=known)
         found: Tensor = self.o(y.transpose(1, 2).reshape(1, 1, 16))
         return found
@@ -131,6 +131,24 @@ def compiled(name: str) -> Model:
 def calls(name: str, first: int, count: int) -> Iterator[tuple[Tensor, ...]]:
     """Inputs that calibration did not meet."""
     return (NETWORKS[name][1](1200 + i) for i in range(first, first + count))
+
+
+def written(dtype: str) -> Model:
+    """Rows written into two states at places that are given, along a dimension inside and along the last one, which is
+    packed; one is a result, too."""
+    q = None if dtype == FLOAT32 else QParams(0.1, 3, dtype)
+    graph = Graph(inputs=["rows", "columns", "place", "a", "b"], outputs=["a.1", "a.1", "b.1"])
+    shapes = {"rows": (2, 3, 2, 5), "columns": (3, 6, 2), "a": (2, 3, 7, 5), "b": (3, 6, 11)}
+    shapes |= {"a.1": shapes["a"], "b.1": shapes["b"]}
+    graph.types = {name: TensorType(shape, dtype, q) for name, shape in shapes.items()}
+    graph.types["place"] = TensorType((2,))
+    graph.nodes = [
+        Node("update", (x, rows, "place"), f"{x}.1", {"dim": 2}) for x, rows in (("a", "rows"), ("b", "columns"))
+    ]
+    for seed, name in enumerate("ab"):
+        values = (data(*shapes[name], seed=seed) * 30).numpy().astype(DTYPES[dtype])
+        graph.buffers[name] = graph.add_constant(f"{name}.initial", values, dtype, q)
+    return Model(graph, Structure({"list": [0]}))
 
 
 def exchanged() -> Model:

@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.move import gather
+from q8ta_wgpu.kernels.move import gather, update
 from q8ta_wgpu.kernels.move.runs import axis_of
 from q8ta_wgpu.kernels.move.strided import word_kernels
 
@@ -169,10 +169,14 @@ def _counted(b: Builder, index: Any, size: int) -> str:
 
 
 def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
-    """Values written at constant indices: old and new elements are joined, and each position takes one of them."""
+    """Values written at constant indices: old and new elements are joined, and each position takes one of them. Rows
+    are written at computed ones."""
     if args["accumulate"]:
         raise b.refuse("it adds up what is written to one place")
     x, shape = args["self"], b.type(args["self"]).shape
+    given = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
+    if len(given) == 1 and b.array(given[0][1]) is None:
+        return update.write(b, x, *given[0], args["values"])
     whole = [slice(None) if i is None else _places(b, i) for i in args["indices"]]
     written = np.arange(math.prod(shape)).reshape(shape)[tuple(whole)]
     values = args["values"]

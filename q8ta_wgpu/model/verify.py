@@ -120,7 +120,8 @@ def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str,
         (low, high), (lo, hi) = found.q.range, (node.attrs["lo"], node.attrs["hi"])
         if lo < low or hi > high:
             raise GraphError(f"{what} has the range {lo}..{hi}, its result is {found.dtype}: {low}..{high}")
-    moving = [t for i, t in enumerate(inputs) if not op.operand(i, node.attrs).constant]
+    operands = [op.operand(i, node.attrs) for i in range(len(inputs))]
+    moving = [t for t, operand in zip(inputs, operands, strict=True) if not (operand.constant or operand.real)]
     if op.keeps_int8 and op.name != RESCALES and dtype != FLOAT32 and any(t.q != found.q for t in moving):
         raise GraphError(f"{what} only moves bytes, but scale or zero point change: {inputs[0]} to {found}")
     if runnable:

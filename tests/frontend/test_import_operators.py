@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,31 @@ def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any]) -> No
             np.testing.assert_allclose(flat(session(x))[0], expected, rtol=2e-5, atol=2e-3, err_msg=device)
 
 
+def put(x: Tensor, places: Any, rows: Tensor) -> Tensor:
+    y = x * 1
+    y[places] = rows
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, at: x.index_copy(2, at, x[:, :, :1] * 2),
+        lambda x, at: put(x, (slice(None), at), x[:, :1] * 2),
+        lambda x, at: put(x, (..., at - 1), x[..., :1] * 2),
+        lambda x, at: put(x, (slice(None), at), x[0, 0] * 2),
+        lambda x, at: put(x, at, x[:1] * 2),
+    ],
+)
+def test_rows_written_at_computed_places(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x = data(2, 3, 3, 7)
+
+    def call(x: Tensor) -> Tensor:
+        return function(x, x[0, :, 0, 0].argmax(0, keepdim=True) % 2)
+
+    np.testing.assert_array_equal(Session(imported(call, x), "reference")(x), call(x).numpy())
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -240,7 +266,11 @@ def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any]) -> No
         (lambda x: x.clamp(-1, 1).cumprod(1, dtype=torch.int64), "floats as integers: .*.long.*.cumprod"),
         (lambda x: x.clamp(-1, 1).prod(1, dtype=torch.int64), "floats as integers: .*.long.*.prod"),
         (lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True), "result 1 is not supported"),
-        (lambda x: x.index_put((x[:, 0, 0].argmax(0),), x[:1]), "index is computed from the input"),
+        (
+            lambda x: x.index_put((x[0, 0].argmax(0), x[0, 0, :, 0].argmax(0)), x[:1]),
+            "index is computed from the input",
+        ),
+        (lambda x: x.index_put((x[0, 0].argmax(0).view(7, 1),), x[0]), r"places of shape \(7, 1\)"),
     ],
 )
 def test_refusals(function: Function, message: str) -> None:

@@ -22,7 +22,10 @@ ONE_BY_ONE = [op for op in OPS.values() if op.cases and op.name in oracle.TORCH 
 INT8 = [op for op in ONE_BY_ONE if op.int8]
 WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
 
-WITHOUT = {"q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two"}
+WITHOUT = {
+    "q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two",
+    "update_rows": "an update that writes a part of a state: tests/session/test_state.py compares it with the whole",
+}
 """Operators that no torch function is compared with, and why."""
 
 

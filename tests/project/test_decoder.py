@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+import q8ta_wgpu as q8
 from demo import text
-from demo.decoder import CONTEXT, TOKENS, WEIGHTS, Decoder, Step, trained
+from demo.decoder import CONTEXT, LAYERS, TOKENS, WEIGHTS, Decoder, Step, trained
 from demo.train_text import fit, perplexity
+from q8ta_wgpu.runtime.device import Device
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +69,26 @@ def test_training_repeats() -> None:
         return list(decoder.parameters())
 
     assert all(map(torch.equal, after(), after()))
+
+
+def test_a_quantized_step_keeps_its_cache_on_the_device(known: tuple[Decoder, text.Tokenizer], vulkan: Device) -> None:
+    """From token numbers, rows written in place: the same bytes as the reference, and mostly the same next tokens as
+    float."""
+    decoder, tokenizer = known
+    met = [token for name in text.CALIBRATION for token in tokenizer.encode(text.read(name))[:40]]
+    items = [(torch.tensor([[token]]), torch.tensor([i])) for i, token in enumerate(met[:64])]
+    quantizer = q8.Quantizer(fit_weights=False, precision="int8")
+    model = q8.compile(q8.quantize(Step(decoder).eval(), items[0], items, quantizer, progress=False))
+    session, exact = q8.Session(model, vulkan), q8.Session(model, "reference")
+    kernels = [dispatch.kernel for dispatch in session.program.dispatches]
+    assert kernels.count("update_rows") == len(model.graph.buffers) == 2 * LAYERS
+    assert not any(kernel.startswith(("update.", "store")) for kernel in kernels)
+    tokens = torch.tensor([tokenizer.encode(text.read("bisect.py"))[:24]])
+    with torch.inference_mode():
+        wanted = decoder(tokens)[0].argmax(-1)
+    found = [session(tokens[:, i : i + 1], torch.tensor([i])) for i in range(24)]
+    for i in range(3):
+        np.testing.assert_array_equal(found[i], exact(tokens[:, i : i + 1], torch.tensor([i])))
+    assert sum(int(y[0, 0].argmax()) == int(w) for y, w in zip(found, wanted, strict=True)) >= 20
+    with pytest.raises(q8.InputError, match=r"\[0, 511\]"):
+        session(tokens[:, :1], torch.tensor([512]))

@@ -14,11 +14,11 @@ import torch
 import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
-from tests.states import NETWORKS, calls, compiled, exchanged, module, quantized
+from tests.states import NETWORKS, calls, compiled, exchanged, module, quantized, written
 
 SNR = {"streaming": 35.0, "cell": 30.0, "cached": 28.0, "counted": 35.0}
 """dB that the outputs keep over calls that calibration did not meet."""
@@ -57,11 +57,34 @@ def test_many_calls_are_the_same_bytes_and_near_torch(name: str, device: Device)
     assert 10 * np.log10(signal / error) > SNR[name]
 
 
+def test_caches_are_written_row_by_row(vulkan: Device) -> None:
+    session = Session(compiled("cached"), vulkan)
+    kernels = [d.kernel for d in session.program.dispatches]
+    assert kernels.count("update_rows") == 2
+    assert not any(kernel.startswith(("store", "update.")) for kernel in kernels)
+
+
 def test_states_that_take_each_others_place(device: Device) -> None:
     ours, exact = Session(exchanged(), device), Session(exchanged(), "reference")
     for seed in range(4):
         x = np.random.default_rng(seed).integers(-128, 128, (2, 6)).astype(np.int8)
         same(ours(x), exact(x))
+        same_states(ours, exact)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, INT8X4, INT16X4])
+def test_rows_are_written_where_a_state_lies(dtype: str, device: Device) -> None:
+    """Negative places count from the end, the last of two equal ones counts, and outside nothing is written."""
+    model = written(dtype)
+    ours, exact = Session(model, device), Session(model, "reference")
+    assert {d.kernel.partition(".")[0] for d in ours.program.dispatches} == {"update_rows"}
+    generator = np.random.default_rng(5)
+    for place in ([0, 1], [6, -1], [4, 4], [7, -8], [10, np.nan], [3, -4]):
+        rows, columns = (
+            generator.normal(0, 40, model.inputs[n].shape).astype(DTYPES[dtype]) for n in ("rows", "columns")
+        )
+        x = rows, columns, np.array(place, np.float32)
+        same(ours(*x), exact(*x))
         same_states(ours, exact)
 
 

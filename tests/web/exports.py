@@ -124,8 +124,8 @@ def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Ar
         (folder / name / f"{key}.bin").write_bytes(array.tobytes())
     code = "const y = await net.run(inputs); net.destroy(); return flat(y).map(text);"
     found = js(RUN + code, name, options=options)
-    types = [model.graph.types[output] for output in model.graph.outputs]
-    dtypes = [model.graph.given(output) for output in model.graph.outputs]
+    types = [model.graph.types[output] for output in model.graph.results]
+    dtypes = [model.graph.given(output) for output in model.graph.results]
     arrays = zip(found, dtypes, types, strict=True)
     return [np.frombuffer(base64.b64decode(text), dtype).reshape(t.shape) for text, dtype, t in arrays]
 

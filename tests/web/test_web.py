@@ -21,7 +21,7 @@ from q8ta_wgpu.web import export
 from tests import int16_graphs, op_graphs
 from tests.conftest import SWIFTSHADER
 from tests.small import small_input, small_model
-from tests.states import calls, compiled
+from tests.states import calls, compiled, written
 from tests.web import engines
 from tests.web.engines import JavaScriptError, served
 from tests.web.engines import Node as NodeJS
@@ -139,6 +139,13 @@ STATES = """
     net.destroy();
     return { first, later, again, anew, measured, refused, last: shown(last), names: net.states.map((s) => s.name) };
 """
+
+
+def test_rows_are_written_in_the_page(js: Any, folder: Path) -> None:
+    model = written(INT8X4)
+    inputs = {name: np.ones(t.shape, np.dtype(t.given)) for name, t in model.inputs.items()}
+    inputs["place"] = np.array([2, -1], np.float32)
+    equal(outputs(js, folder, "written", model, inputs), model, inputs)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

@@ -3,7 +3,6 @@ errors would add up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,11 +21,6 @@ INT16_MAX = 2**15 - 1
 _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 
 
-def states_of(graph: GraphModule) -> int:
-    """Number of the last inputs and results of a graph that are states."""
-    return sum(_STATE in node.meta for node in graph.graph.find_nodes(op="placeholder"))
-
-
 def mark_states(graph: GraphModule, count: int) -> None:
     """Lets the last inputs of a graph, so many, know which result is theirs. Copies are dropped: they were made because
     of writes, and nothing is written into any more."""
@@ -37,24 +31,23 @@ def mark_states(graph: GraphModule, count: int) -> None:
         node.meta[_STATE] = place - count
 
 
-def _states(graph: GraphModule) -> Iterator[tuple[Node, Node]]:
-    """Each state as it is read and as it is written."""
+def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
+    """Each state as it is read and as it is written: the last inputs and results of a graph."""
     results: Any = graph.graph.output_node().args[0]
-    for node in graph.graph.find_nodes(op="placeholder"):
-        if _STATE in node.meta:
-            yield node, results[node.meta[_STATE]]
+    reads = [node for node in graph.graph.find_nodes(op="placeholder") if _STATE in node.meta]
+    return [(node, results[node.meta[_STATE]]) for node in reads]
 
 
 def keep_sums(graph: GraphModule) -> None:
     """Leaves in float32 what is counted from call to call: a sum with what was there has no range."""
-    for read, written in _states(graph):
+    for read, written in states_of(graph):
         if written.target in _SUMS and read in written.all_input_nodes:
             keep(written)
 
 
 def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:
     """Stores in 16 bits what is computed from what it was, element by element: such errors last from call to call."""
-    for read, written in _states(graph):
+    for read, written in states_of(graph):
         reads = [key for key in plan.reads if imported.values.get(key[1]) is read]
         gives = [name for name in plan.gives if imported.values.get(name) is written]
         readers = [node for node in read.users if node.op == "call_function"]
@@ -82,7 +75,7 @@ def _is_carried(written: Node, read: Node) -> bool:
 def share_states(observed: GraphModule) -> None:
     """Lets one observer watch a state as it is read and as it is written, where both have one width: it is stored at
     one scale."""
-    for state, result in _states(observed):
+    for state, result in states_of(observed):
         written = _observer(observed, result)
         for user in list(state.users):
             read = _observer(observed, user)
@@ -95,7 +88,7 @@ def share_states(observed: GraphModule) -> None:
 
 def leave_room(observed: GraphModule) -> None:
     """Doubles the ranges of states in 16 bits, once calibrated: over more calls than these they go farther."""
-    for observer in {id(found): found for _, w in _states(observed) if (found := _observer(observed, w))}.values():
+    for observer in {id(found): found for _, w in states_of(observed) if (found := _observer(observed, w))}.values():
         if observer.quant_max == INT16_MAX:
             observer.min_val.mul_(2)
             observer.max_val.mul_(2)

@@ -109,9 +109,22 @@ class Storage:
             stored = self.values[node] = by_observer.setdefault(id(observer), Stored(observer))
             stored.nodes.append(node)
         self.stored = list(by_observer.values())
+        states = [(self.values[w], w, r) for r, w in states_of(observed) if w in self.values]
+        kept = {(written, end) for _, written, _ in states for end in written.users if end.op == "output"}
         for node in reversed(observed.graph.nodes):
             if node in self.values:
-                self.values[node].users[node] = {user: self._reads(node, user) for user in _readers(node)}
+                readers = [user for user in _readers(node) if (node, user) not in kept]
+                self.values[node].users[node] = {user: self._reads(node, user) for user in readers}
+        for stored, written, read in states:  # a state is read in all roles in which the next call reads it
+            found = {
+                role
+                for call in read.users
+                if call in stored.users
+                for each in stored.users[call].values()
+                for role in each.roles
+            }
+            ends = [end for node, end in kept if node is written]
+            stored.users[written].update(dict.fromkeys(ends, Reads(frozenset(found or {"others"}), moves=True)))
 
     def _reads(self, node: Node, user: Node) -> Reads:
         stored = self.values[node]
@@ -203,7 +216,7 @@ class Run(Interpreter):
     def outputs(self, item: Sequence[Tensor]) -> list[Tensor]:
         """The tensors that the module gives for one item of the calibration, but states: what comes of those counts."""
         found = [leaf for leaf in pytree.tree_leaves(self.run(*item)) if isinstance(leaf, Tensor)]
-        return found[: len(found) - states_of(self.storage.module)]
+        return found[: len(found) - len(states_of(self.storage.module))]
 
 
 def known_scales(observed: GraphModule) -> dict[str, tuple[float, int]]:
