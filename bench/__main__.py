@@ -21,6 +21,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
     "models": ("check", "part_models", "bytes of saved models"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
+    "rows": ("rows", "part_rows", "chains of linears of one row, with weights of 8 and of 4 bits"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "grouped": ("convolutions", "part_grouped", "grouped convolutions"),

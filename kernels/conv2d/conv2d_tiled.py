@@ -164,7 +164,7 @@ def _is_vector(call: Call, target: Target) -> bool:
     return x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
 
 
-VECTOR = gemv.kernel(
+VECTORS = gemv.kernels(
     "q8ta_conv2d", ONLY_4C, "sums_planes", sizes, _weight_rows, lambda call: _reading(call) == "pw", _is_vector
 )
 """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
@@ -244,5 +244,5 @@ def _depthwise_kernels() -> tuple[Kernel, ...]:
     )
 
 
-KERNELS = (*_depthwise_kernels(), VECTOR, *_product_kernels())
+KERNELS = (*_depthwise_kernels(), *VECTORS, *_product_kernels())
 """Kernels to try before the general ones."""

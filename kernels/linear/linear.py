@@ -171,7 +171,7 @@ def _products(op: str) -> Iterator[Kernel]:
     )
 
 
-_FEW_ROWS = gemv.kernel(
+_FEW_ROWS = gemv.kernels(
     "q8ta_linear",
     ONLY_4W,
     "sums_rows",
@@ -300,7 +300,7 @@ q8ta_linear = Op(
     reference=_reference_int8,
     macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
-    kernels=(_FEW_ROWS, *_products("q8ta_linear")),
+    kernels=(*_FEW_ROWS, *_products("q8ta_linear")),
 )
 
 q16ta_linear = Op(

@@ -14,10 +14,18 @@ from q8ta_wgpu.kernels.product import groups, weighted
 from q8ta_wgpu.kernels.product.gemm import FEW_ROWS, Sizes
 
 THREADS = 64
-"""Threads of a workgroup, which makes four channels of all rows."""
+"""Fewest threads of a workgroup."""
+
+TEAMS = {"gemv": 64, "gemv_256": 256, "gemv_8": 8}
+"""Threads that make four channels of all rows, at least FEW_ROWS. Eight are one vector on lavapipe, where teams of 64
+take three times as long."""
+
+LONG = 256
+"""Vectors along k from which large teams are faster on a GPU (8,192 inputs to 2,048 outputs on an H200: 9.0 -> 7.7 us,
+with 4 bits 8.6 -> 6.3). Shorter sums are slower with them (2,048 to 8,192: 8.0 -> 9.0 us)."""
 
 
-def kernel(
+def kernels(
     op: str,
     layouts: LayoutSet,
     sums: str,
@@ -25,8 +33,8 @@ def kernel(
     rows: Callable[[Call, Array], Array],
     whole: Callable[[Call], bool],
     supports: Callable[[Call, Target], bool],
-) -> Kernel:
-    """The kernel `op`.gemv.
+) -> tuple[Kernel, ...]:
+    """The kernels `op`.gemv and those with other teams.
 
     Args:
         op: the operator's name.
@@ -62,17 +70,33 @@ def kernel(
         split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
         return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
 
-    return Kernel(
-        f"{op}.gemv",
-        source,
-        (layouts,),
-        layouts | FLOAT,
-        supports=supports,
-        wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if whole(call) else ())),
-        params=params,
-        constants=lambda call: {"ROWS": most_rows(call), **groups.constants(call, 4)},
-        prepack={1: groups.packed(pack, 4), **weighted.PAD_CHANNELS},
-        threads=lambda call, layout: (-(-sizes(call)[1] // 4) * THREADS, 1, 1),
-        turns=lambda call: -(-vectors(call) // THREADS) * (1 + most_rows(call)),
-        cost=weighted.cost("shared"),
-    )
+    def team_of(call: Call, target: Target) -> str:
+        if not target.shares_memory:
+            return "gemv_8"
+        return "gemv_256" if vectors(call) >= LONG and most_rows(call) < FEW_ROWS else "gemv"
+
+    def with_team(name: str, team: int) -> Kernel:
+        threads = max(team, THREADS)
+        return Kernel(
+            f"{op}.{name}",
+            source,
+            (layouts,),
+            layouts | FLOAT,
+            supports=lambda call, target: supports(call, target) and (threads == THREADS or most_rows(call) < FEW_ROWS),
+            preferred=lambda call, target: name == team_of(call, target),
+            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if whole(call) else ())),
+            params=params,
+            constants=lambda call: {
+                "ROWS": most_rows(call),
+                "TEAM": team,
+                "THREADS": threads,
+                **groups.constants(call, 4),
+            },
+            prepack={1: groups.packed(pack, 4), **weighted.PAD_CHANNELS},
+            threads=lambda call, layout: (-(-sizes(call)[1] // 4) * team, 1, 1),
+            workgroup=(threads, 1, 1),
+            turns=lambda call: -(-vectors(call) // team) * (1 + most_rows(call)),
+            cost=weighted.cost("shared"),
+        )
+
+    return tuple(with_team(name, team) for name, team in TEAMS.items())

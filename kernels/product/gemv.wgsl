@@ -1,30 +1,36 @@
-// Few rows of x with int8 weights: a workgroup makes one channel quad of up to ROWS rows, its 64 threads share k.
+// Few rows of x with int8 weights: TEAM of a workgroup's THREADS make one channel quad of up to ROWS rows and share k.
 // Weights come in order (channel quad, k, channel in quad), so that a thread reads 64 bytes at once.
 // Weights of 4 bits are read two vectors at a time, which share a factor; k counts those.
 // Linked: ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
 
-var<workgroup> partial: array<vec4<i32>, 64u * ROWS>;
+var<workgroup> partial: array<vec4<i32>, THREADS * ROWS>;
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) t: u32,
         @builtin(workgroup_id) group: vec3<u32>,
         @builtin(num_workgroups) groups: vec3<u32>) {
-  let quad = group.y * groups.x + group.x;
-  if (quad >= params.quads) { return; }
+  let own = (group.y * groups.x + group.x) * (THREADS / TEAM) + t / TEAM;
+  let quad = min(own, params.quads - 1u);
+  let lane = t % TEAM;
+  // Read while the weights are on their way, not after them.
+  let channel = channel_quad(quad);
+  let start = start_quad(quad);
   var acc: array<vec4<i32>, ROWS>;
-  for (var k = t; k < params.vectors; k += 64u) {
+  for (var k = lane; k < params.vectors; k += TEAM) {
     let turn = turn_of(quad, k);
     for (var i = 0u; i < ROWS; i++) { acc[i] = add_turn(acc[i], min(i, params.rows - 1u) * params.row_words, k, turn); }
   }
-  for (var i = 0u; i < ROWS; i++) { partial[i * 64u + t] = acc[i]; }
-  for (var half = 32u; half > 0u; half /= 2u) {
+  for (var i = 0u; i < ROWS; i++) { partial[i * THREADS + t] = acc[i]; }
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
-    if (t < half) {
-      for (var i = 0u; i < ROWS; i++) { partial[i * 64u + t] += partial[i * 64u + t + half]; }
+    if (lane < half) {
+      for (var i = 0u; i < ROWS; i++) { partial[i * THREADS + t] += partial[i * THREADS + t + half]; }
     }
   }
   workgroupBarrier();
-  if (t < params.rows) { store_quad(partial[t * 64u] + start_quad(quad), channel_quad(quad), t, quad); }
+  if (lane < params.rows && own < params.quads) {
+    store_quad(partial[lane * THREADS + t - lane] + start, channel, lane, quad);
+  }
 }
 
 struct Vectors { b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32> }
