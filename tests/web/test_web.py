@@ -23,7 +23,7 @@ from tests.conftest import SWIFTSHADER
 from tests.small import small_input, small_model
 from tests.states import calls, compiled, written
 from tests.web import engines
-from tests.web.engines import JavaScriptError, served
+from tests.web.engines import JavaScriptError
 from tests.web.engines import Node as NodeJS
 from tests.web.exports import LOAD, RUN, equal, lacking, network, outputs
 
@@ -48,12 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export.export_web(MODEL, made / "small")
     (made / "small" / "x.bin").write_bytes(small_input().tobytes())
     return made
-
-
-@pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
-    with served(folder) as address:
-        yield address
 
 
 @pytest.fixture

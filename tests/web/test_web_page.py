@@ -23,7 +23,7 @@ from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.web import export
 from tests.web import engines
-from tests.web.engines import Chromium, served
+from tests.web.engines import Chromium
 from tests.web.exports import LOAD, demo_model, equal, lacking, network, outputs
 
 SIZE = (22, 18)
@@ -57,12 +57,6 @@ def folder(model: q8.Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
         web.write(model, made, SIZE)
     (made / "blank.html").write_text('<!doctype html><title>blank</title><link rel="icon" href="data:,">')
     return made
-
-
-@pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
-    with served(folder) as address:
-        yield address
 
 
 @pytest.fixture
