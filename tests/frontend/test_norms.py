@@ -85,3 +85,13 @@ def test_folding_is_exact_to_float32() -> None:
     assert not any("batch_norm" in str(node.target) for node in graph.graph.nodes)
     with torch.no_grad():
         torch.testing.assert_close(graph(x), module(x), rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_behind_a_sum_are_rounded_with_it() -> None:
+    """Whatever the layer, and with no bias, but where something else reads the sum as well."""
+    layers = (conv(4, 6), nn.ConvTranspose2d(4, 6, 2, groups=2, bias=False), nn.Conv2d(4, 6, 1, bias=False))
+    for layer in layers:
+        module = Plain(lambda m, x: torch.relu((3 - -40 * m.layer(x)) / 7 - 0.5), layer=layer)
+        assert len(compiled(module, data(2, 4, 5, 5))) == 2  # with quantize
+    shared = Plain(lambda m, x: torch.cat([y := m.layer(x), 2 * y], 1), layer=nn.Linear(4, 6))
+    assert "q8ta_table" in compiled(shared, data(2, 4))
