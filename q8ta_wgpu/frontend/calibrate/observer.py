@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, PerChannelMinMaxObserver
+from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 from q8ta_wgpu.ir.graph import Array
 
 _CANDIDATES = 64
@@ -77,6 +77,20 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         found: tuple[Tensor, Tensor] = self._calculate_qparams(
             *(torch.tensor(end, device=self.min_val.device) for end in ends)
         )
+        return found
+
+
+_ROOM = 2.0
+"""Times the range that calibration met, for values in 16 bits: 15 of them are fine enough, and what other inputs reach
+is not clipped."""
+
+
+class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
+    """The range that was met, with room around it."""
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """Scale and zero point."""
+        found: tuple[Tensor, Tensor] = self._calculate_qparams(_ROOM * self.min_val, _ROOM * self.max_val)
         return found
 
 

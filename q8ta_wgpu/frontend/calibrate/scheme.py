@@ -7,12 +7,17 @@ from dataclasses import replace
 import torch
 
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
-from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver, ShareObserver, WholeObserver
+from q8ta_wgpu.frontend.calibrate.observer import (
+    PerChannelWeightObserver,
+    RangeObserver,
+    RoomyObserver,
+    ShareObserver,
+    WholeObserver,
+)
 from q8ta_wgpu.frontend.calibrate.pt2e import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
     FusedMovingAvgObsFakeQuantize,
-    MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
@@ -70,11 +75,11 @@ def share(q: QParams) -> QuantizationSpec:
 
 
 def residual(qat: bool) -> QuantizationSpec:
-    """int16: fine enough for the whole range that is met."""
+    """int16: fine enough for twice the range that is met."""
     observer = (
         FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS)
         if qat
-        else MinMaxObserver.with_args(eps=_EPS)
+        else RoomyObserver.with_args(eps=_EPS)
     )
     return QuantizationSpec(
         dtype=torch.int16,
@@ -85,20 +90,16 @@ def residual(qat: bool) -> QuantizationSpec:
     )
 
 
-_ROOM = 2.0
-"""Times the range that calibration met, for values that are widened: 15 bits are enough, and nothing is clipped."""
-
-
-def wide(low: torch.Tensor, high: torch.Tensor) -> MinMaxObserver:
-    """An observer for int16 that leaves room around this range."""
-    observer = MinMaxObserver(
+def wide(low: torch.Tensor, high: torch.Tensor) -> RoomyObserver:
+    """An observer for int16 that met this range."""
+    observer = RoomyObserver(
         dtype=torch.int16,
         qscheme=torch.per_tensor_symmetric,
         quant_min=-(2**15),
         quant_max=2**15 - 1,
         eps=_EPS,
     )
-    observer.min_val, observer.max_val = _ROOM * low.detach(), _ROOM * high.detach()
+    observer.min_val, observer.max_val = low.detach(), high.detach()
     return observer
 
 

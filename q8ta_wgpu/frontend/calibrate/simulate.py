@@ -298,3 +298,8 @@ def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) 
                 errors[i] += float((y != v).sum())
                 powers[i] += v.numel()
     return [error / max(power, 1e-30) for error, power in zip(errors, powers, strict=True)]
+
+
+def decibels(ratio: float) -> float:
+    """Signal to noise in dB of noise to signal, at most 120."""
+    return min(120.0, -10 * math.log10(max(ratio, 1e-30)))

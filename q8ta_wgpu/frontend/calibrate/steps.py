@@ -1,0 +1,172 @@
+"""What may be stored in more than 8 bits, what that gains and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.fx import Node
+
+from q8ta_wgpu.frontend.calibrate.need import Reading
+from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
+from q8ta_wgpu.frontend.export.recurrent import weights_of
+from q8ta_wgpu.frontend.nodes import integer, is_in_attention, kind, named_arguments, source_of
+from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
+
+_MACS_A_BYTE = 8.0
+"""Multiply-adds in the time in which a byte is moved, as in kernels/product/weighted.py."""
+
+_PARTS = 8
+"""By how much more an attention costs whose operands are wide: it is three operators with several products each."""
+
+_NOTHING = 0.01
+"""Of what a network moves and computes, which nobody notices."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A value that may be stored in more than 8 bits.
+
+    Attributes:
+        reading: the value and the role in which it is read.
+        width: how it is stored instead.
+        noise: what its rounding to 8 bits makes at the outputs, as a ratio of powers.
+        gain: by how much less it is.
+        cost: what it costs, in bytes moved.
+        why: the reason, where that is no noise that was found.
+    """
+
+    reading: Reading
+    width: Width
+    noise: float
+    gain: float
+    cost: float
+    why: str = ""
+
+    @property
+    def note(self) -> str:
+        """What is stored, why and for what, for the report."""
+        stored, _ = self.reading
+        made = stored if isinstance(stored, Node) else stored.value(stored.nodes[0])
+        how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
+        why = self.why or f"since 8 bits are too few; alone they would leave {decibels(self.noise):.1f} dB"
+        source = source_of(made)
+        return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to move" + (f" ({source})" if source else "")
+
+
+def always(storage: Storage) -> list[Step]:
+    """What is widened whatever calibration says: the scores that a softmax reads from memory. Its shares follow from
+    how far each is below the largest. Scores that are clipped, since they are larger than any of calibration, would all
+    have the same share."""
+    readings: list[Reading] = [
+        (stored, "others")
+        for stored in storage.stored
+        if stored.width == "int8" and any(map(_is_softmax, stored.readers("others")))
+    ]
+    why = "since a softmax tells the largest apart"
+    return [Step(each, "int16", 0.0, math.inf, _cost(each, "int16"), why) for each in readings]
+
+
+def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) -> list[Step]:
+    """What may be widened, the most noise for the cost first."""
+    found = [
+        Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, "since whole numbers follow from it")
+        for stored in storage.stored
+        if stored.readers("steps")
+    ]
+    for reading, amount in need.items():
+        left = amount
+        for width, remains in _widths_of(reading, rounder) if reading[1] != "steps" else ():
+            found.append(Step(reading, width, amount, left - amount * remains, _cost(reading, width)))
+            left = amount * remains
+    return sorted(found, key=lambda step: -step.gain / step.cost)
+
+
+def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
+    """Of these the ones that were not taken and cost next to nothing, all together: other inputs reach further than
+    those of calibration, and what is stored in int16 has room for them."""
+    left = _NOTHING * sum(map(_traffic, storage.stored))
+    done, found = {step.reading for step in taken}, list[Step]()
+    for step in sorted(steps, key=lambda step: step.cost):
+        stored, role = step.reading
+        exact = isinstance(stored, Node) or all(map(_reads_int16, stored.readers(role)))
+        if step.width == "int16" and role == "others" and exact and step.reading not in done and step.cost <= left:
+            found.append(replace(step, why="since that costs next to nothing"))
+            left -= step.cost
+    return found
+
+
+def widths(steps: Sequence[Step]) -> dict[Reading, Width]:
+    """How values are stored by these steps."""
+    return {step.reading: step.width for step in steps}
+
+
+def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
+    """The widths that a value may have for its readers, and the share of the noise of 8 bits that each leaves."""
+    stored, role = reading
+    if isinstance(stored, Node):
+        return [("int16", 0.0)]
+    found: list[tuple[Width, float]] = []
+    if stored.width == "int8" and (role == "others" or all(map(_reads_int16, stored.readers(role)))):
+        finer = rounder.scale(stored, "int16")[0] / rounder.scale(stored, "int8")[0]
+        found.append(("int16", finer**2))
+    return found if role == "sums" else [*found, ("float32", 0.0)]
+
+
+def _is_softmax(user: Node) -> bool:
+    int8 = kind(user)
+    return isinstance(int8, Rowwise) and int8.masked
+
+
+def _reads_int16(user: Node) -> bool:
+    int8 = kind(user)
+    return int8 is not None and (int8.reads_int16 or isinstance(int8, Recurrent))  # a linear is what reads its input
+
+
+def _cost(reading: Reading, width: Width) -> float:
+    """What widening a value costs, in bytes moved."""
+    stored, role = reading
+    if isinstance(stored, Node):
+        return _size(stored) + sum(map(_macs, stored.users)) / _MACS_A_BYTE
+    readers = stored.readers(role)
+    size = float(sum(_size(node) for node in stored.nodes if role in stored.roles(node)))
+    exact = width == "int16" and all(map(_reads_int16, readers))
+    moved = size * (1 + len(readers)) * (1 if exact else 4)
+    macs = sum(_macs(user) * (_PARTS if is_in_attention(user) else 1) for user in readers)
+    return max(1.0, moved + macs / _MACS_A_BYTE * (1 if width == "int16" else 4))
+
+
+def _traffic(stored: Stored) -> float:
+    """What a value costs in int8, in bytes moved, with the multiply-adds of what reads it."""
+    readers = [user for users in stored.users.values() for user in users]
+    return len(readers) * float(_size(stored.nodes[0])) + sum(map(_macs, readers)) / _MACS_A_BYTE
+
+
+def _bytes(cost: float) -> str:
+    return f"{cost / 1e3:.3g} kB" if cost < 1e6 else f"{cost / 1e6:.3g} MB"
+
+
+def _macs(user: Node) -> int:
+    """Multiply-adds with what a weighted sum, a product or a recurrent layer reads."""
+    if isinstance(kind(user), Recurrent):
+        return _size(user.all_input_nodes[0]) * _shape(weights_of(user)[0])[0]
+    if not isinstance(kind(user), WeightedSum | Product):
+        return 0
+    weight = named_arguments(user).get("weight")
+    if isinstance(weight, Node):
+        return _size(user) * math.prod(_shape(weight)[1:])
+    return _size(user) * _shape(user.all_input_nodes[0])[-1]
+
+
+def _size(node: Node) -> int:
+    return math.prod(_shape(node))
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    """The shape of a call's result, or of what an observer watches."""
+    while node.op == "call_module":
+        (node,) = node.all_input_nodes
+    value = node.meta.get("val")
+    return tuple(map(integer, value.shape)) if isinstance(value, Tensor) and value.dim() else (1,)
