@@ -83,7 +83,13 @@ def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
     row = 3 * heads * depth
     parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
     multipliers = {"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
-    attrs = {"sizes": (batch, heads, tokens, tokens, depth, depth), **parts, **multipliers, "lo": -128, "hi": 127}
+    attrs = {
+        "sizes": (batch, heads, tokens, tokens, depth, depth, heads),
+        **parts,
+        **multipliers,
+        "lo": -128,
+        "hi": 127,
+    }
     graph = Graph(["x0"], ["y"])
     graph.types["x0"] = TensorType((batch, tokens, row), INT8X4, QParams(0.02, 0))
     graph.types["y"] = TensorType((batch, tokens, heads * depth), INT8X4, QParams(0.04, 5))

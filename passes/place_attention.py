@@ -27,16 +27,30 @@ WORD = 4
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the elements of a value lie in another one, `root`: the first, and of each dimension extent and step."""
+    """Where the elements of a value lie in another one, `root`: the first, and the walk along each dimension, of one
+    extent and step or several."""
 
     root: str
     offset: int
-    dims: tuple[Digit, ...]
+    dims: tuple[tuple[Digit, ...], ...]
 
-    def walk(self, shape: Shape) -> tuple[int, ...] | None:
-        """The first element and the steps between batches, heads and rows of (batch, heads, rows, elements)."""
-        dims = _reshaped(self.dims, shape)
-        return (self.offset, *(step for _, step in dims[:3])) if dims and dims[3][1] == 1 else None
+    def walk(self, lead: tuple[int, int], shared: int, matrix: Shape) -> tuple[int, ...] | None:
+        """The first element and the steps between batches, heads and rows, of batches and heads of matrices of which
+        each of `shared` serves as many heads."""
+        batch, heads = lead
+        dims = _reshaped(self.digits(), (batch, shared, heads // shared, *matrix))
+        if dims is None or any(len(walk) > 1 for walk in dims):
+            return None
+        steps = [walk[0][1] if walk else 0 for walk in dims]
+        return None if steps[2] or steps[4] != 1 else (self.offset, *steps[:2], steps[3])
+
+    def digits(self, last: int | None = None) -> list[Digit]:
+        """The walk through all elements, or along all dimensions before one."""
+        return list(itertools.chain(*self.dims[:last]))
+
+    def repeats(self) -> int:
+        """How often each head is repeated."""
+        return next((extent for extent, step in self.digits(-2) if step == 0 and extent > 1), 1)
 
 
 def place_attention(graph: Graph, target: Target) -> None:
@@ -58,10 +72,14 @@ def _placed(rewriter: Rewriter, node: Node) -> Node | None:
     found, shape = sizes_of([graph.types[name] for name in node.inputs], node.attrs), graph.types[node.output].shape
     lead = shape[:2] if len(shape) == 4 else _lead(q, k, v)
     rows = ((found.queries, found.depth), (found.keys, found.depth), (found.keys, found.width))
-    walks = [place.walk((*lead, *row)) for place, row in zip((q, k, v), rows, strict=True)]
+    for shared in (lead[1] // k.repeats() or 1, lead[1]):
+        counts = (lead[1], shared, shared)
+        walks = [place.walk(lead, n, row) for place, n, row in zip((q, k, v), counts, rows, strict=True)]
+        if None not in walks:
+            break
     if None in walks or len(shape) not in (3, 4):
         return None
-    all_sizes = (*lead, found.queries, found.keys, found.depth, found.width)
+    all_sizes = (*lead, found.queries, found.keys, found.depth, found.width, shared)
     attrs = {**node.attrs, "sizes": all_sizes, **dict(zip(WALKS, walks, strict=True))}
     inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead), *node.inputs[5:])
     placed = Node(node.op, inputs, node.output, attrs, node.source)
@@ -75,8 +93,8 @@ def _placed(rewriter: Rewriter, node: Node) -> Node | None:
 def _place(rewriter: Rewriter, name: str) -> _Place:
     """Where a value's elements lie in the value that moves of whole words made it of."""
     graph, node, shape = rewriter.graph, rewriter.producer(name), rewriter.graph.types[name].shape
-    here = _Place(name, 0, tuple(zip(shape, strides(shape), strict=True)))
-    if node is None or node.op not in ("view", "permute", "slice"):
+    here = _Place(name, 0, tuple((digit,) for digit in zip(shape, strides(shape), strict=True)))
+    if node is None or node.op not in ("view", "permute", "slice", "expand"):
         return here
     before = _place(rewriter, node.inputs[0])
     root, q = graph.types[before.root], graph.types[name].q
@@ -85,17 +103,24 @@ def _place(rewriter: Rewriter, name: str) -> _Place:
     dims = list(before.dims)
     if node.op == "permute":
         return replace(before, dims=tuple(dims[d] for d in node.attrs["dims"]))
+    if node.op == "expand":
+        old = (1,) * (len(shape) - len(dims)) + graph.types[node.inputs[0]].shape
+        dims = [()] * (len(shape) - len(dims)) + dims
+        return replace(before, dims=tuple(d if n == m else ((m, 0),) for d, n, m in zip(dims, old, shape, strict=True)))
     if node.op == "slice":
-        (extent, step), dim = dims[node.attrs["dim"]], node.attrs["dim"]
+        dim = node.attrs["dim"]
+        if len(dims[dim]) != 1:
+            return here
+        ((extent, step),) = dims[dim]
         taken = range(extent)[node.attrs["start"] : node.attrs["end"] : node.attrs["step"]]
-        dims[dim] = len(taken), step * taken.step
+        dims[dim] = ((len(taken), step * taken.step),)
         return replace(before, offset=before.offset + taken.start * step, dims=tuple(dims))
-    viewed = _reshaped(dims, shape)
+    viewed = _reshaped(before.digits(), shape)
     return here if viewed is None else replace(before, dims=viewed)
 
 
-def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[Digit, ...] | None:
-    """The same walk with other dimensions; None where one of them is no steps of one length."""
+def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[tuple[Digit, ...], ...] | None:
+    """The same walk along other dimensions; None where it does not divide so."""
     ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
     pieces = cut(merged(dims), ends) if ends[0] == math.prod(n for n, _ in dims) else None
     if pieces is None:
@@ -105,15 +130,13 @@ def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[Digit, ...] | None:
         digits = merged(
             [(end // place, step) for place, end, step in reversed(pieces) if first <= place and end <= last]
         )
-        if len(digits) > 1:
-            return None
-        found.append(digits[0] if digits else (1, 0))
+        found.append(tuple(digits))
     return tuple(found)
 
 
 def _lead(*places: _Place) -> tuple[int, int]:
     """Batch and heads where they are one dimension: as an operand that has them apart says."""
-    leads = [merged(place.dims[:-2]) for place in places]
+    leads = [merged(place.digits(-2)) for place in places]
     apart = next((lead for lead in leads if len(lead) == 2), None)
     return (apart[0][0], apart[1][0]) if apart else (1, math.prod(n for n, _ in leads[0]))
 
@@ -136,7 +159,7 @@ def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
     """Writes the attention in place of its last product and, where that is what follows, of the permute that puts heads
     side by side; what else it is to be, moves make of it."""
     graph = rewriter.graph
-    batch, heads, queries, _, _, width = fused.attrs["sizes"]
+    batch, heads, queries, _, _, width, _ = fused.attrs["sizes"]
     split, end = (batch, heads, queries, width), node
     reader = rewriter.only_reader(end.output)
     if reader is not None and reader.op == "view" and graph.types[reader.output].shape == split:

@@ -23,7 +23,8 @@ class Chain:
     """One attention.
 
     Attributes:
-        form: 'slices' and 'planes' of one packed value, 'values' of their own, or 'matrices' without heads.
+        form: 'slices' and 'planes' of one packed value, 'values' of their own, 'matrices' without heads, or 'shared':
+            heads of keys and values that serve two of queries.
         sizes: batch, heads, queries, keys, depth, width.
         zeros: zero points of queries, keys, values and the result.
         bias: shape of what is added to scores; with NO_PART above its diagonal, and everywhere in its first row.
@@ -49,6 +50,8 @@ CHAINS = (
     Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 12700), fine=INT16X4),
     Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 1, 65), fine=INT8X4),
     Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64), fine=INT16X4),
+    Chain("shared", (2, 6, 19, 37, 16, 16), (3, -128, 127, 5), bias=(1, 1, 19, 37)),
+    Chain("shared", (2, 4, 3, 67, 16, 20), (127, 3, -128, -5), mask=(2, 1, 1, 67), fine=INT8X4),
     Chain("values", (2, 3, 1, 530, 16, 20), (127, -128, 3, 5), mask=(2, 1, 1, 530)),
     Chain("values", (2, 4, 3, 67, 16, 16), (3, -128, 127, 5), bias=(1, 1, 3, 67), fine=INT16X4),
 )
@@ -124,6 +127,16 @@ def chain_graph(chain: Chain) -> tuple[Graph, dict[str, Array]]:
             parts = [b.emit("view", (part,), {"shape": (batch, heads, queries, depth)}) for part in parts]
         case "values":
             parts = [b.given(n, (batch, heads, *r), z) for n, r, z in zip("qkv", rows, chain.zeros, strict=False)]
+        case "shared":
+            q, k, v = (
+                b.given(n, (batch, heads // (1 + (n != "q")), *r), z)
+                for n, r, z in zip("qkv", rows, chain.zeros, strict=False)
+            )
+            parts = [q]
+            for x, (count, width_of) in ((k, rows[1]), (v, rows[2])):
+                x = b.emit("view", (x,), {"shape": (batch, heads // 2, 1, count, width_of)})
+                x = b.emit("expand", (x,), {"shape": (-1, -1, 2, -1, -1)})
+                parts.append(b.emit("view", (x,), {"shape": (batch, heads, count, width_of)}))
         case _:
             parts = [b.given(n, (batch * heads, *r), z) for n, r, z in zip("qkv", rows, chain.zeros, strict=False)]
     y = b.attention((parts[0], parts[1], parts[2]), chain)

@@ -129,9 +129,11 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         if not alike or q[-1] != k[-1] or k[-2] != v[-2]:
             raise GraphError(f"attention of queries {q}, keys {k} and values {v}: their extents do not belong together")
     lengths = [len(attrs[name]) for name in ("sizes", *WALKS)]
-    if lengths not in ([0, 0, 0, 0], [6, 4, 4, 4]) or not all(shapes):
-        raise GraphError(f"attention needs six sizes and four numbers a walk, or none, found {lengths} of {shapes}")
+    if lengths not in ([0, 0, 0, 0], [7, 4, 4, 4]) or not all(shapes):
+        raise GraphError(f"attention needs seven sizes and four numbers a walk, or none, found {lengths} of {shapes}")
     found = sizes_of(types, attrs)
+    if found.heads % found.shared:
+        raise GraphError(f"attention of {found.heads} heads cannot share {found.shared} heads of keys equally")
     for t, shape, (first, *steps) in zip(types, found.operands, walks(found, attrs), strict=False):
         last = first + sum((n - 1) * step for n, step in zip(shape, steps, strict=False)) + shape[-1]
         if last > t.numel or any(n % 4 for n in (first, *steps, shape[-1], t.shape[-1])):
@@ -204,6 +206,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
         (_operand(a, walk, shape) - zero).astype(np.float64)  # exact: every partial sum is below 2^53
         for a, walk, shape, zero in zip(arrays, walks(found, attrs), found.operands, call.zeros, strict=False)
     )
+    k, v = (np.repeat(x, found.heads // found.shared, 1) for x in (k, v))
     sums = (q @ np.swapaxes(k, -1, -2)).astype(np.int64)
     part = np.ones((), bool)
     if len(arrays) > 5:

@@ -34,8 +34,8 @@ fn block_of(index: u32) -> Block {
   let matrix = index / blocks();
   let b = matrix / params.heads;
   let h = matrix % params.heads;
-  return Block(b, h, index % blocks() * ROWS, first_word(params.query, b, h), first_word(params.key, b, h),
-               first_word(params.value, b, h));
+  return Block(b, h, index % blocks() * ROWS, first_word(params.query, b, h), first_word(params.key, b, h / params.group),
+               first_word(params.value, b, h / params.group));
 }
 
 // --- rows of queries and keys: item after item of four words ---

@@ -69,7 +69,7 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   begin(local);
   workgroupBarrier();
-  let keys = first_word(params.key, b, h);
+  let keys = first_word(params.key, b, h / params.group);
   var most = LEAST;
   for (var key = local * 4u; key < LENGTH; key += THREADS * 4u) {
     var sum = vec4<i32>(own);
@@ -102,7 +102,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   workgroupBarrier();
 
   let word = local % ACROSS * 4u;
-  let values = first_word(params.value, b, h) + min(word, (params.width / 4u - 1u) / 4u * 4u);
+  let values = first_word(params.value, b, h / params.group) + min(word, (params.width / 4u - 1u) / 4u * 4u);
   var high = array<vec4<i32>, 4>();
   var low = array<vec4<i32>, 4>();
   for (var first = local / ACROSS; first < params.keys; first += SLICES * AHEAD) {

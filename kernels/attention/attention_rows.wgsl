@@ -45,14 +45,14 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   own = -params.key_zero * own;
 
-  let keys = first_word(params.key, b, h);
+  let keys = first_word(params.key, b, h / params.group);
   var found = vec4<i32>(LEAST);
   for (var key = 0u; key < params.keys; key += 4u) {
     found = max(found, four_scores(&query, own, keys, vec4<u32>(b, h, row, key)));
   }
   let most = max(max(found.x, found.y), max(found.z, found.w));
 
-  let values = first_word(params.value, b, h) + first;
+  let values = first_word(params.value, b, h / params.group) + first;
   var all = 0;
   var all_low = 0;
   var context: array<vec4<i32>, COLUMNS>;

@@ -165,6 +165,7 @@ def _params(call: Call) -> Params:
         "bias_dims": (bias[0], bias[1], bias[2], bias[3]),
         **{name: np.uint32(n) for name, n in counts.items()},
         "heads": np.uint32(found.heads),
+        "group": np.uint32(found.heads // found.shared),
         "matrices": np.uint32(found.batch * found.heads),
         "bias_words": np.uint32(-(-bias[3] // 4) * 2),
         **{f"{name}_zero": np.int32(zero) for name, zero in zip(WALKS, call.zeros, strict=False)},

@@ -18,7 +18,8 @@ Walk = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of a call: batches, heads, queries and keys of a head, elements of a key and of a value."""
+    """Extents of a call: batches, heads, queries and keys of a head, elements of a key and of a value; and how many
+    heads keys and values have, each for as many heads of queries."""
 
     batch: int
     heads: int
@@ -26,12 +27,13 @@ class Sizes:
     keys: int
     depth: int
     width: int
+    shared: int
 
     @property
     def operands(self) -> tuple[Shape, Shape, Shape]:
         """Shapes of queries, keys and values."""
-        lead = self.batch, self.heads
-        return (*lead, self.queries, self.depth), (*lead, self.keys, self.depth), (*lead, self.keys, self.width)
+        own, shared = (self.batch, self.heads), (self.batch, self.shared)
+        return (*own, self.queries, self.depth), (*shared, self.keys, self.depth), (*shared, self.keys, self.width)
 
     @property
     def scores(self) -> Shape:
@@ -45,7 +47,8 @@ def sizes_of(types: Sequence[TensorType], attrs: Attrs) -> Sizes:
     if attrs["sizes"]:
         return Sizes(*attrs["sizes"])
     q, k, v = (t.shape for t in types[:3])
-    return Sizes(math.prod(q[:-3]), math.prod(q[-3:-2]), q[-2], k[-2], q[-1], v[-1])
+    heads = math.prod(q[-3:-2])
+    return Sizes(math.prod(q[:-3]), heads, q[-2], k[-2], q[-1], v[-1], heads)
 
 
 def sizes(call: Call) -> Sizes:

@@ -147,5 +147,5 @@ def context_of(rewriter: Rewriter, softmax: Node, scores: Scores) -> Node | None
     if min(map(len, (q, k, v))) < 3 or not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
         return None
     held = {softmax.output, context.output, scores.product.output} & graph.kept
-    sizes = Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1])
+    sizes = Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1], q[-3])
     return context if not held and takes(sizes) else None

@@ -105,7 +105,7 @@ def _attention() -> _Case:
     """Attention with two heads side by side, as separate linears make them."""
     inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
     attrs: dict[str, object] = {
-        "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD),
+        "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD, 2),
         **dict.fromkeys(WALKS, (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
         **{"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * HEAD**0.5)))},
         **{"multiplier": 4.0 * 2.0 ** (14 - COARSE.reciprocal), "lo": -128, "hi": 127},

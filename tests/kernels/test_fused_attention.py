@@ -51,7 +51,7 @@ def test_the_rule() -> None:
     """Larger blocks where there are many, units where there are some, and what a workgroup has the memory for."""
     single = alone(lower(chain_graph(CHAINS[0])[0], BASELINE))
     call = single.call(single.nodes[0])
-    many = replace(call, attrs={**call.attrs, "sizes": (256, 4, 49, 49, 8, 8)})
+    many = replace(call, attrs={**call.attrs, "sizes": (256, 4, 49, 49, 8, 8, 4)})
     assert [choose(c, harness.UNITS) for c in (call, many)] == ["units_16x64", "units_32x32"]
     assert [choose(call, replace(BASELINE, workgroup_memory=n)) for n in (16384, 7168, 4096)] == [
         "dots_32x64",
@@ -59,7 +59,7 @@ def test_the_rule() -> None:
         "",
     ]
     assert choose(call, SOFTWARE) == ""
-    few = replace(call, attrs={**call.attrs, "sizes": (4, 3, 4, 19, 8, 8)})
+    few = replace(call, attrs={**call.attrs, "sizes": (4, 3, 4, 19, 8, 8, 3)})
     assert choose(few, BASELINE) == "query" and choose(few, SOFTWARE) == ""
     long = chain_graph(Chain("matrices", (1, 1, 4, 4096, 4, 4), (0, 0, 0, 0)))[0]
     assert [k.name for k in OPS["q8ta_attention"].kernels if k.runs(long.call(long.nodes[0]), BASELINE)] == [
@@ -70,8 +70,9 @@ def test_the_rule() -> None:
 HOSTILE: dict[str, tuple[bool, Attrs]] = {
     "walks without sizes": (False, {"query": (0, 24, 4, 8)}),
     "a walk that ends early": (True, {"key": (0, 24, 4)}),
-    "beyond the last element": (True, {"sizes": (1, 3, 16, 65, 4, 84)}),
-    "sums beyond int32": (True, {"sizes": (1, 3, 16, 1 << 24, 4, 84), "key": (0,) * 4, "value": (0,) * 4}),
+    "beyond the last element": (True, {"sizes": (1, 3, 16, 65, 4, 84, 3)}),
+    "heads that cannot share": (True, {"sizes": (1, 3, 16, 64, 4, 84, 2)}),
+    "sums beyond int32": (True, {"sizes": (1, 3, 16, 1 << 24, 4, 84, 3), "key": (0,) * 4, "value": (0,) * 4}),
     "no whole words": (True, {"query": (2, 0, 0, 0)}),
     "infinite products": (True, {"multiplier": 3e38}),
 }
@@ -90,9 +91,9 @@ def test_what_a_file_may_not_say(placed: bool, edit: Attrs) -> None:
 def test_operands_have_rows() -> None:
     single = alone(chain_graph(Chain("matrices", (1, 1, 1, 4, 4, 4), (0, 0, 0, 0)))[0])
     (node,) = single.nodes
-    attrs = {**node.attrs, "sizes": (1, 1, 1, 1, 1, 1), **dict.fromkeys(WALKS, (0, 0, 0, 0))}
+    attrs = {**node.attrs, "sizes": (1,) * 7, **dict.fromkeys(WALKS, (0, 0, 0, 0))}
     scalars = [replace(single.types[name], shape=()) for name in node.inputs[:3]]
-    with pytest.raises(GraphError, match="six sizes"):
+    with pytest.raises(GraphError, match="seven sizes"):
         OPS[node.op].check((*scalars, *(single.types[name] for name in node.inputs[3:])), attrs)
 
 
