@@ -1,6 +1,6 @@
 """The operator table: every `Op` value in the files of the families, one folder for each family.
 
-Comes in: the vocabulary of ir. Goes out: OPS and ATEN. May use: ir. A family also uses lib, product and epilogue;
+Comes in: the vocabulary of ir. Goes out: OPS, ATEN and ONNX. May use: ir. A family also uses lib, product and epilogue;
 reduce uses what pool shares.
 """
 
@@ -41,3 +41,6 @@ OPS: Mapping[str, Op] = _table()
 
 ATEN: Mapping[str, tuple[Op, Import]] = {name: (op, rule) for op in OPS.values() for name, rule in op.aten.items()}
 """Importer functions by aten overload name, for instance `aten.conv2d.default`."""
+
+ONNX: Mapping[str, tuple[Op, Import]] = {name: (op, rule) for op in OPS.values() for name, rule in op.onnx.items()}
+"""Importer functions by ONNX operator, for instance `Conv`."""

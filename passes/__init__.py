@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
+from q8ta_wgpu.passes.center_weights import center_weights
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.fold_tables import fold_tables
@@ -32,6 +33,8 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     # Quantizes of constants become int8 constants, views of weights become weights.
     fold_constants,
+    # Weights with zero points, which files of uint8 weights have, are int8 about zero.
+    center_weights,
     # States are the integers that are read and written, before anything is moved past a quantize.
     round_states,
     # Operators that programs write as several, while nothing is fused.

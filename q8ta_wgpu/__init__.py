@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.frontend.compile import compile
     from q8ta_wgpu.frontend.quantize import quantize
     from q8ta_wgpu.model.model import Model, load
+    from q8ta_wgpu.onnx_import.from_onnx import from_onnx
     from q8ta_wgpu.session.session import Session
     from q8ta_wgpu.session.streaming import run_many
     from q8ta_wgpu.session.tiled import TiledSession
@@ -40,6 +41,7 @@ __all__ = [
     "compare",
     "compile",
     "export_web",
+    "from_onnx",
     "load",
     "quantize",
     "run_many",
@@ -66,6 +68,8 @@ def __getattr__(name: str) -> Any:
             from q8ta_wgpu.session import tiled as module
         case "export_web":
             from q8ta_wgpu.web import export as module
+        case "from_onnx":
+            from q8ta_wgpu.onnx_import import from_onnx as module
         case "compile":
             from q8ta_wgpu.frontend import compile as module
         case "compare" | "quantize" | "Quantizer":

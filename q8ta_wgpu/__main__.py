@@ -1,4 +1,4 @@
-"""The command line: `python -m q8ta_wgpu devices | check | show | run | time | tune | wgsl | export-web`."""
+"""The command line: `python -m q8ta_wgpu devices | check | import | show | run | time | tune | wgsl | export-web`."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     from q8ta_wgpu.commands.check import check
     from q8ta_wgpu.commands.devices import devices
     from q8ta_wgpu.commands.export_web import export_web
+    from q8ta_wgpu.commands.import_ import import_
     from q8ta_wgpu.commands.run import run
     from q8ta_wgpu.commands.show import show
     from q8ta_wgpu.commands.time import time
@@ -80,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     device_help = "adapter number or part of its name, or 'reference' (default: the best adapter)"
 
     def command(does: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(does.__name__.replace("_", "-"), help=about)
+        added = commands.add_parser(does.__name__.strip("_").replace("_", "-"), help=about)
         added.set_defaults(command=does)
         return added
 
@@ -89,6 +90,11 @@ def parser() -> argparse.ArgumentParser:
     checked = command(check, "try every adapter: what it offers, and whether its bytes are right")
     checked.add_argument("file", metavar="FILE", nargs="?", help="a model to run and time as well")
     checked.add_argument("--device", help="only this adapter: its number or part of its name")
+
+    imported = command(import_, "make a .q8ta file of a quantized ONNX network")
+    imported.add_argument("file", metavar="NET.onnx")
+    imported.add_argument("-o", "--output", required=True, metavar="NET.q8ta")
+    imported.add_argument("--size", action="append", default=[], metavar="NAME=N", help="of a dimension of any size")
 
     shown = command(show, "print or draw a model's graph, layouts and program")
     shown.add_argument("file", metavar="FILE")

@@ -14,9 +14,28 @@ from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share, volumes
+from q8ta_wgpu.kernels.lib import onnx_calls, share, volumes
 from q8ta_wgpu.kernels.lib.numbers import both, repeated
 from q8ta_wgpu.kernels.product import weighted
+
+
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    """Conv of one to three dimensions. Padding that aten cannot say is added before."""
+    x, weight, bias = args["inputs"]
+    size, shape = b.type(x).shape, b.type(weight).shape
+    rank = len(shape) - 2
+    if not 1 <= rank <= 3 or len(size) != rank + 2:
+        raise b.refuse(f"it takes images of one to three dimensions, found {size} and a weight {shape}")
+    found = onnx_calls.window(b, args, list(shape[2:]), size[2:])
+    pads = found.pop("pads")
+    attrs = {**found, "groups": int(args["group"])}
+    if rank == 2 and min(pads) >= 0:
+        bias = bias or b.constant(np.zeros(shape[0], np.float32), "bias")
+        return b.emit("conv2d", (x, weight, bias), {**attrs, "padding": pads})
+    if any(pads) and (rank == 3 or pads[:rank] != pads[rank:] or min(pads) < 0):
+        x, pads = b.onnx("Pad", (x,), pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant"), [0] * 2 * rank
+    given = {"input": x, "weight": weight, "bias": bias, **attrs, "padding": pads[:rank]}
+    return b.aten(f"aten.conv{rank}d.default", given)
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -253,6 +272,7 @@ conv2d = Op(
         "aten.conv3d.default": _import_conv3d,
         "aten.conv3d.padding": _import_conv3d,
     },
+    onnx={"Conv": _onnx},
     int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,

@@ -1,4 +1,4 @@
-"""Importer functions for aten calls of one tensor and a number that need more than a row of `unary.ROWS`."""
+"""Importer functions for aten and ONNX calls of one tensor and a number that need more than a row of `unary.ROWS`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Attrs
 from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Import
 from q8ta_wgpu.kernels.elementwise.binary import number_of
+from q8ta_wgpu.kernels.lib import onnx_calls
 
 
 def bounds(low: Any, high: Any) -> Attrs:
@@ -105,3 +106,55 @@ def rsub(b: Builder, args: Mapping[str, Any]) -> str:
     if number is None:
         return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
     return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})
+
+
+def onnx_clip(b: Builder, args: Mapping[str, Any]) -> str:
+    """Clip; without bounds its operand."""
+    x, *given = args["inputs"]
+    low, high = (
+        args[name] if name in args else onnx_calls.number(b, bound, name)
+        for name, bound in zip(("min", "max"), (*given, None, None), strict=False)
+    )
+    if low is None and high is None:
+        return str(x)
+    return b.emit("clamp", (x,), bounds(low, high))
+
+
+def _onnx_gelu(approximate: str | None) -> Import:
+    return lambda b, args: gelu(b, {"self": args["inputs"][0], "approximate": approximate or args["approximate"]})
+
+
+ONNX_GELU: Mapping[str, Import] = {
+    "Gelu": _onnx_gelu(None),
+    "com.microsoft.Gelu": _onnx_gelu("none"),
+}
+
+
+def onnx_isinf(b: Builder, args: Mapping[str, Any]) -> str:
+    """IsInf, of one sign or both."""
+    (x,) = args["inputs"]
+    match bool(args["detect_negative"]), bool(args["detect_positive"]):
+        case True, True:
+            return b.emit("isinf", (x,))
+        case False, False:
+            return b.emit("affine", (b.emit("isinf", (x,)),), {"factor": 0.0, "term": 0.0})
+        case negative, _:
+            return b.aten("aten.eq.Scalar", {"self": x, "other": -math.inf if negative else math.inf})
+
+
+def onnx_hardsigmoid(b: Builder, args: Mapping[str, Any]) -> str:
+    """HardSigmoid of any slope."""
+    (x,), alpha, beta = args["inputs"], float(args["alpha"]), float(args["beta"])
+    if np.float32(alpha) == np.float32(1 / 6) and beta == 0.5:
+        return b.emit("hardsigmoid", (x,))
+    line = b.emit("affine", (x,), {"factor": alpha, "term": beta})
+    return b.emit("clamp", (line,), bounds(0, 1))
+
+
+def onnx_swish(b: Builder, args: Mapping[str, Any]) -> str:
+    """x * sigmoid(alpha * x)."""
+    (x,), alpha = args["inputs"], float(args["alpha"])
+    if alpha == 1:
+        return b.emit("silu", (x,))
+    scaled = b.emit("affine", (x,), {"factor": alpha, "term": 0.0})
+    return b.emit("mul", (x, b.emit("sigmoid", (scaled,))))

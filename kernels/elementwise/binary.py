@@ -227,6 +227,34 @@ _SHAPES: tuple[tuple[Shape, Shape], ...] = (
 )
 
 
+def onnx_rule(aten: str, **arguments: Any) -> Import:
+    """The importer of an ONNX operator of two or more operands, each joined to the ones before it."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        first, *others = map(str, args["inputs"])
+        for other in others:
+            first = b.aten(aten, {"self": first, "other": other, **arguments})
+        return first
+
+    return rule
+
+
+def _onnx_mean(b: Builder, args: Mapping[str, Any]) -> str:
+    total = b.onnx("Sum", args["inputs"])
+    return b.emit("divide", (total,), {"divisor": float(len(args["inputs"]))})
+
+
+_ONNX: Mapping[str, Mapping[str, Import]] = {
+    "add": {
+        "Add": onnx_rule("aten.add.Tensor"),
+        "Sub": onnx_rule("aten.sub.Tensor"),
+        "Sum": onnx_rule("aten.add.Tensor"),
+        "Mean": _onnx_mean,
+    },
+    "mul": {"Mul": onnx_rule("aten.mul.Tensor")},
+}
+
+
 def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
     found = [Case(shapes, attrs[i % len(attrs)]) for i, shapes in enumerate(_SHAPES)]
     return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
@@ -248,6 +276,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
             for mark in ("", "_")
             for overload in ("Tensor", "Scalar")
         },
+        onnx=_ONNX[name],
         int8=Arithmetic(
             int8,
             ("norm", "activation") if summed else ("norm", "addend", "activation"),

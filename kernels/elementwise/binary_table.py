@@ -18,9 +18,10 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
-from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, packed_kernels, spread
+from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, onnx_rule, packed_kernels, spread
 from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
 from q8ta_wgpu.kernels.elementwise.table import entry_bits
+from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 
 Function = Callable[[Array, Array], Array]
 
@@ -120,7 +121,7 @@ def _import_compare(name: str) -> Callable[[Builder, Mapping[str, Any]], str]:
         left, right = args["self"], args["other"]
         for x, other, op in ((left, right, name), (right, left, _MIRRORED[name])):
             if not b.is_constant(x) and (number := number_of(b, other, x)) is not None:
-                return b.emit(f"{op}_scalar", (x,), {"number": number})
+                return b.aten(f"aten.{op}.Scalar", {"self": x, "other": number})
         if name in ("lt", "le"):
             left, right = right, left
         return b.emit(_MIRRORED[name] if name in ("lt", "le") else name, spread(b, left, right))
@@ -157,6 +158,32 @@ def _params(call: Call) -> Params:
     return {"not_a_number": np.float32(np.nan).view(np.uint32)}
 
 
+def _onnx_mod(b: Builder, args: Mapping[str, Any]) -> str:
+    """Mod: with fmod the sign is that of the first operand."""
+    left, right = args["inputs"]
+    if not args["fmod"]:
+        return b.aten("aten.remainder.Tensor", {"self": left, "other": right})
+    if (divisor := number_of(b, right, left)) is not None:
+        return b.aten("aten.fmod.Scalar", {"self": left, "other": divisor})
+    whole = b.emit("trunc", (b.emit("div", spread(b, left, right)),))
+    return b.emit("add", spread(b, left, b.emit("mul", spread(b, whole, right))), {"alpha": -1.0})
+
+
+_PAIR = ("self", "other")
+
+_ONNX: Mapping[str, Mapping[str, Any]] = {
+    "div": {"Div": onnx_rule("aten.div.Tensor")},
+    "remainder_tensors": {"Mod": _onnx_mod},
+    "pow_tensors": {"Pow": by_aten("aten.pow.Tensor_Tensor", "self", "exponent")},
+    "maximum": {"Max": onnx_rule("aten.maximum.default"), "Or": by_aten("aten.logical_or.default", *_PAIR)},
+    "minimum": {"Min": onnx_rule("aten.minimum.default"), "And": by_aten("aten.logical_and.default", *_PAIR)},
+    "gt": {"Greater": by_aten("aten.gt.Tensor", *_PAIR), "Less": by_aten("aten.lt.Tensor", *_PAIR)},
+    "ge": {"GreaterOrEqual": by_aten("aten.ge.Tensor", *_PAIR), "LessOrEqual": by_aten("aten.le.Tensor", *_PAIR)},
+    "eq": {"Equal": by_aten("aten.eq.Tensor", *_PAIR)},
+    "ne": {"Xor": by_aten("aten.logical_xor.default", *_PAIR)},
+}
+
+
 def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float, wide: Lower | None = None) -> Op:
     return Op(
         name=name,
@@ -165,6 +192,7 @@ def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float
         reference=_reference(function),
         kernels=(Kernel(name, ("binary", "map", f"compute={name}"), (FLOAT,), FLOAT, params=_params),),
         aten=aten,
+        onnx=_ONNX.get(name, {}),
         int8=Arithmetic(_lower(function, wide), reads_int16=wide is not None, gives_int16=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),

@@ -20,6 +20,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, Case, Import, Op, Operand, reads_same_place, same_as_first
 from q8ta_wgpu.kernels.elementwise import aten_calls
+from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 
 Float64 = NDArray[np.float64]
 
@@ -100,7 +101,8 @@ class _Row:
     """One function: f(float64 array, attrs), its attributes (at most three), and the aten calls it stands for.
 
     `aten` maps an overload name (`relu.default`) to a function from the call's arguments to the attributes. Where the
-    import needs more than that, `rules` maps the name to an importer function.
+    import needs more than that, `rules` maps the name to an importer function. `onnx` and `onnx_rules` are the same for
+    ONNX calls.
     """
 
     name: str
@@ -108,6 +110,8 @@ class _Row:
     schema: Mapping[str, Attr] = field(default_factory=dict)
     aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
     rules: Mapping[str, Import] = field(default_factory=dict)
+    onnx: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
+    onnx_rules: Mapping[str, Import] = field(default_factory=dict)
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     joins: bool = False
     whole: bool = False
@@ -124,6 +128,7 @@ ROWS = (
         "relu",
         lambda x, _: np.maximum(x, 0.0),
         aten={"relu.default": _none},
+        onnx={"Relu": _none},
         clamp=lambda _: (0.0, FLOAT_MAX),
         tolerance=0,
     ),
@@ -139,22 +144,48 @@ ROWS = (
             "clamp_min.default": lambda a: aten_calls.bounds(a["min"], None),
             "clamp_max.default": lambda a: aten_calls.bounds(None, a["max"]),
         },
+        onnx_rules={"Clip": aten_calls.onnx_clip},
         clamp=lambda a: (a["min"], a["max"]),
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
         tolerance=1e-7,  # bounds are rounded to float32 for the device
     ),
-    _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, joins=True),
-    _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, joins=True),
-    _Row("silu", lambda x, _: x * _sigmoid(x), aten={"silu.default": _none}, joins=True),
-    _Row("gelu", lambda x, _: _gelu(x), rules={"gelu.default": aten_calls.gelu}, joins=True),
+    _Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, onnx={"Sigmoid": _none}, joins=True),
+    _Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, onnx={"Tanh": _none}, joins=True),
+    _Row(
+        "silu",
+        lambda x, _: x * _sigmoid(x),
+        aten={"silu.default": _none},
+        onnx_rules={"Swish": aten_calls.onnx_swish},
+        joins=True,
+    ),
+    _Row(
+        "gelu",
+        lambda x, _: _gelu(x),
+        rules={"gelu.default": aten_calls.gelu},
+        onnx_rules=aten_calls.ONNX_GELU,
+        joins=True,
+    ),
     _Row("gelu_tanh", lambda x, _: _gelu_tanh(x), joins=True),
-    _Row("hardswish", lambda x, _: x * _hardsigmoid(x), aten={"hardswish.default": _none}, joins=True),
-    _Row("hardsigmoid", lambda x, _: _hardsigmoid(x), aten={"hardsigmoid.default": _none}, joins=True),
+    _Row(
+        "hardswish",
+        lambda x, _: x * _hardsigmoid(x),
+        aten={"hardswish.default": _none},
+        onnx={"HardSwish": _none},
+        joins=True,
+    ),
+    _Row(
+        "hardsigmoid",
+        lambda x, _: _hardsigmoid(x),
+        aten={"hardsigmoid.default": _none},
+        onnx_rules={"HardSigmoid": aten_calls.onnx_hardsigmoid},
+        joins=True,
+    ),
     _Row(
         "leaky_relu",
         lambda x, a: np.where(x >= 0, x, x * a["slope"]),
         schema={"slope": NUMBER},
         aten={"leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])}},
+        onnx={"LeakyRelu": lambda a: {"slope": float(a["alpha"])}},
         joins=True,
         attrs=({"slope": 0.1}, {"slope": -0.25}),
     ),
@@ -167,6 +198,11 @@ ROWS = (
             "celu.default": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
             "selu.default": lambda _: {"alpha": SELU_ALPHA, "scale": SELU_SCALE, "input_scale": 1.0},
         },
+        onnx={
+            "Elu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0},
+            "Celu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
+            "Selu": lambda a: {"alpha": float(a["alpha"]), "scale": float(a["gamma"]), "input_scale": 1.0},
+        },
         joins=True,
         attrs=({"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, {"alpha": 1.67, "scale": 1.05, "input_scale": 0.5}),
     ),
@@ -175,16 +211,17 @@ ROWS = (
         _softplus,
         schema={"beta": POSITIVE, "threshold": NUMBER},
         aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
+        onnx={"Softplus": lambda _: {"beta": 1.0, "threshold": FLOAT_MAX}},
         joins=True,
         attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
     ),
-    _Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, joins=True),
-    _Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}),
-    _Row("log", lambda x, _: np.log(x), aten={"log.default": _none}),
-    _Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}),
+    _Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, joins=True),
+    _Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}, onnx={"Exp": _none}),
+    _Row("log", lambda x, _: np.log(x), aten={"log.default": _none}, onnx={"Log": _none}),
+    _Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}, onnx={"Sqrt": _none}),
     _Row("rsqrt", lambda x, _: 1.0 / np.sqrt(x), aten={"rsqrt.default": _none}),
-    _Row("reciprocal", lambda x, _: 1.0 / x, aten={"reciprocal.default": _none}),
-    _Row("abs", lambda x, _: np.abs(x), aten={"abs.default": _none}, tolerance=0),
+    _Row("reciprocal", lambda x, _: 1.0 / x, aten={"reciprocal.default": _none}, onnx={"Reciprocal": _none}),
+    _Row("abs", lambda x, _: np.abs(x), aten={"abs.default": _none}, onnx={"Abs": _none}, tolerance=0),
     _Row(
         "pow",
         lambda x, a: np.power(x, a["exponent"]),
@@ -192,34 +229,35 @@ ROWS = (
         rules={"pow.Tensor_Scalar": aten_calls.power, "square.default": aten_calls.power},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
     ),
-    _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}),
-    _Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}),
-    _Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}),
+    _Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}, onnx={"Sin": _none}),
+    _Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}, onnx={"Cos": _none}),
+    _Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}, onnx={"Erf": _none}),
     _Row("log1p", lambda x, _: np.log1p(x), aten={"log1p.default": _none}),
     _Row("expm1", lambda x, _: np.expm1(x), aten={"expm1.default": _none}),
-    _Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}),
-    _Row("atan", lambda x, _: np.arctan(x), aten={"atan.default": _none}),
-    _Row("asin", lambda x, _: np.arcsin(x), aten={"asin.default": _none}),
-    _Row("acos", lambda x, _: np.arccos(x), aten={"acos.default": _none}),
-    _Row("sinh", lambda x, _: np.sinh(x), aten={"sinh.default": _none}),
-    _Row("cosh", lambda x, _: np.cosh(x), aten={"cosh.default": _none}),
-    _Row("asinh", lambda x, _: np.arcsinh(x), aten={"asinh.default": _none}),
-    _Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}),
-    _Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}),
+    _Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}, onnx={"Tan": _none}),
+    _Row("atan", lambda x, _: np.arctan(x), aten={"atan.default": _none}, onnx={"Atan": _none}),
+    _Row("asin", lambda x, _: np.arcsin(x), aten={"asin.default": _none}, onnx={"Asin": _none}),
+    _Row("acos", lambda x, _: np.arccos(x), aten={"acos.default": _none}, onnx={"Acos": _none}),
+    _Row("sinh", lambda x, _: np.sinh(x), aten={"sinh.default": _none}, onnx={"Sinh": _none}),
+    _Row("cosh", lambda x, _: np.cosh(x), aten={"cosh.default": _none}, onnx={"Cosh": _none}),
+    _Row("asinh", lambda x, _: np.arcsinh(x), aten={"asinh.default": _none}, onnx={"Asinh": _none}),
+    _Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}, onnx={"Acosh": _none}),
+    _Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}, onnx={"Atanh": _none}),
     _Row("erfc", lambda x, _: _erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
     *(
         _Row(
             name,
             _whole(function),
             aten=dict.fromkeys(aten, _none),
+            onnx=dict.fromkeys(onnx, _none),
             whole=True,
             tolerance=0,
         )
-        for name, function, aten in (
-            ("ceil", np.ceil, ("ceil.default",)),
-            ("trunc", np.trunc, ("trunc.default", "fix.default")),
-            ("floor", np.floor, ("floor.default",)),
-            ("round", np.rint, ("round.default",)),
+        for name, function, aten, onnx in (
+            ("ceil", np.ceil, ("ceil.default",), ("Ceil",)),
+            ("trunc", np.trunc, ("trunc.default", "fix.default"), ()),
+            ("floor", np.floor, ("floor.default",), ("Floor",)),
+            ("round", np.rint, ("round.default",), ("Round",)),
         )
     ),
     *(
@@ -246,15 +284,34 @@ ROWS = (
         attrs=({"divisor": 49.0}, {"divisor": -0.1}, {"divisor": 3e-5}),
         tolerance=0,
     ),
-    _Row("isnan", lambda x, _: np.isnan(x).astype(np.float64), aten={"isnan.default": _none}, tolerance=0),
-    _Row("isinf", lambda x, _: np.isinf(x).astype(np.float64), aten={"isinf.default": _none}, tolerance=0),
-    _Row("sign", lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)), aten={"sign.default": _none}, tolerance=0),
+    _Row(
+        "isnan",
+        lambda x, _: np.isnan(x).astype(np.float64),
+        aten={"isnan.default": _none},
+        onnx={"IsNaN": _none},
+        tolerance=0,
+    ),
+    _Row(
+        "isinf",
+        lambda x, _: np.isinf(x).astype(np.float64),
+        aten={"isinf.default": _none},
+        onnx_rules={"IsInf": aten_calls.onnx_isinf},
+        tolerance=0,
+    ),
+    _Row(
+        "sign",
+        lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)),
+        aten={"sign.default": _none},
+        onnx={"Sign": _none},
+        tolerance=0,
+    ),
     *(
         _Row(
             f"{name}_scalar",
             _compared(compare),
             schema={"number": NUMBER},
             rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
+            onnx_rules={"Not": by_aten("aten.logical_not.default", "self")} if name == "eq" else {},
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
@@ -280,9 +337,11 @@ ROWS = (
             "rsub.Scalar": aten_calls.rsub,
             "rsub.Tensor": aten_calls.rsub,
         },
+        onnx={"Neg": lambda _: {"factor": -1.0, "term": 0.0}},
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
-    _Row("softsign", lambda x, _: x / (1 + np.abs(x)), joins=True),  # this and the next by passes/plan/spellings.py
+    # These two are found by passes/plan/spellings.py.
+    _Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, joins=True),
     _Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), joins=True),
 )
 """The functions, in the order of their numbers in unary.wgsl."""
@@ -301,6 +360,15 @@ def _aten(row: _Row) -> dict[str, Import]:
     rules = dict(row.rules) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
     spelled = {name.replace(".", f"{mark}.", 1): rule for name, rule in rules.items() for mark in ("", "_")}
     return {f"aten.{name}": rule for name, rule in spelled.items()}
+
+
+def _onnx(row: _Row) -> dict[str, Import]:
+    """Importer functions of a row by ONNX operator."""
+
+    def rule(attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
+        return lambda b, args: b.emit(row.name, (args["inputs"][0],), attrs(args))
+
+    return dict(row.onnx_rules) | {name: rule(attrs) for name, attrs in row.onnx.items()}
 
 
 def _params(row: _Row) -> Callable[[Call], Params]:
@@ -352,7 +420,16 @@ def _op(index: int, row: _Row) -> Op:
             ),
         ),
         aten=_aten(row),
-        int8=Elementwise(_bounded(row), row.clamp, row.joins, row.whole, reads_int16=True, gives_int16=True),
+        onnx=_onnx(row),
+        int8=Elementwise(
+            _bounded(row),
+            row.clamp,
+            row.joins,
+            row.whole,
+            row.name in ("remainder", "fmod"),
+            reads_int16=True,
+            gives_int16=True,
+        ),
         reads=reads_same_place,
         cases=tuple(Case((_SHAPES[(index + i) % len(_SHAPES)],), row.attrs[i % len(row.attrs)]) for i in range(3)),
         tolerance=row.tolerance,

@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 
 NAMES = ("condition", "a", "b")
 
@@ -118,6 +119,12 @@ def _value(b: Builder, value: Any) -> str:
     return str(value) if array is None else b.constant(np.asarray(array, np.float32))
 
 
+def _onnx_thresholded(b: Builder, args: Mapping[str, Any]) -> str:
+    """ThresholdedRelu: zero where an element is not above a number."""
+    above = b.emit("gt_scalar", (args["inputs"][0],), {"number": float(args["alpha"])})
+    return _import(b, {"condition": b.truth(above), "self": args["inputs"][0], "other": 0.0})
+
+
 def _import_masked_fill(b: Builder, args: Mapping[str, Any]) -> str:
     return _import(b, {"condition": args["mask"], "self": args["value"], "other": args["self"]})
 
@@ -141,6 +148,7 @@ OPS = (
             "aten.masked_fill.Scalar": _import_masked_fill,
             "aten.masked_fill.Tensor": _import_masked_fill,
         },
+        onnx={"Where": by_aten("aten.where.self", "condition", "self", "other"), "ThresholdedRelu": _onnx_thresholded},
         int8=Arithmetic(_lower, reads_int16=True, gives_int16=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),

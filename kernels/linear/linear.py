@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import onnx_calls, share
 from q8ta_wgpu.kernels.product import gemm, gemv, groups, sgemm, weighted
 from q8ta_wgpu.kernels.product.half import HIGH, PART, taken
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
@@ -218,6 +218,26 @@ def _import_addmm(b: Builder, args: Mapping[str, Any]) -> str:
     return _product(b, args["mat1"], args["mat2"], args["self"])
 
 
+def _onnx_gemm(b: Builder, args: Mapping[str, Any]) -> str:
+    """alpha * A' * B' + beta * C, whose factors join the constants."""
+    left, right, term = args["inputs"]
+    alpha, beta = float(args["alpha"]), float(args["beta"])
+    if args["transA"]:
+        left = _transpose(b, left)
+    if args["transB"] and b.is_constant(right) and not b.is_constant(left) and alpha == beta == 1:
+        outputs = b.type(right).shape[:1]
+        if term is None or (b.is_constant(term) and b.type(term).shape == outputs):
+            return _emit(b, left, right, term)
+    if args["transB"]:
+        right = _transpose(b, right)
+    y = _product(b, left, right)
+    if alpha != 1:
+        y = b.emit("affine", (y,), {"factor": alpha, "term": 0.0})
+    if term is None or beta == 0:
+        return y
+    return b.aten("aten.add.Tensor", {"self": y, "other": term, "alpha": beta})
+
+
 def _import_matmul(b: Builder, args: Mapping[str, Any]) -> str:
     """torch.matmul: batch dimensions broadcast; a vector becomes a row (first) or a column (second)."""
     left, right = args["self"], args["other"]
@@ -266,6 +286,7 @@ linear = Op(
         *sgemm.kernels(sgemm.Product("linear", "linear", ("x", "weight", "y"), _float_sizes), prepack={1: _transposed}),
         *share.kernels(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[1].shape[1:]),
     ),
+    onnx={"Gemm": _onnx_gemm, "MatMul": onnx_calls.by_aten("aten.matmul.default", "self", "other")},
     aten={
         "aten.linear.default": _import_linear,
         "aten.mm.default": _import_mm,

@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
 from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, reads_same_place
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
 
@@ -114,6 +115,11 @@ OPS = (
             "aten.concat.default": _import_cat,
             "aten.concatenate.default": _import_cat,
             "aten.stack.default": _import_stack,
+        },
+        onnx={
+            "Concat": lambda b, args: _cat(
+                b, args["inputs"], onnx_calls.axis(b, args, len(b.type(args["inputs"][0]).shape))
+            )
         },
         int8=Moves(),
         reads=reads_same_place,

@@ -12,6 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, reads_same_place
+from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
 
 
@@ -47,6 +48,19 @@ def _import_expand(b: Builder, args: Mapping[str, Any]) -> str:
     return _grow(b, args["self"], tuple(args["size"]))
 
 
+def _onnx_expand(b: Builder, args: Mapping[str, Any]) -> str:
+    """Expand, whose shape broadcasts with that of its operand."""
+    x, old = args["inputs"][0], b.type(args["inputs"][0]).shape
+    wanted = onnx_calls.integers(b, args, 1, "shape") or []
+    if any(not 1 <= n <= MAX_EXTENT for n in wanted):
+        raise b.refuse(f"its shape must be numbers from 1 to {MAX_EXTENT}, found {wanted}")
+    return _grow(b, x, np.broadcast_shapes(old, tuple(wanted)))
+
+
+def _onnx_tile(b: Builder, args: Mapping[str, Any]) -> str:
+    return b.emit("repeat", (args["inputs"][0],), {"repeats": onnx_calls.integers(b, args, 1, "repeats") or []})
+
+
 def _import_expand_as(b: Builder, args: Mapping[str, Any]) -> str:
     return _grow(b, args["self"], b.type(args["other"]).shape)
 
@@ -57,6 +71,7 @@ expand = move(
     digits=_expand_digits,
     reference=_expand,
     schema={"shape": Attr("ints", low=-1, high=MAX_EXTENT)},
+    onnx={"Expand": _onnx_expand},
     aten={"aten.expand.default": _import_expand, "aten.expand_as.default": _import_expand_as},
     reads=reads_same_place,
     kernels=splat_kernels("expand", _expand_digits),
@@ -120,6 +135,7 @@ repeat = move(
     digits=_repeat_digits,
     reference=_repeat,
     schema={"repeats": Attr("ints", low=1, high=MAX_EXTENT)},
+    onnx={"Tile": _onnx_tile},
     aten={"aten.repeat.default": lambda b, args: b.emit("repeat", (args["self"],), {"repeats": list(args["repeats"])})},
     cases=(
         ((2, 3, 3, 5), {"repeats": (1, 2, 3, 2)}),

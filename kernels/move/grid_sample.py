@@ -86,6 +86,15 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("grid_sample", (args["input"], args["grid"]), attrs)
 
 
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    x, grid = args["inputs"]
+    mode = {"linear": "bilinear"}.get(args["mode"], args["mode"])
+    if len(b.type(x).shape) != 4 or mode not in MODES or args["padding_mode"] not in PADDINGS:
+        raise b.refuse(f"of images it takes the modes linear and nearest, found {args['mode']} of {b.type(x).shape}")
+    attrs = {"mode": mode, "padding": args["padding_mode"], "align_corners": bool(args["align_corners"])}
+    return b.emit("grid_sample", (x, grid), attrs)
+
+
 def _case(x: Shape, grid: Shape, mode: str, padding: str, align_corners: bool) -> Case:
     return Case((x, grid), {"mode": mode, "padding": padding, "align_corners": align_corners})
 
@@ -102,6 +111,7 @@ OPS = (
             "align_corners": Attr("bool"),
         },
         kernels=(Kernel("grid_sample", ("grid_sample", "map"), (FLOAT,), FLOAT, params=_params),),
+        onnx={"GridSample": _onnx},
         aten={f"aten.{name}.default": _import for name in ("grid_sampler", "grid_sampler_2d")},
         cases=(
             _case((2, 5, 3, 7), (2, 11, 4, 2), "bilinear", "zeros", False),

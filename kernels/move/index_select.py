@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move import gather, update
 from q8ta_wgpu.kernels.move.runs import axis_of
 from q8ta_wgpu.kernels.move.strided import word_kernels
@@ -168,6 +169,46 @@ def _counted(b: Builder, index: Any, size: int) -> str:
     return b.emit("add", (index, negative), {"alpha": float(size)})
 
 
+def _onnx_gather(b: Builder, args: Mapping[str, Any]) -> str:
+    """Gather: rows of a dimension, at indices of any shape."""
+    x, index = args["inputs"]
+    shape = b.type(x).shape
+    dim, places = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if places is None:
+        return gather.along(b, x, dim, _counted(b, index, shape[dim]))
+    _check_places(b, places, shape[dim])
+    y = select(b, x, dim, places.reshape(-1))
+    behind = [-2] * (len(shape) - dim - 1)
+    return y if places.ndim == 1 else b.emit("view", (y,), {"shape": (*[0] * dim, *places.shape, *behind)})
+
+
+def _onnx_gather_elements(b: Builder, args: Mapping[str, Any]) -> str:
+    x, index = args["inputs"]
+    shape = b.type(x).shape
+    dim, places = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if places is None:
+        return gather.elements(b, x, dim, _counted(b, index, shape[dim]))
+    _check_places(b, places, shape[dim])
+    positive = b.constant(np.where(places < 0, places + shape[dim], places).astype(np.int32), "index")
+    return _import_gather(b, {"self": x, "dim": dim, "index": positive})
+
+
+def _onnx_gather_nd(b: Builder, args: Mapping[str, Any]) -> str:
+    """GatherND with constant indices: places of the dimensions that they name, merged into one."""
+    x, batch = args["inputs"][0], int(args["batch_dims"])
+    places = onnx_calls.constant(b, args["inputs"][1], "indices")
+    assert places is not None
+    if batch:
+        raise b.refuse(f"batch_dims must be 0, found {batch}")
+    indices = [b.constant(np.ascontiguousarray(part).astype(np.int32), "index") for part in np.moveaxis(places, -1, 0)]
+    return str(_import_index(b, {"self": x, "indices": indices}))
+
+
+def _check_places(b: Builder, places: Array, count: int) -> None:
+    if places.dtype.kind not in "iu" or (places.size and not -count <= places.min() <= places.max() < count):
+        raise b.refuse(f"its indices must be integers from {-count} to {count - 1}")
+
+
 def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
     """Values written at constant indices: old and new elements are joined, and each position takes one of them. Rows
     are written at computed ones."""
@@ -211,6 +252,7 @@ OPS = (
             "aten._unsafe_index.Tensor": _import_index,
             "aten.index_put.default": _import_put,
         },
+        onnx={"Gather": _onnx_gather, "GatherElements": _onnx_gather_elements, "GatherND": _onnx_gather_nd},
         int8=Moves(),
         reads=lambda call, axis, first, last: (
             None if axis_of(call.output.shape, call.attrs["dim"]) == axis else reads_same_place(call, axis, first, last)

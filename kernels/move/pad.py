@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import ANY_DTYPE, FLOAT_MAX, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.lib import channels, onnx_calls
 from q8ta_wgpu.kernels.move.strided import eight
 
 MAX_RANK = 8
@@ -126,6 +126,29 @@ def _mode(mode: str) -> Import:
     return lambda b, args: _import(b, {"self": args["self"], "pad": args["padding"], "mode": mode})
 
 
+_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    """Pad; what a negative number cuts off is sliced off first where the mode copies elements."""
+    x, fill = args["inputs"][0], (*args["inputs"], None, None)[2]
+    rank, mode = len(b.type(x).shape), args["mode"]
+    pads = onnx_calls.integers(b, args, 1, "pads") or []
+    axes = onnx_calls.axes(b, args, rank, 3)
+    axes = list(range(rank)) if axes is None else axes
+    if len(pads) != 2 * len(axes) or mode not in _MODES:
+        raise b.refuse(f"pads {pads} in mode {mode!r} are not two numbers for each of {len(axes)} dimensions")
+    pairs = {axis: (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes)}
+    if mode != "constant":
+        for dim, (before, after) in pairs.items():
+            if before < 0 or after < 0:
+                extent = b.type(x).shape[dim]
+                x = _slice(b, x, dim, max(-before, 0), extent - max(-after, 0))
+    around = [n if mode == "constant" else max(n, 0) for d in reversed(range(rank)) for n in pairs.get(d, (0, 0))]
+    value = args["value"] if args.get("value") is not None else onnx_calls.number(b, fill, "constant_value", 0.0)
+    return _import(b, {"self": x, "pad": around, "mode": _MODES[mode], "value": value})
+
+
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
     rank, pad = len(b.type(args["self"]).shape), list(args["pad"])
     # torch counts dimensions from the last one.
@@ -167,6 +190,7 @@ OPS = (
             **{f"aten.reflection_pad{n}d.default": _mode("reflect") for n in (1, 2, 3)},
             **{f"aten.replication_pad{n}d.default": _mode("replicate") for n in (1, 2, 3)},
         },
+        onnx={"Pad": _onnx},
         int8=Moves(fill=lambda attrs: float(attrs["value"])),
         reads=_reads,
         cases=(

@@ -74,6 +74,15 @@ def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
     return _permute(b, args["self"], [placed[i] if i in placed else next(rest) for i in range(rank)])
 
 
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    x = args["inputs"][0]
+    rank = len(b.type(x).shape)
+    order = args.get("perm") or list(range(rank))[::-1]
+    if sorted(order) != list(range(rank)):
+        raise b.refuse(f"its perm {list(order)} is no order of {rank} dimensions")
+    return _permute(b, x, order)
+
+
 def _transposes(call: Call, target: Target) -> bool:
     """Whether int8 matrices are transposed: the last two dimensions swapped, the others in place."""
     dims, rank = list(call.attrs["dims"]), len(call.output.shape)
@@ -125,6 +134,7 @@ permute = move(
     reference=_reference,
     schema={"dims": Attr("ints", low=0, high=63)},
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
+    onnx={"Transpose": _onnx},
     cases=(
         ((2, 5, 3, 7), {"dims": (0, 2, 3, 1)}),
         ((2, 8, 4, 4), {"dims": (3, 1, 0, 2)}),

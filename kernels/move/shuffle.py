@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, four_words
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import Import, extent, reads_same_place
+from q8ta_wgpu.ir.op import Builder, Import, extent, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]
@@ -67,12 +68,33 @@ def _shuffle_kernel(layout: Layout) -> Kernel:
     )
 
 
+def _onnx_depth_to_space(b: Builder, args: Mapping[str, Any]) -> str:
+    """DepthToSpace: of mode CRD it is a pixel_shuffle, of DCR its channels are in another order."""
+    x, block = args["inputs"][0], int(args["blocksize"])
+    if args.get("mode") != "CRD":
+        x = _regrouped(b, x, (block * block, -1))
+    return b.emit("pixel_shuffle", (x,), {"upscale_factor": block})
+
+
+def _onnx_space_to_depth(b: Builder, args: Mapping[str, Any]) -> str:
+    y = b.emit("pixel_unshuffle", (args["inputs"][0],), {"downscale_factor": int(args["blocksize"])})
+    return y if args.get("mode") == "CRD" else _regrouped(b, y, (-1, int(args["blocksize"]) ** 2))
+
+
+def _regrouped(b: Builder, x: str, groups: tuple[int, int]) -> str:
+    """Channels as a matrix of these sizes, turned."""
+    split = b.emit("view", (x,), {"shape": (0, *groups, -2, -2)})
+    turned = b.emit("permute", (split,), {"dims": (0, 2, 1, 3, 4)})
+    return b.emit("view", (turned,), {"shape": (0, -1, -2, -2)})
+
+
 pixel_shuffle = move(
     "pixel_shuffle",
     shape=_shuffle_shape,
     digits=_digits(_shuffle_split),
     reference=_reference(_shuffle_split),
     schema={"upscale_factor": extent()},
+    onnx={"DepthToSpace": _onnx_depth_to_space},
     aten={"aten.pixel_shuffle.default": _import("pixel_shuffle", "upscale_factor")},
     keeps_words=False,
     reads=_shuffle_reads,
@@ -110,6 +132,7 @@ pixel_unshuffle = move(
     digits=_digits(_unshuffle_split),
     reference=_reference(_unshuffle_split),
     schema={"downscale_factor": extent()},
+    onnx={"SpaceToDepth": _onnx_space_to_depth},
     aten={"aten.pixel_unshuffle.default": _import("pixel_unshuffle", "downscale_factor")},
     keeps_words=False,
     reads=_unshuffle_reads,

@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
 from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import, extent, reads_beside_dim
+from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
@@ -141,6 +142,40 @@ _IMPORTS: Mapping[str, Import] = {
 }
 
 
+def _onnx_slice(b: Builder, args: Mapping[str, Any]) -> str:
+    """Slice; negative steps count from the end, as a flip of a slice does."""
+    x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
+    starts = onnx_calls.integers(b, args, 1, "starts") or []
+    ends = onnx_calls.integers(b, args, 2, "ends") or []
+    axes = onnx_calls.axes(b, args, rank, 3)
+    steps = onnx_calls.integers(b, args, 4, "steps") or [1] * len(starts)
+    for dim, start, end, step in zip(range(rank) if axes is None else axes, starts, ends, steps, strict=False):
+        extent = b.type(x).shape[dim]
+        first, last, step = slice(start, end, step).indices(extent)
+        if not range(first, last, step):
+            raise b.refuse(f"it takes no element of dimension {dim}, {start}:{end}:{step} of {extent}")
+        if step > 0:
+            x = _slice(b, x, dim, first, last, step, extent)
+        else:
+            x = b.aten("aten.flip.default", {"self": x, "dims": [dim]})
+            x = _slice(b, x, dim, extent - 1 - first, extent - 1 - last, -step, extent)
+    return str(x)
+
+
+def _onnx_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    """Split into parts of given sizes, or into as many equal ones as there are outputs."""
+    x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
+    dim = onnx_calls.axis(b, args, len(shape))
+    sizes = onnx_calls.integers(b, args, 1, "split")
+    if sizes is None:
+        count = int(args.get("num_outputs") or args["outputs"])
+        each = -(-shape[dim] // max(count, 1))
+        sizes = [min(each, shape[dim] - start) for start in range(0, shape[dim], max(each, 1))]
+    if sum(sizes) != shape[dim] or min(sizes, default=0) < 1:
+        raise b.refuse(f"its parts {sizes} are not those of {shape[dim]} elements")
+    return _parts(b, x, dim, sizes)
+
+
 _BOUND = Attr("int", low=-MAX_EXTENT, high=MAX_EXTENT)
 
 slices = move(
@@ -156,6 +191,7 @@ slices = move(
         "extent": extent(0),  # the only extent the dimension may have, or 0 for any
     },
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
+    onnx={"Slice": _onnx_slice, "Split": _onnx_split},
     reads=reads_beside_dim,
     kernels=kernels("slice.runs", "slice", _runs, _runs_params, wide=("x", "y")),
     cases=(

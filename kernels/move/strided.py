@@ -270,6 +270,7 @@ def move(
     reference: Callable[[Array, Shape, Attrs], Array],
     schema: Mapping[str, Attr],
     aten: Mapping[str, Import],
+    onnx: Mapping[str, Import] | None = None,
     cases: Sequence[tuple[Shape, Attrs]],
     reads: Reads | None = None,
     kernels: Sequence[Kernel] = (),
@@ -281,7 +282,7 @@ def move(
         name: of the operator.
         shape, digits: the shape rule and the kernel's move.
         reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
-        schema, aten, cases, reads: as for Op; a case is (input shape, attributes).
+        schema, aten, onnx, cases, reads: as for Op; a case is (input shape, attributes).
         kernels: faster kernels for some calls and layouts, preferred first.
         keeps_words: whether some calls keep words whole, other than those that move nothing.
     """
@@ -307,6 +308,7 @@ def move(
             Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),
         ),
         aten=aten,
+        onnx=onnx or {},
         int8=Moves(),
         reads=reads,
         cases=tuple(Case((x,), attrs) for x, attrs in cases),

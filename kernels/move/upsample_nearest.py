@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
+from q8ta_wgpu.kernels.move import onnx_resize
 
 LARGEST_SCALE = 1024.0
 
@@ -141,6 +142,7 @@ OPS = (
             Kernel("upsample_nearest", ("upsample_nearest", "map"), (ANY,), ANY, params=_params),
         ),
         aten=_ATEN,
+        onnx={"Resize": onnx_resize.resize, "Upsample": onnx_resize.resize},
         int8=Moves(),
         reads=_reads,
         cases=(

@@ -10,6 +10,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import
+from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.strided import Digit, move
 
 LEFT, REST, RIGHT = 0, -1, -2
@@ -143,6 +144,50 @@ _IMPORTS: Mapping[str, Import] = {
 }
 
 
+def _onnx_reshape(b: Builder, args: Mapping[str, Any]) -> str:
+    """Reshape, where 0 keeps the dimension of that index."""
+    x, old = args["inputs"][0], b.type(args["inputs"][0]).shape
+    shape = onnx_calls.integers(b, args, 1, "shape") or []
+    if not args.get("allowzero"):
+        if any(n == 0 and i >= len(old) for i, n in enumerate(shape)):
+            raise b.refuse(f"its shape {shape} keeps a dimension that {old} does not have")
+        shape = [old[i] if n == 0 else n for i, n in enumerate(shape)]
+    return _view(b, x, shape)
+
+
+def _onnx_flatten(b: Builder, args: Mapping[str, Any]) -> str:
+    x, shape, axis = args["inputs"][0], b.type(args["inputs"][0]).shape, int(args["axis"])
+    if not -len(shape) <= axis <= len(shape):
+        raise b.refuse(f"its axis {axis} is none of its {len(shape)} dimensions")
+    axis = axis + len(shape) if axis < 0 else axis
+    return _view(b, x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+def _onnx_squeeze(b: Builder, args: Mapping[str, Any]) -> str:
+    x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
+    axes = onnx_calls.axes(b, args, len(shape))
+    if wrong := [d for d in axes or () if shape[d] != 1]:
+        raise b.refuse(f"it leaves out dimension {wrong[0]} of {shape}, which is not 1")
+    return _import_squeeze(b, {"self": x} if axes is None else {"self": x, "dim": axes})
+
+
+def _onnx_unsqueeze(b: Builder, args: Mapping[str, Any]) -> str:
+    x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
+    found = onnx_calls.integers(b, args, 1, "axes") or []
+    axes = onnx_calls.axes(b, {"inputs": [x], "axes": found}, len(shape) + len(found)) or []
+    kept = iter(shape)
+    return _view(b, x, [1 if i in axes else next(kept) for i in range(len(shape) + len(axes))])
+
+
+_ONNX: Mapping[str, Import] = {
+    "Reshape": _onnx_reshape,
+    "Flatten": _onnx_flatten,
+    "Squeeze": _onnx_squeeze,
+    "Unsqueeze": _onnx_unsqueeze,
+    "Identity": lambda b, args: str(args["inputs"][0]),
+}
+
+
 def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
     return [(math.prod(y), 1)], 0
 
@@ -158,6 +203,7 @@ view = move(
     reference=_reference,
     schema={"shape": Attr("ints", low=RIGHT, high=MAX_EXTENT)},
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
+    onnx=_ONNX,
     cases=(
         ((2, 5, 3, 7), {"shape": (0, -1)}),
         ((2, 6, 5), {"shape": (0, 2, 3, -2)}),

@@ -20,7 +20,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.kernels.elementwise import chain
-from q8ta_wgpu.kernels.lib import rows
+from q8ta_wgpu.kernels.lib import onnx_calls, rows
 from q8ta_wgpu.kernels.norm import norm_int8
 
 EPS = Attr("float", low=0, high=1e6)
@@ -135,6 +135,58 @@ def _import_instance_norm(b: Builder, args: Mapping[str, Any]) -> str:
     return _import_group_norm(b, {**args, "num_groups": b.type(args["input"]).shape[1]})
 
 
+def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    """LayerNormalization and RMSNormalization over the last dimensions; gamma and beta are given for each of them or
+    broadcast."""
+    x, gamma, beta = (*args["inputs"], None)[:3]
+    shape = b.type(x).shape
+    normalized = shape[onnx_calls.axis(b, args, len(shape)) :]
+    parameters = [
+        name if name is None or b.type(name).shape == normalized else b.constant(_broadcast(b, name, normalized))
+        for name in (gamma, beta)
+    ]
+    given = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
+    rms = args["operator"] == "RMSNormalization"
+    y: str = b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**given, "eps": float(args["epsilon"])})
+    return [y] if args["outputs"] == 1 else [y, *_onnx_statistics(b, args, x, len(shape) - len(normalized))]
+
+
+def _onnx_statistics(b: Builder, args: Mapping[str, Any], x: str, first: int) -> list[str]:
+    """Mean and inverse deviation, the further results of LayerNormalization."""
+    over = {"dim": list(range(first, len(b.type(x).shape))), "keepdim": True}
+    mean: str = b.aten("aten.mean.dim", {"self": x, **over})
+    apart = b.emit("pow", (b.aten("aten.sub.Tensor", {"self": x, "other": mean}),), {"exponent": 2.0})
+    variance = b.aten("aten.mean.dim", {"self": apart, **over})
+    inverse = b.emit("rsqrt", (b.emit("affine", (variance,), {"factor": 1.0, "term": float(args["epsilon"])}),))
+    return [mean, inverse]
+
+
+def _broadcast(b: Builder, name: str, shape: Shape) -> Array:
+    array = onnx_calls.constant(b, name, "scale or bias")
+    assert array is not None
+    lead = array.reshape(array.shape[max(array.ndim - len(shape), 0) :]) if array.ndim > len(shape) else array
+    return np.array(np.broadcast_to(lead, shape), np.float32)
+
+
+def _onnx_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    """GroupNormalization, and InstanceNormalization, a group for each channel."""
+    x, gamma, beta = args["inputs"]
+    shape = b.type(x).shape
+    groups = int(args.get("num_groups") or shape[1])
+    return b.aten(
+        "aten.group_norm.default",
+        {"input": x, "num_groups": groups, "weight": gamma, "bias": beta, "eps": float(args["epsilon"])},
+    )
+
+
+def _onnx_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
+    x, gamma, beta, mean, variance = args["inputs"]
+    given = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
+    return b.aten(
+        "aten.batch_norm.default", {**given, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
+    )
+
+
 # --- batch_norm ---
 
 
@@ -230,6 +282,7 @@ layer_norm = Op(
         "aten.layer_norm.default": _import_layer_norm,
         "aten.native_layer_norm.default": _import_native_layer_norm,
     },
+    onnx={"LayerNormalization": _onnx_layer_norm},
     int8=Rowwise(norm_int8.lowering("layer_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 7, 192), (192,), (192,)), {"eps": 1e-5}),
@@ -259,6 +312,7 @@ rms_norm = Op(
         ),
     ),
     aten={"aten.rms_norm.default": _import_rms_norm},
+    onnx={"RMSNormalization": _onnx_layer_norm},
     int8=Rowwise(norm_int8.lowering("rms_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 7, 192), (192,)), {"eps": 1e-5}),
@@ -290,6 +344,7 @@ group_norm = Op(
         "aten.group_norm.default": _import_group_norm,
         "aten.instance_norm.default": _import_instance_norm,
     },
+    onnx={"GroupNormalization": _onnx_group_norm, "InstanceNormalization": _onnx_group_norm},
     int8=Rowwise(norm_int8.lowering("group_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),
@@ -313,6 +368,7 @@ batch_norm = Op(
         "aten.batch_norm.default": _import_batch_norm,
         "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
     },
+    onnx={"BatchNormalization": _onnx_batch_norm},
     int8=Normalization(_lower_batch_norm, _factor_and_term, reads_int16=True, gives_int16=True, reads_float32=True),
     reads=reads_same_place,
     cases=(

@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
-from q8ta_wgpu.kernels.lib import mask, rows
+from q8ta_wgpu.kernels.lib import mask, onnx_calls, rows
 from q8ta_wgpu.kernels.norm import softmax_int16
 
 
@@ -43,6 +43,20 @@ def _import(op: str) -> Import:
         if not shape:
             raise b.refuse("it takes a tensor of at least one dimension, found a scalar")
         return b.emit(op, (args["self"],), {"dim": args["dim"] % len(shape)})
+
+    return rule
+
+
+def _onnx(op: str) -> Import:
+    """Softmax along a dimension; before opset 13 over that and all behind it."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
+        axis = onnx_calls.axis(b, args, len(shape))
+        if args["opset"] >= 13 or axis == len(shape) - 1:
+            return b.emit(op, (x,), {"dim": axis})
+        flat = b.emit("view", (x,), {"shape": (math.prod(shape[:axis]), -1)})
+        return b.emit("view", (b.emit(op, (flat,), {"dim": 1}),), {"shape": shape})
 
     return rule
 
@@ -157,6 +171,7 @@ def _op(name: str, log: bool) -> Op:
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("softmax",), ("x", "y"), rows.along, _params, 3, {"LOG": int(log)}),),
         aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
+        onnx={"LogSoftmax" if log else "Softmax": _onnx(name)},
         int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), True, reads_int16=True, gives_int16=True),
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),

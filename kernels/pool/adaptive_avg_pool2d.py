@@ -74,6 +74,15 @@ def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("adaptive_avg_pool2d", (args["self"],), {"output_size": tuple(args["output_size"])})
 
 
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    """The average of each channel."""
+    x = args["inputs"][0]
+    rank = len(b.type(x).shape)
+    if rank == 4:
+        return b.emit("adaptive_avg_pool2d", (x,), {"output_size": (1, 1)})
+    return b.aten("aten.mean.dim", {"self": x, "dim": list(range(2, rank)), "keepdim": True})
+
+
 adaptive_avg_pool2d = Op(
     name="adaptive_avg_pool2d",
     operands=(Operand("x"),),
@@ -86,6 +95,7 @@ adaptive_avg_pool2d = Op(
         "aten._adaptive_avg_pool2d.default": _import_adaptive,
         "aten.adaptive_avg_pool1d.default": pooling.one_dimensional(_import_adaptive),
     },
+    onnx={"GlobalAveragePool": _onnx},
     int8=Arithmetic(_lower_adaptive, reads_int16=True, gives_int16=True),
     work=_adaptive_work,
     cases=(

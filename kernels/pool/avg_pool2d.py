@@ -136,6 +136,7 @@ avg_pool2d = Op(
         "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _counts_whole),
         "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
     },
+    onnx={"AveragePool": pooling.onnx_rule("avg_pool", fill=0.0)},
     int8=Arithmetic(_lower_avg_pool, reads_int16=True, gives_int16=True),
     reads=pooling.reads,
     work=pooling.work,

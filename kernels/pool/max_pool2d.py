@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Monotonic
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY_DTYPE, Builder, Case, Op, Operand, pair
+from q8ta_wgpu.ir.op import ANY_DTYPE, FLOAT_MAX, Builder, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import pooling
 
@@ -139,6 +139,7 @@ max_pool2d = Op(
         "aten.max_pool3d.default": pooling.three_dimensional(_import_max_pool),
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),
     },
+    onnx={"MaxPool": pooling.onnx_rule("max_pool", fill=-FLOAT_MAX)},
     int8=Monotonic(),
     reads=pooling.reads,
     work=pooling.work,

@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, pair
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import onnx_calls, share
 from q8ta_wgpu.kernels.lib.numbers import both
 
 SCHEMA: Mapping[str, Attr] = {
@@ -147,6 +147,43 @@ def pool_attrs(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _HEIGHT_ONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
+
+
+def onnx_rule(name: str, **arguments: Any) -> Import:
+    """The importer of ONNX's pooling: `name` is aten's, such as `max_pool`. Padding that aten cannot say is added
+    before, of the value that `arguments` gives as `fill`."""
+    fill = arguments.pop("fill")
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x = args["inputs"][0]
+        size, kernel = b.type(x).shape, list(args["kernel_shape"])
+        rank = len(kernel)
+        if not 1 <= rank <= 3 or len(size) != rank + 2:
+            raise b.refuse(f"it takes images of one to three dimensions, found {size} and a kernel {kernel}")
+        found = onnx_calls.window(b, args, kernel, size[2:])
+        pads, dilation, ceil = found["pads"], found["dilation"], bool(args.get("ceil_mode"))
+        counts = bool(args.get("count_include_pad"))
+        if rank == 2 and min(pads) >= 0 and name == "max_pool":
+            attrs = {"kernel": kernel, "stride": found["stride"], "padding": pads, "ceil_mode": ceil}
+            return b.emit("max_pool2d", (x,), {**attrs, "dilation": dilation})
+        if rank == 2 and min(pads) >= 0 and dilation == [1, 1]:
+            attrs = {"kernel": kernel, "stride": found["stride"], "padding": pads, "ceil_mode": ceil}
+            return b.emit("avg_pool2d", (x,), {**attrs, "count_include_pad": counts, "divisor_override": 0})
+        if name == "avg_pool" and any(d != 1 for d in dilation):
+            raise b.refuse(f"averages of dilated windows are not supported, found dilations {dilation}")
+        if pads[:rank] != pads[rank:]:
+            if name == "avg_pool" and not counts:
+                raise b.refuse(f"averages of windows padded unevenly are supported for images alone, found pads {pads}")
+            around = [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
+            x, pads = (
+                b.onnx("Pad", (x, None, b.constant(np.asarray(fill, np.float32))), pads=around, mode="constant"),
+                [0] * 2 * rank,
+            )
+        given = {"self": x, "kernel_size": kernel, "stride": found["stride"], "padding": pads[:rank], "ceil_mode": ceil}
+        more = {"dilation": dilation} if name == "max_pool" else {"count_include_pad": counts}
+        return str(b.aten(f"aten.{name}{rank}d.default", {**given, **more}))
+
+    return rule
 
 
 def one_dimensional(rule: Import) -> Import:

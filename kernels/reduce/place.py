@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import onnx_calls, share
 from q8ta_wgpu.kernels.reduce.rank import check_dim
 
 
@@ -56,6 +56,20 @@ def _import(op: str) -> Import:
     return rule
 
 
+def _onnx(op: str) -> Import:
+    """ArgMax or ArgMin; the last of equal ones is found from the end."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
+        dim, last = onnx_calls.axis(b, args, len(shape)), bool(args.get("select_last_index"))
+        if last:
+            x = b.aten("aten.flip.default", {"self": x, "dims": [dim]})
+        y = str(_import(op)(b, {"self": x, "dim": dim, "keepdim": bool(args["keepdims"])}))
+        return b.emit("affine", (y,), {"factor": -1.0, "term": float(shape[dim] - 1)}) if last else y
+
+    return rule
+
+
 def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
         places = function(arrays[0], axis=call.attrs["dim"], keepdims=call.attrs["keepdim"])
@@ -79,6 +93,7 @@ def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
             lambda call: (call.inputs[0].shape[call.attrs["dim"]],),
         ),
         aten={f"aten.{name}.default": _import(name)},
+        onnx={f"Arg{name[3:].title()}": _onnx(name)},
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "keepdim": False}),
             Case(((3, 5, 13),), {"dim": 2, "keepdim": True}),

@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import onnx_calls, share
 
 
 def check_dim(shape: Shape, dim: int) -> None:
@@ -96,6 +96,17 @@ def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
     return rule
 
 
+def _onnx(b: Builder, args: Mapping[str, Any]) -> list[str]:
+    """TopK, in order whether that is asked for or not."""
+    x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
+    count = int(onnx_calls.number(b, args["inputs"][1], "k") or 0)
+    dim, extent = onnx_calls.axis(b, args, rank), b.type(x).shape[onnx_calls.axis(b, args, rank)]
+    if not 1 <= count <= extent:
+        raise b.refuse(f"it takes 1 to {extent} elements, found {count}")
+    found: list[str] = _import(lambda _: count, "largest")(b, {"self": x, "dim": dim, "largest": args["largest"]})
+    return found
+
+
 _SORT = _import(lambda args: 0, "descending")
 
 OPS = (
@@ -135,6 +146,7 @@ OPS = (
             "aten.sort.default": _SORT,
             "aten.sort.stable": _SORT,
         },
+        onnx={"TopK": _onnx},
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "count": 4}, "ties"),
             Case(((3, 257),), {"dim": 1, "count": 0}, "ties"),

@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical
 from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Builder, Case, Import, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib import onnx_calls, share
 from q8ta_wgpu.kernels.pool import average
 
 SCHEMA: Mapping[str, Attr] = {"dims": Attr("ints", low=0, high=7), "keepdim": Attr("bool")}
@@ -117,6 +117,49 @@ def _import(op: str) -> Import:
     return rule
 
 
+_ONNX = {
+    "mean": ("ReduceMean",),
+    "sum": ("ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
+    "amax": ("ReduceMax", "GlobalMaxPool"),
+    "amin": ("ReduceMin",),
+}
+"""The operators of ONNX that reduce by each of ours."""
+
+
+def _onnx(op: str) -> Mapping[str, Import]:
+    """The importers of ONNX's reductions: a function of the elements before, another one behind."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x, name = str(args["inputs"][0]), args["operator"]
+        rank, keepdim = len(b.type(x).shape), bool(args.get("keepdims", 1))
+        axes = list(range(2, rank)) if name == "GlobalMaxPool" else onnx_calls.axes(b, args, rank)
+        if not axes and (args.get("noop_with_empty_axes") or not rank):
+            axes = []
+        elif not axes:
+            axes = list(range(rank))
+        highest = ""
+        match name:
+            case "ReduceL1":
+                x = b.emit("abs", (x,))
+            case "ReduceL2" | "ReduceSumSquare":
+                x = b.emit("pow", (x,), {"exponent": 2.0})
+            case "ReduceLogSumExp":
+                highest = str(_import("amax")(b, {"self": x, "dim": axes, "keepdim": True})) if axes else ""
+                x = b.emit("exp", (b.aten("aten.sub.Tensor", {"self": x, "other": highest}) if highest else x,))
+        y = str(_import(op)(b, {"self": x, "dim": axes, "keepdim": keepdim})) if axes else x
+        match name:
+            case "ReduceL2":
+                y = b.emit("sqrt", (y,))
+            case "ReduceLogSum" | "ReduceLogSumExp":
+                y = b.emit("log", (y,))
+        if highest:
+            highest = b.emit("view", (highest,), {"shape": b.type(y).shape})
+            y = b.aten("aten.add.Tensor", {"self": y, "other": highest})
+        return y
+
+    return dict.fromkeys(_ONNX[op], rule)
+
+
 def _import_truth(op: str) -> Import:
     """any or all: whether any or all elements are other than 0, as the largest or the smallest of bools."""
 
@@ -182,6 +225,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             schema=SCHEMA,
             kernels=average.kernels(name, "reduce", params, _extents),
             aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
+            onnx=_onnx(name),
             int8=Arithmetic(lower, reads_int16=True, gives_int16=True),
             cases=CASES,
             tolerance=1e-5,
@@ -229,6 +273,7 @@ def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int
             ],
             **{f"aten.{truth}.{overload}": _import_truth(name) for overload in ("default", "dim", "dims")},
         },
+        onnx=_onnx(name),
         int8=Monotonic(),
         cases=CASES,
         work=_work,

@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
-from q8ta_wgpu.kernels.lib import rows
+from q8ta_wgpu.kernels.lib import onnx_calls, rows
 
 TURNS = 12
 """Most turns of a thread for each of its items: one for each doubling up to 256 threads, and some."""
@@ -70,6 +70,39 @@ def _import_extreme(op: str) -> Import:
     return rule
 
 
+def _onnx(op: str) -> Import:
+    """CumSum or CumProd, from either end, of the elements up to each one or of those before it."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
+        dim = int(onnx_calls.number(b, args["inputs"][1], "axis") or 0) % max(len(shape), 1)
+        turn = {"dims": [dim]}
+        if args["reverse"]:
+            x = b.aten("aten.flip.default", {"self": x, **turn})
+        if args["exclusive"]:
+            pads = [0] * (2 * len(shape))
+            pads[dim], pads[len(shape) + dim] = 1, -1
+            first = b.constant(np.asarray(float(op == "cumprod"), np.float32))
+            x = b.onnx("Pad", (x, None, first), pads=pads, mode="constant")
+        y = b.emit(op, (x,), {"dim": dim})
+        return str(b.aten("aten.flip.default", {"self": y, **turn})) if args["reverse"] else y
+
+    return rule
+
+
+def _onnx_prod(b: Builder, args: Mapping[str, Any]) -> str:
+    """ReduceProd, dimension by dimension."""
+    y, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
+    axes = onnx_calls.axes(b, args, len(shape))
+    if not axes and args.get("noop_with_empty_axes"):
+        return y
+    reduced = sorted(axes or range(len(shape)))
+    for dim in reduced:
+        y = _import_product(b, {"self": y, "dim": dim, "keepdim": True})
+    kept = [n for d, n in enumerate(shape) if d not in reduced]
+    return y if args["keepdims"] else str(b.aten("aten.view.default", {"self": y, "size": kept}))
+
+
 def _op(
     index: int, name: str, function: Callable[..., Array], neutral: float, aten: Mapping[str, Import], *more: Shape
 ) -> Op:
@@ -89,6 +122,7 @@ def _op(
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("running", "extremes"), (), _rows, params, TURNS, {"RUNNING": index, **names}),),
         aten=aten,
+        onnx=_ONNX.get(name, {}),
         cases=(
             Case(((2, 21, 5, 7),), {"dim": 1}),
             Case(((13,),), {"dim": 0}),
@@ -99,6 +133,11 @@ def _op(
         work=lambda call: TURNS * call.output.numel,
     )
 
+
+_ONNX: Mapping[str, Mapping[str, Import]] = {
+    "cumsum": {"CumSum": _onnx("cumsum")},
+    "cumprod": {"CumProd": _onnx("cumprod"), "ReduceProd": _onnx_prod},
+}
 
 _NAMES = ("cumsum", "cumprod", "cummax", "cummin")
 

@@ -21,7 +21,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share, volumes
+from q8ta_wgpu.kernels.lib import onnx_calls, share, volumes
 from q8ta_wgpu.kernels.lib.numbers import both, repeated
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
@@ -191,6 +191,45 @@ def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("conv_transpose2d", (args["input"], weight, bias), {**attrs, "groups": groups})
 
 
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    """ConvTranspose of one to three dimensions. What its padding would cut off unevenly is sliced off behind it."""
+    x, weight, bias = args["inputs"]
+    size, shape, groups = b.type(x).shape, b.type(weight).shape, int(args["group"])
+    rank = len(shape) - 2
+    if not 1 <= rank <= 3 or len(size) != rank + 2:
+        raise b.refuse(f"it takes images of one to three dimensions, found {size} and a weight {shape}")
+    found = onnx_calls.window(b, {**args, "auto_pad": "NOTSET"}, list(shape[2:]), size[2:])
+    pads, stride, dilation = found["pads"], found["stride"], found["dilation"]
+    more = list(args.get("output_padding") or [0] * rank)
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, shape[2:], strict=True)]
+    whole = [(n - 1) * s + span + m for n, s, span, m in zip(size[2:], stride, spans, more, strict=True)]
+    mode = args.get("auto_pad") or "NOTSET"
+    wanted = args.get("output_shape") or (
+        [n * s for n, s in zip(size[2:], stride, strict=True)] if "SAME" in mode else None
+    )
+    if wanted is not None:
+        cut = [max(w - n, 0) for w, n in zip(whole, list(wanted)[-rank:], strict=True)]
+        more = [m + max(n - w, 0) for m, w, n in zip(more, whole, list(wanted)[-rank:], strict=True)]
+        half, rest = [c // 2 for c in cut], [c - c // 2 for c in cut]
+        pads = rest + half if mode == "SAME_LOWER" else half + rest
+    elif mode == "VALID":
+        pads = [0] * (2 * rank)
+    if min(pads) < 0:
+        raise b.refuse(f"its pads must not be negative, found {pads}")
+    even = [min(pads[i], pads[rank + i]) for i in range(rank)]
+    given = {"input": x, "weight": weight, "bias": bias, "stride": stride, "padding": even, "output_padding": more}
+    name = "aten.conv_transpose1d.default" if rank == 1 else f"aten.conv_transpose{rank}d.input"
+    y = str(b.aten(name, {**given, "dilation": dilation, "groups": groups}))
+    for i, kept in enumerate(even):
+        before, after = pads[i] - kept, pads[rank + i] - kept
+        if before or after:
+            extent = b.type(y).shape[2 + i]
+            y = b.aten(
+                "aten.slice.Tensor", {"self": y, "dim": 2 + i, "start": before, "end": extent - after, "step": 1}
+            )
+    return y
+
+
 def _import_conv_transpose3d(b: Builder, args: Mapping[str, Any]) -> str:
     """Of each depth of the result the images that its taps read, or one of zeros behind all."""
     names = ("stride", "padding", "output_padding", "dilation")
@@ -276,6 +315,7 @@ conv_transpose2d = Op(
         "aten.conv_transpose1d.default": volumes.one_dimensional("conv_transpose1d", _conv_transpose),
         "aten.conv_transpose3d.input": _import_conv_transpose3d,
     },
+    onnx={"ConvTranspose": _onnx},
     int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,

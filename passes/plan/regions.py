@@ -217,7 +217,7 @@ def _activation(found: Regions, region: Region) -> Region:
     node, value = after
     kind = kind_of(node)
     if isinstance(kind, Elementwise):
-        joins = kind.clamp is None and (found.observable is None or kind.joins)
+        joins = kind.clamp is None and not kind.wraps and (found.observable is None or kind.joins)
     else:
         slopes = isinstance(kind, Sloped) and found.is_constant(node.inputs[1])
         joins = slopes and has_channels(found.graph, region.first, value)

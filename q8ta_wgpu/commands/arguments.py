@@ -10,7 +10,8 @@ import numpy as np
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import FLOAT32, Array
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.onnx_import.from_onnx import from_onnx
 
 
 def device(text: str | None) -> str | int | None:
@@ -25,6 +26,11 @@ def target_of(text: str | None) -> Target | None:
     from q8ta_wgpu.runtime.adapters import open_device
 
     return open_device(device(text)).target
+
+
+def opened(file: str) -> Model:
+    """The model of a .q8ta file, or of an .onnx file whose sizes are all known."""
+    return from_onnx(file) if Path(file).suffix.lower() == ".onnx" else load(file)
 
 
 def random_inputs(model: Model) -> dict[str, Array]:

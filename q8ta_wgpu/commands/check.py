@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from q8ta_wgpu.commands import arguments
+from q8ta_wgpu.commands.arguments import opened
 from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.session import inputs
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def check(options: argparse.Namespace) -> None:
     """`check [FILE]`: tests every engine and adapter and prints a verdict. Raises DeviceError where bytes are wrong."""
-    model = load(options.file) if options.file else None
+    model = opened(options.file) if options.file else None
     names = ("q8ta-wgpu", "wgpu", "wgpudawn", "numpy")
     packages = (f"{name} {version(name)}" for name in names if _installed(name))
     print(f"{', '.join(packages)}, Python {platform.python_version()}, {platform.platform()}")

@@ -8,10 +8,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from q8ta_wgpu.commands.arguments import opened
 from q8ta_wgpu.commands.example import samples
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.target import BASELINE
-from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.web import bundle, export
@@ -21,7 +22,7 @@ def export_web(options: argparse.Namespace) -> None:
     """`export-web FILE FOLDER`, `export-web --check [FILE] FOLDER`: writes the folder and prints its size."""
     if not options.file and not options.check:
         raise InputError("export-web takes FILE FOLDER: a model and where to write it; or --check FOLDER")
-    models = {Path(options.file).stem: load(options.file)} if options.file else {}
+    models = {Path(options.file).stem: opened(options.file)} if options.file else {}
     if options.check:
         folder = write_check(models, options.folder, options.version)
     else:

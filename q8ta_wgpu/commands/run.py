@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.commands.arguments import described, device, inputs
+from q8ta_wgpu.commands.arguments import described, device, inputs, opened
 from q8ta_wgpu.errors import InputError, printable
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.writing import write
 
 
 def run(options: argparse.Namespace) -> None:
     """`run FILE --input X.npy --output Y.npy`: checks all arguments before it computes anything."""
-    model = load(options.file)
+    model = opened(options.file)
     given = inputs(model, options.input)
     if missing := [name for name in model.graph.arguments if name not in given]:
         raise InputError(f"{options.file} takes {described(model)}; missing: {', '.join(missing)}")

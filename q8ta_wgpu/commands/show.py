@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.commands.arguments import device, random_inputs, target_of
+from q8ta_wgpu.commands.arguments import device, opened, random_inputs, target_of
 from q8ta_wgpu.errors import InputError, counted, printable
 from q8ta_wgpu.ir.target import BASELINE, Target
-from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.layout_sync.report import layout_report
 from q8ta_wgpu.passes.lower import lower
@@ -28,7 +28,7 @@ def show(options: argparse.Namespace) -> None:
     if options.time and not options.draw:
         raise InputError("--time is for a drawing: add --draw OUT.html. `time FILE` prints times")
     drawn = output.target(options.draw, "--draw", (".html", ".svg")) if options.draw else None
-    model = load(options.file)
+    model = opened(options.file)
     if drawn:
         _draw(model, options, drawn)
         return

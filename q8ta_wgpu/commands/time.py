@@ -6,9 +6,8 @@ import argparse
 from time import perf_counter
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.commands.arguments import device, inputs, random_inputs
+from q8ta_wgpu.commands.arguments import device, inputs, opened, random_inputs
 from q8ta_wgpu.errors import printable
-from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.view.plot import empty_figure, plot
 from q8ta_wgpu.view.times import as_json, as_trace
@@ -30,7 +29,7 @@ def time(options: argparse.Namespace) -> None:
     if figure is not None:
         empty_figure()  # a missing package is found before anything is measured
     started = perf_counter()
-    model = load(options.file)
+    model = opened(options.file)
     read = perf_counter() - started
     arrays = {**random_inputs(model), **inputs(model, options.input)}.values()  # an input may be called `repeats`
     with Session(model, device(options.device)) as session:

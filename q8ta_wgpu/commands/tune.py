@@ -7,8 +7,8 @@ import argparse
 import numpy as np
 
 from q8ta_wgpu.commands import arguments
+from q8ta_wgpu.commands.arguments import opened
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.model.model import load
 from q8ta_wgpu.session.session import Session
 
 
@@ -20,7 +20,7 @@ def tune(options: argparse.Namespace) -> None:
         _clear(options.device)
     if options.file is None:
         return
-    model = load(options.file)
+    model = opened(options.file)
     device, rounds, arrays = arguments.device(options.device), 3, arguments.random_inputs(model).values()
     with (
         Session(model, device, options.layouts, tune=True) as tuned,

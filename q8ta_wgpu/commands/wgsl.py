@@ -6,13 +6,12 @@ import argparse
 import difflib
 from pathlib import Path
 
-from q8ta_wgpu.commands.arguments import target_of
+from q8ta_wgpu.commands.arguments import opened, target_of
 from q8ta_wgpu.commands.example import example
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.model import load
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
@@ -34,7 +33,7 @@ def wgsl(options: argparse.Namespace) -> None:
 
 
 def _of_value(file: str, value: str | None, target: Target) -> str:
-    graph = lower(load(file).graph, target)
+    graph = lower(opened(file).graph, target)
     program = build(graph, target, sync_layouts(graph, target))
     texts = {dispatch.value: program.shaders[dispatch.shader] for dispatch in program.dispatches}
     if value is None or value not in texts:

@@ -212,12 +212,15 @@ class Elementwise(Widths):
         function: (float64 array, attrs) -> float64 array.
         clamp: attrs -> (low, high) if the function is a clamp, which then joins the operator before it.
         joins: whether it can join a sum before rounding, as a curve: its slope is bounded, its ends are asymptotes.
+        whole: whether it gives whole numbers.
+        wraps: whether it jumps again and again, so that no curve is like it.
     """
 
     function: Callable[[Array, Attrs], Array]
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     joins: bool = False
     whole: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

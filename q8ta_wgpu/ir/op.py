@@ -160,12 +160,18 @@ class Builder(Protocol):
     def aten(self, name: str, args: Mapping[str, Any]) -> str:
         """The value of another aten operator of the table with these arguments."""
 
+    def onnx(self, name: str, inputs: Sequence[str | None], **attributes: Any) -> Any:
+        """The value of another ONNX operator of the table; of an ONNX call alone."""
+
     def refuse(self, reason: str) -> Exception:
         """The error to raise where a call cannot be imported, with the reason."""
 
 
 Import = Callable[[Builder, Mapping[str, Any]], "str | list[str]"]
-"""(builder, arguments of an aten call by name, values as names) -> the name, or names, of the result."""
+"""(builder, arguments of a call, values as names) -> the name, or names, of the result.
+
+An aten call's arguments have their names. An ONNX call's are its attributes by name, None where the schema gives no
+default, with `inputs`, names or None for those left out, and `opset`."""
 
 
 Reads = Callable[[Call, int, int, int], "tuple[int, int] | None"]
@@ -212,6 +218,7 @@ class Op:
         variadic: whether the last operand repeats.
         kernels: ways to run it, preferred first.
         aten: importer function by aten overload name.
+        onnx: importer function by ONNX operator; one of another domain is called `com.microsoft.QuickGelu`.
         int8: what a float operator is in int8; None where it stays in float32.
         reads: which part of its inputs a part of the result needs, so that large images can run in tiles.
         cases: calls that the tests run over every kernel.
@@ -230,6 +237,7 @@ class Op:
     results: tuple[str, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     aten: Mapping[str, Import] = field(default_factory=dict)
+    onnx: Mapping[str, Import] = field(default_factory=dict)
     int8: Int8 | None = None
     reads: Reads | None = None
     cases: tuple[Case, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 
 from q8ta_wgpu.errors import GraphError
 
-DTYPES = ("bool", "uint8", "int16", "int32", "int64")
+DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64")
 
 
 @dataclass(frozen=True)

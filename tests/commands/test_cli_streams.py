@@ -81,7 +81,7 @@ def test_a_command_without_memory(capsys: Captured, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("q8ta_wgpu.commands.show.load", full)
+    monkeypatch.setattr("q8ta_wgpu.commands.show.opened", full)
     assert "not enough memory" in fails(capsys, "show", "net.q8ta")
 
 

@@ -19,6 +19,7 @@ import q8ta_wgpu as q8
 from docs import draw_layouts
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.runtime.device import Device
+from tests.onnx_import.networks import quantized
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -65,6 +66,7 @@ def test_the_examples_of_a_docstring_run(
     text: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("net.onnx").write_bytes(quantized("single", "QDQ", "s8s8"))
     with q8.Session(given["model"], "vulkan") as session:
         names = {**given, "session": session, "asyncio": asyncio, "wgpu": wgpu}
         for example in doctest.DocTestParser().get_examples(text):

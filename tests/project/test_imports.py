@@ -53,8 +53,10 @@ ROOMS: dict[str, set[str]] = {
     "passes.layout_sync": TABLE,
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,
+    "frontend.importer.builder": GRAPH,
+    "onnx_import": GRAPH | {"frontend.importer.builder", "kernels.lib", "passes"},
     "frontend.export": TABLE | {"frontend.nodes"},
-    "frontend.importer": GRAPH | {"frontend.nodes", "frontend.export"},
+    "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.export"},
     "frontend.calibrate": GRAPH | {"passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": IR | {"frontend.nodes"},
@@ -66,7 +68,8 @@ ROOMS: dict[str, set[str]] = {
     "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
-    | {"passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view", "web", "writing"},
+    | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view"}
+    | {"web", "writing"},
     "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }
@@ -76,6 +79,7 @@ OUTSIDE: dict[str, set[str]] = {
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
     "frontend": {"torch", "torchao", "triton", "matplotlib"},
+    "onnx_import": {"onnx"},
     "progress": {"rich"},
     "view": {"fast_sugiyama", "matplotlib"},
 }
@@ -166,7 +170,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    late = {"asyncio", "torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama", "matplotlib"}
+    late = {"asyncio", "onnx", "torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama", "matplotlib"}
     code = f"import sys, q8ta_wgpu.__main__ as m; m.parser(); print(sorted({late} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
@@ -183,6 +187,7 @@ def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
     extras = config["project"]["optional-dependencies"]
     assert {text.split(">")[0] for text in extras["compile"]} == {"torch", "torchao", "rich"}
     assert {text.split(">")[0] for text in extras["dawn"]} == {"wgpudawn"}
+    assert {text.split(">")[0] for text in extras["onnx"]} == {"onnx"}
     assert {text.split(">")[0] for text in extras["show"]} == {"fast-sugiyama", "matplotlib", "rich"}
     for link, target in (("kernels", "../kernels"), ("passes", "../passes")):
         assert (ROOT / "q8ta_wgpu" / link).readlink() == Path(target)

@@ -121,6 +121,10 @@ class GraphBuilder:
         """What another aten operator becomes with these arguments."""
         return ATEN[name][1](self, args)
 
+    def onnx(self, name: str, inputs: Sequence[str | None], **attributes: Any) -> Any:
+        """What another ONNX operator becomes, where an ONNX file is imported."""
+        raise RefusedError(f"{name} is an operator of ONNX")
+
     def refuse(self, reason: str) -> Exception:
         """The error to raise when a call cannot be imported."""
         return RefusedError(reason)

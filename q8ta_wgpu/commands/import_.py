@@ -1,0 +1,27 @@
+"""Makes a .q8ta file of an ONNX one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from q8ta_wgpu.errors import InputError, printable
+from q8ta_wgpu.onnx_import.from_onnx import from_onnx
+
+
+def import_(options: argparse.Namespace) -> None:
+    """`import NET.onnx -o NET.q8ta`: reads, saves and reports on a network."""
+    model = from_onnx(options.file, _sizes(options.size))
+    model.save(options.output)
+    print(f"{printable(str(options.output))}: {model.report()}")
+
+
+def _sizes(given: Sequence[str]) -> dict[str, int]:
+    """Sizes of `--size NAME=NUMBER`."""
+    found = {}
+    for text in given:
+        name, separator, size = text.rpartition("=")
+        if not separator or not size.isdecimal():
+            raise InputError(f"--size takes NAME=NUMBER, such as batch=1, found {text!r}")
+        found[name] = int(size)
+    return found

@@ -1,0 +1,118 @@
+"""What a node of constants computes, by the reference evaluator of the package onnx: shapes and other arithmetic of
+integers, and constants that a file stores in parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from q8ta_wgpu.errors import shown
+from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.ir.graph import Array
+
+MOST_ELEMENTS = 1 << 27
+"""Most elements of one computed constant, and of all that are no part of the file 8 times as many."""
+
+Count = Callable[[Sequence[Array]], int]
+
+
+def _total(arrays: Sequence[Array]) -> int:
+    return sum(a.size for a in arrays)
+
+
+def _broadcast(arrays: Sequence[Array]) -> int:
+    return math.prod(np.broadcast_shapes(*(a.shape for a in arrays)))
+
+
+def _whole(array: Array) -> list[int]:
+    """Entries of a shape, repeats or padding: none makes a result smaller than it is counted."""
+    return [max(int(n), 0) for n in array.reshape(-1)]
+
+
+def _expanded(arrays: Sequence[Array]) -> int:
+    return max(arrays[0].size, 1) * math.prod(max(n, 1) for n in _whole(arrays[1]))
+
+
+def _ranged(arrays: Sequence[Array]) -> int:
+    start, limit, delta = (float(a.reshape(-1)[0]) for a in arrays)
+    return math.ceil((limit - start) / delta) if delta else MOST_ELEMENTS + 1
+
+
+def _padded(arrays: Sequence[Array]) -> int:
+    largest = sum(_whole(arrays[1]))
+    return math.prod(n + largest for n in arrays[0].shape)
+
+
+def _gathered(arrays: Sequence[Array]) -> int:
+    return arrays[1].size * arrays[0].size // min((n for n in arrays[0].shape if n), default=1)
+
+
+_AS_LARGE = (
+    "Cast CastLike Concat Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Shape Size Neg Abs Not "
+    "Sqrt Reciprocal Exp Log Floor Ceil Round Sign Erf Sin Cos Tanh Sigmoid Relu CumSum ReduceProd ReduceSum "
+    "ReduceMax ReduceMin ReduceMean ArgMax ArgMin Trilu IsNaN IsInf DepthToSpace"
+)
+"""Operators whose results are no larger than their operands together."""
+
+_BROADCASTS = (
+    "Add Sub Mul Div Mod Pow Min Max Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Where Clip BitwiseAnd "
+    "BitwiseOr BitwiseXor BitShift Sum Mean PRelu"
+)
+
+_COUNTS: dict[str, Count] = {
+    **dict.fromkeys(_AS_LARGE.split(), _total),
+    **dict.fromkeys(_BROADCASTS.split(), _broadcast),
+    "Gather": _gathered,
+    "GatherElements": _total,
+    "GatherND": _gathered,
+    "ScatterND": _total,
+    "ScatterElements": _total,
+    "NonZero": lambda arrays: arrays[0].size * max(arrays[0].ndim, 1),
+    "ConstantOfShape": lambda arrays: math.prod(_whole(arrays[0])),
+    "EyeLike": _total,
+    "Expand": _expanded,
+    "Tile": _expanded,
+    "Range": _ranged,
+    "Pad": _padded,
+    "OneHot": lambda arrays: arrays[0].size * max(_whole(arrays[1]), default=0),
+    "MatMul": lambda arrays: max(arrays[0].size, 1) * max(arrays[1].shape[-1:], default=1),
+}
+"""Operators that are computed here, and how many elements their results have at most."""
+
+
+class Folder:
+    """Computes nodes of constants, and counts what that makes."""
+
+    def __init__(self, opsets: dict[str, int]) -> None:
+        self.opsets = opsets
+        self.made = 0
+
+    def takes(self, node: onnx.NodeProto) -> bool:
+        """Whether a node may be computed here."""
+        return node.domain in ("", "ai.onnx") and node.op_type in _COUNTS
+
+    def run(self, node: onnx.NodeProto, arrays: Sequence[Array | None]) -> list[Array]:
+        """The results of a node. Raises RefusedError where they are too large or cannot be computed."""
+        given = [a for a in arrays if a is not None]
+        try:
+            count = _COUNTS[node.op_type](given)
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
+            raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
+        self.made += count
+        if count > MOST_ELEMENTS or self.made > 8 * MOST_ELEMENTS:
+            raise RefusedError(f"it computes a constant of {count} elements, {MOST_ELEMENTS} at most are computed")
+        names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
+        copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
+        copy.output.extend(f"y{i}" for i in range(len(node.output)))
+        feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
+        try:
+            with np.errstate(all="ignore"):
+                found: Any = ReferenceEvaluator(copy, opsets=self.opsets).run(None, feeds)
+        except Exception as error:  # whatever the library meets in operands that do not fit
+            raise RefusedError(f"its constant cannot be computed: {shown(str(error))}") from error
+        return [np.asarray(array, order="C") for array in found]

@@ -1,0 +1,172 @@
+"""What ONNX says of a node: its operator, attributes, the dtypes of its results, the function it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, TensorProto
+
+from q8ta_wgpu.errors import shown
+from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.ir.graph import Array
+
+FLOAT = TensorProto.FLOAT
+
+INTEGERS = (
+    TensorProto.INT8,
+    TensorProto.UINT8,
+    TensorProto.INT16,
+    TensorProto.UINT16,
+    TensorProto.INT32,
+    TensorProto.INT64,
+)
+"""Integers that a network's values may be."""
+
+FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+"""Floats that constants alone may be."""
+
+_ARITHMETIC = (
+    "Add Sub Mul Div Mod Pow Neg Sum Mean MatMul Gemm CumSum CumProd ReduceSum ReduceProd ReduceMean ReduceL1 "
+    "ReduceL2 ReduceSumSquare"
+)
+
+ARITHMETIC = frozenset(_ARITHMETIC.split())
+"""Operators whose results float32 does not hold where their operands are large integers."""
+
+
+def domain_of(node: onnx.NodeProto) -> str:
+    """The domain of a node's operator, '' for ONNX's own."""
+    return "" if node.domain == "ai.onnx" else str(node.domain)
+
+
+def full_name(node: onnx.NodeProto) -> str:
+    """The operator's name, with its domain where that is not ONNX's own."""
+    domain = domain_of(node)
+    return f"{domain}.{node.op_type}" if domain else str(node.op_type)
+
+
+def label(node: onnx.NodeProto) -> str:
+    """A node for messages."""
+    return f"{node.op_type} {shown(node.name or next(iter(node.output), ''))}"
+
+
+def dtype_of(array: Array) -> int:
+    """ONNX's dtype of an array."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def dtype_name(dtype: int) -> str:
+    """The name of a dtype for messages."""
+    known = dtype in TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(dtype)).lower() if known else f"data type {dtype}"
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Values of a node's attributes by name; of texts str."""
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+            continue
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        found[attribute.name] = value
+    return found
+
+
+def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
+    """What ONNX says of an operator in the opset of the file; None of one that it does not know."""
+    domain = domain_of(node)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.deprecated:
+        raise RefusedError(f"the operator was taken out of ONNX in opset {schema.since_version}")
+    most = len(schema.inputs)
+    if len(node.input) > most and not is_variadic(schema):
+        raise RefusedError(f"it takes {most} inputs at most, found {len(node.input)}")
+    needed = sum(p.option == onnx.defs.OpSchema.FormalParameterOption.Single for p in schema.inputs)
+    if sum(map(bool, node.input)) < needed:
+        raise RefusedError(f"it takes {needed} inputs at least, found {sum(map(bool, node.input))}")
+    for name, attribute in schema.attributes.items():
+        if attribute.required and name not in {a.name for a in node.attribute}:
+            raise RefusedError(f"its attribute {name} is missing")
+    for given in node.attribute:
+        expected: Any = schema.attributes.get(given.name)
+        if expected is None or int(expected.type) != given.type:
+            raise RefusedError(f"its attribute {shown(given.name)} is none of the operator's, or of another type")
+    return schema
+
+
+def defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
+    """Attributes that a node may leave out; None of those without a default."""
+    found: dict[str, Any] = {}
+    for name, attribute in schema.attributes.items():
+        default = attribute.default_value
+        value = onnx.helper.get_attribute_value(default) if default.type else None
+        found[name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
+def is_variadic(schema: onnx.defs.OpSchema) -> bool:
+    """Whether the last input repeats."""
+    options = [p.option for p in schema.inputs]
+    return bool(options) and options[-1] == onnx.defs.OpSchema.FormalParameterOption.Variadic
+
+
+def result_dtypes(schema: onnx.defs.OpSchema | None, node: onnx.NodeProto, dtypes: Sequence[int]) -> list[int]:
+    """The dtype of each result; float32 where the schema leaves it open."""
+    if schema is None:
+        return [FLOAT] * len(node.output)
+    bound: dict[str, int] = {}
+    for i, dtype in enumerate(dtypes):
+        if dtype and schema.inputs:
+            bound.setdefault(schema.inputs[min(i, len(schema.inputs) - 1)].type_str, dtype)
+    found = []
+    for i in range(len(node.output)):
+        text = schema.outputs[min(i, len(schema.outputs) - 1)].type_str
+        allowed = next((list(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == text), [text])
+        found.append(bound.get(text) or (_dtype_called(allowed[0]) if len(allowed) == 1 else FLOAT))
+    return found
+
+
+def _dtype_called(text: str) -> int:
+    name = text.removeprefix("tensor(").removesuffix(")").upper()
+    return int(TensorProto.DataType.Value(name)) if name in {*TensorProto.DataType.keys()} else FLOAT
+
+
+def body_of(
+    node: onnx.NodeProto, schema: Any, opset: int, types: Sequence[onnx.TypeProto]
+) -> onnx.FunctionProto | None:
+    """The function by which ONNX defines an operator, if it does."""
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        given = [t.SerializeToString() for t in types]
+        for version in sorted(versions, reverse=True)[:1]:
+            text = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
+            return onnx.FunctionProto.FromString(text) if text else None
+    return schema.function_body if schema.has_function else None
+
+
+def with_attributes(body: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> list[onnx.NodeProto]:
+    """A function's nodes with the attributes of its call."""
+    given = {a.name: a for a in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if attribute.default_value.type:
+            given.setdefault(name, attribute.default_value)
+    found = []
+    for inner in body.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        del copy.attribute[:]
+        for attribute in inner.attribute:
+            if not attribute.ref_attr_name:
+                copy.attribute.append(attribute)
+            elif attribute.ref_attr_name in given:
+                copy.attribute.append(given[attribute.ref_attr_name])
+                copy.attribute[-1].name = attribute.name
+        found.append(copy)
+    return found

@@ -1,0 +1,167 @@
+"""From a file to a checked program: its graph, its constants, the opsets it was written for. Nothing outside of the
+file's own folder is read, and nothing larger than the file says it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import TensorProto, numpy_helper
+
+from q8ta_wgpu.errors import InputError, UnsupportedError, shown
+from q8ta_wgpu.ir.graph import Array
+
+OLDEST = 7
+"""The first opset that is read: from it on operands broadcast as they do today."""
+
+MOST_NODES = 1 << 18
+"""Most nodes of a file, those of its functions included as often as they are called."""
+
+SMALL_FLOATS = {TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64}
+"""Floats that are no float32."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A file's main graph.
+
+    Attributes:
+        graph: nodes in order.
+        constants: arrays by name.
+        opsets: version by domain, '' for ONNX's own.
+    """
+
+    graph: onnx.GraphProto
+    constants: Mapping[str, Array]
+    opsets: Mapping[str, int]
+
+
+def read(source: str | os.PathLike[str] | bytes) -> Program:
+    """Reads a file, or its bytes.
+
+    Raises:
+        InputError: it is neither a path nor bytes, or there is no such file.
+        UnsupportedError: it is no ONNX file, or one that cannot be imported.
+    """
+    folder = None
+    if not isinstance(source, (bytes, bytearray)):
+        if not isinstance(source, (str, os.PathLike)):
+            raise InputError(f"from_onnx takes the path of an .onnx file or its bytes, found {type(source).__name__}")
+        folder = Path(source).parent
+        try:
+            source = Path(source).read_bytes()
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {shown(str(source))}: {error}") from error
+    try:
+        model = onnx.ModelProto.FromString(bytes(source))
+    except Exception as error:  # protobuf's DecodeError, whose package is no dependency of its own
+        raise UnsupportedError(f"this is no ONNX file, or it is nested too deep: {error}") from error
+    opsets = _opsets(model)
+    if model.functions:
+        model = _inlined(model)
+    graph = model.graph
+    if not graph.node and not graph.output:
+        raise UnsupportedError("this is no ONNX file: it has neither nodes nor outputs")
+    if len(graph.node) > MOST_NODES:
+        raise UnsupportedError(f"the file has {len(graph.node)} nodes, more than {MOST_NODES}")
+    if graph.sparse_initializer:
+        name = graph.sparse_initializer[0].values.name
+        raise UnsupportedError(f"initializer {shown(name)} is sparse: store it as a dense tensor")
+    constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
+    return Program(graph, constants, opsets)
+
+
+def _opsets(model: onnx.ModelProto) -> dict[str, int]:
+    found = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST <= found.get("", newest) <= newest:
+        raise UnsupportedError(
+            f"the file is written for opset {found['']}, {OLDEST} to {newest} are read: convert it by "
+            f"onnx.version_converter.convert_version(model, {max(OLDEST, min(found[''], newest))})"
+        )
+    return {"": newest, **found}
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its own functions written out. Raises UnsupportedError where they call each other in a circle, or
+    would make too many nodes."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Any, open_: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in open_ or len(open_) > 64:
+                raise UnsupportedError(f"function {shown(node.op_type)} calls itself")
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key].node, (*open_, key))
+            total += sizes.get(key, 1)
+        return total
+
+    if (count := size(model.graph.node, ())) > MOST_NODES:
+        raise UnsupportedError(f"with its functions written out the file has {count} nodes, more than {MOST_NODES}")
+    try:
+        inlined: onnx.ModelProto = onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # of the library's own code, which names no classes
+        raise UnsupportedError(f"the functions of the file cannot be written out: {error}") from error
+    return inlined
+
+
+def array_of(tensor: TensorProto, folder: Path | None) -> Array:
+    """A tensor's array. Raises UnsupportedError where its data is not what its shape and type say."""
+    name = shown(tensor.name)
+    shape = tuple(tensor.dims)
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except (KeyError, ValueError) as error:
+        raise UnsupportedError(f"initializer {name} has the unknown data type {tensor.data_type}") from error
+    if any(d < 0 for d in shape):
+        raise UnsupportedError(f"initializer {name} has the shape {shape}")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        tensor = _loaded(tensor, folder, dtype)
+    stored = len(tensor.raw_data) or sum(len(field) for _, field in tensor.ListFields() if _is_data(field))
+    if int(np.prod(shape, dtype=object)) > 4 * stored:
+        raise UnsupportedError(f"initializer {name} has the shape {shape} and data of {stored} elements or bytes")
+    try:
+        return np.asarray(numpy_helper.to_array(tensor), order="C")
+    except Exception as error:  # whatever the library meets in data that is not what it should be
+        raise UnsupportedError(f"initializer {name} cannot be read: {error}") from error
+
+
+def _is_data(field: Any) -> bool:
+    return hasattr(field, "__len__") and not isinstance(field, str)
+
+
+def _loaded(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> TensorProto:
+    """A tensor with its external data, which lies in the folder of the file."""
+    where = {entry.key: entry.value for entry in tensor.external_data}
+    name, location = shown(tensor.name), where.get("location", "")
+    if folder is None:
+        raise UnsupportedError(f"initializer {name} lies in the file {shown(location)}: give the path, not the bytes")
+    path = (folder / location).resolve()
+    if not location or not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise UnsupportedError(f"initializer {name} lies in {shown(location)}, which is no file in {folder}")
+    size = path.stat().st_size
+    count = int(np.prod(tensor.dims, dtype=object))
+    bits = 4 if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4) else 8 * dtype.itemsize
+    expected = (count * bits + 7) // 8
+    try:
+        offset, length = int(where.get("offset", 0)), int(where.get("length", expected))
+    except ValueError as error:
+        raise UnsupportedError(f"initializer {name} has no numbers as offset and length: {where}") from error
+    if offset < 0 or length != expected or offset + length > size:
+        raise UnsupportedError(
+            f"initializer {name} takes {expected} bytes, found {length} from {offset} on in a file of {size}"
+        )
+    made = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name)
+    with path.open("rb") as file:
+        file.seek(offset)
+        made.raw_data = file.read(length)
+    return made

@@ -1,0 +1,155 @@
+"""Networks that ONNX Runtime's quantizers made: the same numbers, and the same bytes on every device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.runtime.device import Device
+from tests.harness import flat
+from tests.onnx_import.networks import KINDS, NETWORKS, inputs, quantized
+
+
+def by_onnx_runtime(data: bytes, x: Array) -> list[Array]:
+    """Results of ONNX Runtime's processor provider, node by node as the file says."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return [np.asarray(y) for y in session.run(None, {"x": x})]
+
+
+def steps_apart(found: Array, expected: Array) -> Array:
+    """Differences in steps of the result, the least difference of two of its numbers."""
+    between = np.diff(np.unique(expected))
+    return np.asarray(np.abs(found - expected) / between[between > 1e-6].min())
+
+
+AGREEMENT = {"single": 0.999}
+"""How many results of a network are equal. One that an early layer rounds the other way reaches many others."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_static_network_gives_what_onnx_runtime_gives(name: str, form: str, kind: str) -> None:
+    data, (x,) = quantized(name, form, kind), inputs(name, 1)
+    model = q8.from_onnx(data)
+    report = model.report()
+    assert not report.islands or name == "transformer"  # its norm is in float32 in the file
+    assert report.macs[0] == report.macs[1], report
+    for found, expected in zip(flat(q8.Session(model, device="reference")(x)), by_onnx_runtime(data, x), strict=True):
+        apart = steps_apart(found, expected)
+        assert apart.max() <= (1.01 if name == "single" else 2.01)
+        assert (apart < 0.5).mean() >= AGREEMENT.get(name, 0.95 if form == "QDQ" else 0.99)
+
+
+@pytest.mark.parametrize("name", ["depthwise", "upsampling", "transformer"])
+def test_every_device_gives_the_bytes_of_the_reference(name: str, device: Device) -> None:
+    model = q8.from_onnx(quantized(name, "QDQ", "u8u8"))
+    (x,) = inputs(name, 1)
+    found, expected = (flat(q8.Session(model, device=d)(x)) for d in (device, "reference"))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 if name == "transformer" else 0)
+
+
+@pytest.mark.parametrize("name", ["residual", "transformer"])
+def test_a_dynamic_network_computes_its_products_in_int8(name: str) -> None:
+    data, (x,) = quantized(name, "dynamic", "u8s8"), inputs(name, 1)
+    model = q8.from_onnx(data)
+    assert any(node.op in ("q8ta_linear", "q8ta_conv2d") for node in model.graph.nodes)
+    for found, expected in zip(flat(q8.Session(model, device="reference")(x)), by_onnx_runtime(data, x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("zero", [0, 90, 255])
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_a_weight_with_any_zero_point_is_exact(zero: int, groups: int) -> None:
+    """Where the weight less its zero point passes int8, the rest is the weight of copies of channels; 255 - 0 has
+    no such parts and is not drawn."""
+    random = np.random.default_rng(zero)
+    weight = random.integers(0, 256 if zero else 255, (8, 8 // groups, 3, 3)).astype(np.uint8)
+    constants: dict[str, Any] = {
+        "scale": np.float32(0.02),
+        "zero": np.uint8(120),
+        "w": weight,
+        "w_scale": np.float32(0.003),
+        "w_zero": np.uint8(zero),
+        "y_scale": np.float32(0.05),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
+        helper.make_node(
+            "QLinearConv",
+            ["xq", "scale", "zero", "w", "w_scale", "w_zero", "y_scale", "zero"],
+            ["yq"],
+            group=groups,
+            pads=[1, 0, 1, 2],
+        ),
+        helper.make_node("DequantizeLinear", ["yq", "y_scale", "zero"], ["y"]),
+    ]
+    model = q8.from_onnx(made(nodes, {"x": (1, 8, 9, 9)}, constants))
+    computed, whole = model.report().macs
+    assert computed == whole
+    x = random.standard_normal((1, 8, 9, 9)).astype(np.float32)
+    steps = np.clip(np.rint(x / np.float32(0.02)) + 120, 0, 255) - 120
+    padded = np.pad(steps, ((0, 0), (0, 0), (1, 1), (0, 2)))
+    sums = np.zeros((1, 8, 9, 9))
+    for o in range(8):
+        first = o // (8 // groups) * (8 // groups)
+        for c in range(8 // groups):
+            for i in range(3):
+                for j in range(3):
+                    part = padded[:, first + c, i : i + 9, j : j + 9]
+                    sums[:, o] += part * (int(weight[o, c, i, j]) - zero)
+    expected = np.clip(np.rint(sums * 0.02 * 0.003 / 0.05) + 120, 0, 255) - 120
+    found = q8.Session(model, device="reference")(x) / np.float32(0.05)
+    assert np.abs(found - expected).max() <= 1.01
+    assert (np.abs(found - expected) < 0.5).mean() > 0.999
+
+
+def test_integers_of_8_bits_wrap() -> None:
+    ports = [helper.make_tensor_value_info(name, TensorProto.UINT8, (5,)) for name in "xyz"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "y"], ["z"])], "net", ports[:2], ports[2:])
+    model = q8.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    x, y = np.array([1, 2, 200, 255, 7], np.uint8), np.array([1, 255, 200, 255, 0], np.uint8)
+    found = q8.Session(model, device="reference")(x, y)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, x + y)
+
+
+def made(nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, ...]], constants: dict[str, Any]) -> bytes:
+    """A file of these nodes, whose last result goes out."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+
+
+def test_a_file_is_read_without_torch(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(quantized("residual", "QDQ", "s8s8"))
+    np.save(tmp_path / "x.npy", inputs("residual", 1)[0])
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['onnxruntime'] = None\n"
+        "import numpy, q8ta_wgpu as q8\n"
+        f"model = q8.from_onnx({str(path)!r}); x = numpy.load({str(tmp_path / 'x.npy')!r})\n"
+        "print([y.shape for y in q8.Session(model, device='reference')(x).values()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.strip() == "[(1, 16, 12, 12), (1, 10)]", done.stderr
