@@ -78,27 +78,34 @@ class Cached(nn.Module):
 
 
 class Counted(nn.Module):
-    """A number of calls, a mean that fades, and a window that moves on."""
+    """A number of calls, whether it is odd, a mean that fades, and a window that moves on."""
 
     calls: Tensor
+    odd: Tensor
     mean: Tensor
     window: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.lin = nn.Linear(6, 6)
-        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("odd", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("mean", torch.zeros(1, 6))
         self.register_buffer("window", torch.zeros(1, 5, 6))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         before = self.calls.clone()
         self.calls += 1
+        self.odd = ~self.odd
         y = self.lin(x)
         self.mean.mul_(0.9).add_(y, alpha=0.1)
         self.window.copy_(torch.roll(self.window, -1, 1))
         self.window[:, -1] = y
-        return {"mean": self.mean * 2, "before": before, "window": self.window.mean(1)}
+        return {
+            "mean": torch.where(self.odd, self.mean, self.mean * 2),
+            "before": before,
+            "window": self.window.mean(1),
+        }
 
 
 Items = Callable[[int], tuple[Tensor, ...]]

@@ -198,7 +198,7 @@ class Attributes:
 
     def states(self, module: torch.nn.Module) -> list[str]:
         """The names of buffers that were written into, or are others with other values. Raises UnsupportedError where
-        one has another shape now, or is not float32."""
+        one has another shape or dtype now."""
         values, found = {id(tensor): value for tensor, value in self._tensors}, []
         for name, tensor in module.named_buffers():
             buffer, version = self._buffers.get(name, (tensor, tensor._version))
@@ -210,10 +210,10 @@ class Attributes:
                 )
             if buffer._version == version and tensor.dtype == before.dtype and torch.equal(tensor, before):
                 continue
-            if other := next((t.dtype for t in (before, tensor) if t.dtype != torch.float32), None):
+            if before.dtype not in INPUTS or tensor.dtype != before.dtype:
                 raise UnsupportedError(
-                    f"the module changes its buffer {name}, which is {other}: what stays from call to call is float32, "
-                    "so write register_buffer(..., x.float())"
+                    f"the module changes its buffer {name} from {before.dtype} to {tensor.dtype}: what stays from call "
+                    "to call is float32, integers or bools, of one dtype"
                 )
             found.append(name)
         return found

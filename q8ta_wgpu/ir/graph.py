@@ -215,6 +215,7 @@ class Graph:
         dynamic: which sizes of inputs may be any, and what follows from them.
         buffers: of what stays from one run to the next, the constants that it begins with, by the names of the
             module's buffers; its values are the last inputs and outputs, in this order.
+        whole: the dtypes of buffers that hold integers or bools, by name: numbers in float32 here.
         notes: notes of the passes for the report, such as why a node stays in float32.
     """
 
@@ -232,6 +233,7 @@ class Graph:
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     dynamic: Dynamic = field(default_factory=Dynamic)
     buffers: dict[str, str] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
 
     @property
     def states(self) -> list[State]:
@@ -298,6 +300,7 @@ class Graph:
             dict(self.fixed),
             self.dynamic,
             dict(self.buffers),
+            dict(self.whole),
         )
 
     def given(self, name: str) -> np.dtype[Any]:

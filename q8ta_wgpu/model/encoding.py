@@ -57,7 +57,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
             {"input": name, "dim": dim, "step": step, "why": why} for (name, dim), (step, why) in graph.fixed.items()
         ],
         **plain_dynamic(graph.dynamic),
-        **({"buffers": graph.buffers} if graph.buffers else {}),
+        **({"buffers": graph.buffers, "whole": graph.whole} if graph.buffers else {}),
         "structure": structure.tree,
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
@@ -102,7 +102,7 @@ def _parse(text: str) -> Any:
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "values", "nodes")
-    known(data, (*keys, "dynamic", "buffers"), "the file")
+    known(data, (*keys, "dynamic", "buffers", "whole"), "the file")
     values, nodes = get(data, "values", dict, "the file"), get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=names_of(data, "inputs", "the file"),
@@ -116,6 +116,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
         bounds={name: _bounds(name, t["bounds"]) for name, t in values.items() if "bounds" in t},
         buffers=_buffers(get(data, "buffers", dict, "the file")) if "buffers" in data else {},
+        whole=_buffers(get(data, "whole", dict, "the file")) if "buffers" in data else {},
     )
     point = read_dynamic(data["dynamic"], graph) if "dynamic" in data else {}
     graph.nodes = [_node(item, point) for item in nodes]

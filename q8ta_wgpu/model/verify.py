@@ -21,6 +21,9 @@ RESCALES = "view"
 """The operator that may change a tensor's scale along with its shape: a view of a tensor whose slices have scales of
 their own."""
 
+WHOLE = ("bool", "uint8", "int8", "int16", "int32", "int64")
+"""Dtypes of states that hold whole numbers."""
+
 MAX_ELEMENTS = 1 << 31
 """Most elements of a value: addresses are u32, and what no device can bind is refused before it is allocated."""
 
@@ -55,6 +58,9 @@ def verify(graph: Graph, stage: str = "") -> None:
 def _verify_states(graph: Graph, where: str) -> None:
     if len(graph.buffers) > min(len(graph.inputs), len(graph.outputs)):
         raise GraphError(f"{len(graph.buffers)} states are read and written, found fewer inputs or outputs{where}")
+    for name, dtype in graph.whole.items():
+        if name not in graph.buffers or dtype not in WHOLE:
+            raise GraphError(f"buffer {name} is {dtype}: it must be one of a state and of {', '.join(WHOLE)}{where}")
     for state in graph.states:
         if state.initial not in graph.constants:
             raise GraphError(f"state {state.name} begins with {state.initial}, which is no constant{where}")

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.executor import Executor
 
 
+LARGEST = 1 << 24
+"""Integers of states are float32 numbers on the device."""
+
+
 class SessionState(MutableMapping[str, Array]):
-    """What a session keeps from call to call: a mapping from the names of the module's buffers to float32 arrays.
+    """What a session keeps from call to call: arrays by the names of the module's buffers, of their shapes and dtypes.
 
     Examples:
         >>> saved = dict(session.state)     # copies, which np.savez(path, **saved) writes
@@ -27,7 +31,7 @@ class SessionState(MutableMapping[str, Array]):
 
     Reading waits for the calls that were made before. A state that is stored in int8 or int16 is given as the real
     numbers that it stands for, which come back the same when they are set; others are rounded to the nearest, as in a
-    call. Names are fixed: a state can be set, not added or deleted.
+    call. Integers are exact up to 2^24. Names are fixed: a state can be set, not added or deleted.
 
     Raises:
         InputError: the model has no state of a name, or an array has another shape or dtype. Nothing is set then.
@@ -53,7 +57,8 @@ class SessionState(MutableMapping[str, Array]):
         """A copy of one state."""
         state = self._graph.states[self._place(name)]
         stored, q = self._read()[state.read], self._graph.types[state.read].q
-        return stored.copy() if q is None else dequantize(stored, q)
+        real = stored if q is None else dequantize(stored, q)
+        return real.astype(self._graph.whole.get(name, "float32"))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets one state."""
@@ -75,8 +80,12 @@ class SessionState(MutableMapping[str, Array]):
         for name, value in dict(*given, **named).items():
             state = self._graph.states[self._place(name)]
             t, array = self._graph.types[state.read], inputs.as_array(name, value)
-            if array.shape != t.shape or array.dtype.kind != "f":
-                raise InputError(f"state {name!r} must be float32 {t.shape}, found {array.dtype} {array.shape}")
+            whole = self._graph.whole.get(name)
+            if array.shape != t.shape or (array.dtype != whole if whole else array.dtype.kind != "f"):
+                wanted = f"{whole or 'float32'} {t.shape}"
+                raise InputError(f"state {name!r} must be {wanted}, found {array.dtype} {array.shape}")
+            if whole and (np.abs(array.astype(np.float64)) > LARGEST).any():
+                raise InputError(f"state {name!r} holds integers beyond {LARGEST}, up to which they are exact")
             with np.errstate(over="ignore"):
                 real = np.array(array, np.float32, order="C")
             found[state.read] = real if t.q is None else quantize(real, t.q, *t.q.range)

@@ -267,7 +267,7 @@ def test_buffers_that_forward_changes_are_put_back() -> None:
             lambda kept, x: torch.cat([kept, x.reshape(-1)]),
             r"changes from shape \(1,\) to \(\d+,\): what stays .* one size",
         ),
-        (lambda kept, x: (kept + 1).long(), r"buffer kept, which is torch.int64"),
+        (lambda kept, x: (kept + 1).long(), r"buffer kept from torch.float32 to torch.int64"),
     ],
 )
 def test_buffers_that_cannot_stay(function: Callable[..., Tensor], message: str) -> None:

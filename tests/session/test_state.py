@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
+from tests.modelfiles import forge, refused
 from tests.states import NETWORKS, calls, compiled, exchanged, module, quantized, written
 
 SNR = {"streaming": 35.0, "cell": 30.0, "cached": 28.0, "counted": 35.0}
@@ -86,6 +89,22 @@ def test_rows_are_written_where_a_state_lies(dtype: str, device: Device) -> None
         x = rows, columns, np.array(place, np.float32)
         same(ours(*x), exact(*x))
         same_states(ours, exact)
+
+
+def test_integers_and_bools_have_their_dtypes(vulkan: Device) -> None:
+    session = Session(compiled("counted"), vulkan)
+    (x,) = next(calls("counted", 0, 1))
+    for _ in range(3):
+        session(x)
+    kept = saved(session)
+    assert [str(kept[name].dtype) for name in ("calls", "odd")] == ["int64", "bool"]
+    assert kept["calls"].tolist() == [3] and kept["odd"].tolist() == [True]
+    session.state.update(calls=np.array([1 << 23]), odd=np.array([False]))
+    assert session(x)["before"] == 1 << 23 and session.state["odd"].all()
+    for name, value in (("calls", np.array([3.0])), ("calls", np.array([1 << 25])), ("odd", np.array([1]))):
+        with pytest.raises(InputError, match=name):
+            session.state[name] = value
+    assert session.state["calls"] == (1 << 23) + 1
 
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
@@ -219,3 +238,28 @@ def test_models_without_states_have_none(vulkan: Device) -> None:
     session = Session(small_model(), vulkan)
     session.reset()
     assert saved(session) == {} and session.program.states == ()
+
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda d: d["buffers"].update({f"h{i}": "a.initial" for i in range(9)}), "states are read and written, found"),
+        (lambda d: d["buffers"].update(a="nothing"), "begins with nothing, which is no constant"),
+        (lambda d: d["buffers"].update(a="c.initial"), "state a is read as"),
+        (lambda d: d["buffers"].update(a=7), "a name must be"),
+        (lambda d: d.update(buffers=[]), "'buffers' must be a dict"),
+        (lambda d: d["whole"].update(a="float64"), "buffer a is float64"),
+        (lambda d: d["whole"].update(x="int64"), "buffer x is int64"),
+        (lambda d: d["outputs"].reverse(), "is read as|positions"),
+        (lambda d: d["inputs"].pop(), "nothing before it writes|is read as|neither input"),
+        (lambda d: d["batched"].append("a"), "no batch"),
+        (lambda d: d.pop("whole"), "'whole' is missing"),
+    ],
+)
+def test_a_hostile_file_of_states_is_refused(edit: Edit, message: str, tmp_path: Path) -> None:
+    exchanged().save(tmp_path / "net.q8ta")
+    data = forge((tmp_path / "net.q8ta").read_bytes(), lambda found, _: edit(found))
+    assert re.search(message, refused(data, tmp_path))

@@ -71,6 +71,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     known = parameters(program)
     constants = {node: tensor for node, tensor in known.items() if node.name not in states}
     importer = _Importer(program.graph, constants, _tokens(program))
+    importer.states = states
     outputs = importer.run([*signature.user_outputs, *(written for _, written in states.values())])
     importer.problems.check()
     if whole := [buffer for read, (buffer, _) in states.items() if read in importer.graph.bounds]:
@@ -97,7 +98,9 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.result(name) for name in outputs if isinstance(name, str)]
     for (read, (buffer, _)), value in zip(states.items(), written, strict=True):
-        array = np.array(initial[read].detach().cpu().numpy(), order="C")
+        array, dtype = np.array(initial[read].detach().cpu().numpy(), np.float32, order="C"), initial[read].dtype
+        if dtype != torch.float32:
+            graph.whole[buffer] = str(dtype).removeprefix("torch.")
         graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", array)
         graph.inputs.append(read)
         graph.outputs.append(importer.result(value))
@@ -221,6 +224,7 @@ class _Importer(GraphBuilder):
         self.values: dict[str, Any] = {}
         self.calls: dict[str, str] = {}
         self.aliases = True
+        self.states: Container[str] = ()
         self.whole = True
 
     def run(self, outputs: Sequence[Any]) -> list[Any]:
@@ -286,6 +290,9 @@ class _Importer(GraphBuilder):
                 node,
             )
         self.graph.inputs.append(node.name)
+        if node.name in self.states and value.dtype != torch.float32:
+            self.graph.types[node.name] = TensorType(tuple(value.shape))
+            return self.truth(node.name) if value.dtype == torch.bool else node.name
         if value.dim() and not isinstance(value.shape[0], int):
             self.graph.batched.add(node.name)
         shape = tuple(integer(d) for d in value.shape)
