@@ -175,7 +175,8 @@ def _onnx_gather(b: Builder, args: Mapping[str, Any]) -> str:
     shape = b.type(x).shape
     dim, places = onnx_calls.axis(b, args, len(shape)), b.array(index)
     if places is None:
-        return gather.along(b, x, dim, _counted(b, index, shape[dim]))
+        whole = b.type(index).dtype == INT32  # an input, whose bounds are those of its tables
+        return gather.along(b, x, dim, index if whole else _counted(b, index, shape[dim]))
     _check_places(b, places, shape[dim])
     y = select(b, x, dim, places.reshape(-1))
     behind = [-2] * (len(shape) - dim - 1)

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, UINT8, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.model.structure import Structure
@@ -128,11 +128,14 @@ class _Importer(GraphBuilder):
             case TensorProto.INT8 | TensorProto.INT16:
                 stored = quantized.STORED[dtype][0]
                 graph.types[name] = TensorType(shape, stored, self._read_as(name, stored) or QParams(1.0, 0, stored))
+            case TensorProto.INT32 | TensorProto.INT64:
+                graph.types[name] = TensorType(shape, INT32)
+                graph.bounds[name] = nodes.bounds_of(self.program, name)
             case _:
                 found = nodes.dtype_name(dtype)
                 raise UnsupportedError(
-                    f"input {shown(name)} must be float32, uint8, int8, int16 or bool, found {found}: if it is the "
-                    "same in every call, store it as an initializer"
+                    f"input {shown(name)} must be float32, bool, int64, int32, int16, int8 or uint8, found {found}: "
+                    "convert it before the network"
                 )
         graph.inputs.append(name)
         if dtype in quantized.STORED:
@@ -172,6 +175,7 @@ class _Importer(GraphBuilder):
             dtype, q = scope.dtypes[name], self.quantization(value)
             direct = q is not None and dtype in (TensorProto.INT8, TensorProto.INT16) and value not in self.graph.inputs
             found = value if direct else self.result(self.numbers(value))
+            found = self.emit("to_float32", (found,)) if self.type(found).dtype == INT32 else found
             if found in self.graph.inputs or found in self.graph.outputs:
                 found = self.emit("view", (found,), {"shape": self.type(found).shape})
             self.graph.outputs.append(found)
@@ -490,6 +494,8 @@ def _cast(
     if source == wanted:
         return [(x, wanted)]
     x = b.numbers(x)
+    if wanted == FLOAT and b.type(x).dtype == INT32:
+        x = b.emit("to_float32", (x,))
     if wanted == TensorProto.BOOL:
         return [(b.truth(b.emit("ne_scalar", (x,), {"number": 0.0})), wanted)]
     if source == FLOAT and wanted in INTEGERS:

@@ -11,6 +11,7 @@ from onnx import AttributeProto, TensorProto
 from q8ta_wgpu.errors import shown
 from q8ta_wgpu.frontend.importer.builder import RefusedError
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.onnx_import.read import Program
 
 FLOAT = TensorProto.FLOAT
 
@@ -34,6 +35,35 @@ _ARITHMETIC = (
 
 ARITHMETIC = frozenset(_ARITHMETIC.split())
 """Operators whose results float32 does not hold where their operands are large integers."""
+
+
+MOVES = {
+    *("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile"),
+    *("Transpose", "Unsqueeze"),
+}
+"""Operators whose results hold elements of their first operand, or of all."""
+
+TABLES = {"Gather": 1, "GatherElements": 1}
+"""Operators with indices, and which operand these are."""
+
+EXACT = (1 << 24) - 1
+"""Up to which float32 holds every integer."""
+
+
+def bounds_of(program: Program, name: str) -> tuple[int, int]:
+    """The numbers that an input of integers may hold: the rows of every constant table that it is an index of, or what
+    float32 holds."""
+    names, low, high = {name}, -EXACT, EXACT
+    for node in program.graph.node:
+        at = TABLES.get(node.op_type)
+        if at is not None and len(node.input) > at and node.input[at] in names:
+            table = program.constants.get(node.input[0])
+            axis = attributes(node).get("axis", 0)
+            rows = table.shape[axis] if table is not None and -table.ndim <= axis < table.ndim else EXACT + 1
+            low, high = 0, min(high, rows - 1)
+        elif node.op_type in MOVES and names.intersection(node.input):
+            names.update(node.output)
+    return low, high
 
 
 def domain_of(node: onnx.NodeProto) -> str:

@@ -153,3 +153,44 @@ def test_a_file_is_read_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.strip() == "[(1, 16, 12, 12), (1, 10)]", done.stderr
+
+
+def test_token_numbers_are_rows_of_their_table() -> None:
+    random = np.random.default_rng(3)
+    table = random.standard_normal((50, 16)).astype(np.float32)
+    constants = {
+        "table": table,
+        "scale": np.float32(0.03),
+        "zero": np.uint8(120),
+        "w": random.integers(-127, 128, (16, 8)).astype(np.int8),
+        "w_scale": np.float32(0.01),
+        "one": np.array([1]),
+        "masked": np.float32(-100),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("QuantizeLinear", ["rows", "scale", "zero"], ["rows_q"]),
+        helper.make_node("DequantizeLinear", ["rows_q", "scale", "zero"], ["rows_r"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale"], ["w_r"]),
+        helper.make_node("MatMul", ["rows_r", "w_r"], ["product"]),
+        helper.make_node("Cast", ["mask"], ["mask_f"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask_f", "one"], ["mask_u"]),
+        helper.make_node("Mul", ["mask_u", "masked"], ["penalty"]),
+        helper.make_node("Add", ["product", "penalty"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.INT64, (6,)) for name in ("ids", "mask")]
+    results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "net", ports, results, initializers)
+    opsets = [helper.make_opsetid("", 17)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    model = q8.from_onnx(data)
+    ids, mask = random.integers(0, 50, 6), random.integers(0, 2, 6)
+    session = q8.Session(model, device="reference")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    run = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run
+    np.testing.assert_allclose(session(ids, mask), run(None, {"ids": ids, "mask": mask})[0], rtol=0, atol=1e-4)
+    assert model.report().macs[0] == model.report().macs[1]
+    with pytest.raises(q8.InputError, match=r"'ids' holds 50, and must be in \[0, 49\]"):
+        session(np.full(6, 50), mask)
