@@ -1,10 +1,13 @@
-"""Rows that are gathered from a table of int8, with a scale for each row, are read as int8."""
+"""Rows that are gathered from a table of int8 or of 4 bits, with a scale for each row, are read as such."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from q8ta_wgpu.ir.graph import INT8, Graph
+import numpy as np
+
+from q8ta_wgpu.ir import bits
+from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -16,13 +19,18 @@ def fuse_embedding(graph: Graph) -> None:
         if table is None or table.op != "dequantize_weight" or table.attrs["axis"]:
             continue
         values, scale, zero = table.inputs
-        is_table = len(graph.types[values].shape) == 2 and graph.types[values].dtype == INT8
         column = graph.types[node.inputs[1]].shape[1:] == (1,)
-        if (
-            is_table
-            and column
-            and all(name in graph.constants for name in table.inputs)
-            and not graph.constants[zero].any()
-        ):
-            rewriter.replace(node, replace(node, op="embedding", inputs=(values, scale, node.inputs[1]), attrs={}))
+        constant = all(name in graph.constants for name in table.inputs) and not graph.constants[zero].any()
+        rows = _stored(graph, values) if column and constant else None
+        if rows is not None:
+            rewriter.replace(node, replace(node, op="embedding", inputs=(rows, scale, node.inputs[1]), attrs={}))
     rewriter.commit()
+
+
+def _stored(graph: Graph, values: str) -> str | None:
+    """The constant of a table's rows; None where it is no table of 8 or 4 bits."""
+    table = graph.constants[values]
+    if table.ndim != 2 or table.dtype == np.int8:
+        return values if table.ndim == 2 else None
+    packed = bits.pack(table, whole=True)
+    return None if packed is None else graph.add_constant(f"{values}.bits", packed)

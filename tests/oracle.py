@@ -180,6 +180,15 @@ def _updated(x: Tensor, rows: Tensor, place: Tensor, dim: int) -> Tensor:
     return x.index_copy(dim, index, rows.index_select(dim, torch.tensor(list(last.values()), dtype=torch.int64)))
 
 
+def _of_bits(rows: Tensor) -> Tensor:
+    """Numbers of 4 bits times the factors before each group's bytes; of a matrix itself."""
+    if rows.dim() == 2:
+        return rows
+    pairs = rows[..., 1:].long() & 255
+    numbers = ((torch.stack([pairs & 15, pairs >> 4], -1) + 8) % 16 - 8).flatten(2)
+    return (numbers * rows[..., :1]).flatten(1)
+
+
 TORCH: Mapping[str, Function] = {
     # weighted
     "conv2d": _conv2d,
@@ -278,7 +287,9 @@ TORCH: Mapping[str, Function] = {
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
     "gather": _gather,
     "to_float32": lambda _, x: x,
-    "embedding": lambda _, rows, scale, place: (rows * scale[:, None])[place[:, 0].clamp(0, len(rows) - 1).long()],
+    "embedding": lambda _, rows, scale, place: (_of_bits(rows) * scale[:, None])[
+        place[:, 0].clamp(0, len(rows) - 1).long()
+    ],
     "grid_sample": lambda a, x, grid: F.grid_sample(x, grid, a["mode"], a["padding"], a["align_corners"]),
     "permute": lambda a, x: x.permute(a["dims"]),
     "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),

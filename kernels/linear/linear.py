@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import bits
 from q8ta_wgpu.ir.graph import FLOAT32, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
@@ -36,7 +37,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if len(types[1].shape) == 3 and types[0].shape:
-        weight = groups.check(types[1].shape, types[0].shape[-1])
+        weight = bits.check(types[1].shape, types[0].shape[-1])
         types = (types[0], replace(types[1], shape=weight), *types[2:])
     if attrs["epilogue"].shuffle:
         raise GraphError(f"a linear's result is stored without a pixel_shuffle, found {attrs['epilogue']}")

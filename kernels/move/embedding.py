@@ -1,4 +1,4 @@
-"""embedding: rows of a table at computed indices, int8 with a scale for each row, as float32 numbers."""
+"""embedding: rows of a table at computed indices, int8 or of 4 bits with a scale for each row, as float32 numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import bits
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand
 from q8ta_wgpu.kernels.lib import valid
@@ -17,6 +18,8 @@ from q8ta_wgpu.kernels.move.gather import rows_at
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     rows, scale, place = (t.shape for t in types)
+    if len(rows) == 3:
+        rows = bits.check(rows, rows[1] * bits.group_of(rows))
     if len(rows) != 2 or scale != rows[:1] or len(place) != 2 or place[1] != 1:
         raise GraphError(
             f"embedding needs a table, a scale a row and a column of indices, found {rows}, {scale}, {place}"
@@ -26,8 +29,20 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     rows, scale, place = arrays
+    rows = bits.values(rows, call.output.shape[1]) if rows.ndim == 3 else rows
     found = rows_at(place[:, 0], len(rows))
     return rows[found].astype(np.float32) * scale[found, None]
+
+
+def _source(call: Call) -> tuple[str, ...]:
+    of_bits = ("element_of=element_of_bits",) if len(call.inputs[0].shape) == 3 else ()
+    return "embedding", "map", f"place_within=place_{call.inputs[2].dtype}", *of_bits
+
+
+def _params(call: Call) -> Params:
+    count, *groups = call.inputs[0].shape
+    sizes = {"width": call.output.shape[1], "last": count - 1, "groups": groups[0], "group_bytes": groups[-1]}
+    return {name: np.uint32(size) for name, size in sizes.items()}
 
 
 OPS = (
@@ -43,16 +58,18 @@ OPS = (
         kernels=(
             Kernel(
                 "embedding",
-                lambda call: ("embedding", "map", f"place_within=place_{call.inputs[2].dtype}"),
+                _source,
                 (FLOAT,),
                 FLOAT,
-                params=lambda call: {
-                    "width": np.uint32(call.inputs[0].shape[1]),
-                    "last": np.uint32(call.inputs[0].shape[0] - 1),
-                },
+                params=_params,
             ),
         ),
         work=lambda call: call.output.numel,
-        cases=(Case(((7, 5), (7,), (4, 1))), Case(((3, 16), (3,), (9, 1))), Case(((1, 1), (1,), (1, 1)))),
+        cases=(
+            Case(((7, 5), (7,), (4, 1))),
+            Case(((3, 16), (3,), (9, 1))),
+            Case(((1, 1), (1,), (1, 1))),
+            Case(((7, 3, 17), (7,), (5, 1))),
+        ),
     ),
 )

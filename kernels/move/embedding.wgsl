@@ -1,6 +1,19 @@
 // An element of the row at a computed index.
 fn compute(p: vec4<u32>) -> f32 {
   let row = place_within(vec4<u32>(0u, 0u, p.z, 0u), params.last);
-  let at = row * params.width + p.w;
-  return f32(lane(rows[at / 4u], at % 4u)) * scale[row];
+  return f32(element_of(row, p.w)) * scale[row];
+}
+
+fn element_of(row: u32, column: u32) -> i32 {
+  let at = row * params.width + column;
+  return lane(rows[at / 4u], at % 4u);
+}
+
+// Of rows of 4 bits: each group's factor, then two numbers a byte (q8ta_wgpu/ir/bits.py).
+fn element_of_bits(row: u32, column: u32) -> i32 {
+  let group = 2u * (params.group_bytes - 1u);
+  let first = (row * params.groups + column / group) * params.group_bytes;
+  let at = first + 1u + column % group / 2u;
+  let number = extractBits(i32(rows[at / 4u]), at % 4u * 8u + column % 2u * 4u, 4u);
+  return lane(rows[first / 4u], first % 4u) * number;
 }

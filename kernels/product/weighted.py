@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir import arithmetic, bits
 from q8ta_wgpu.ir.graph import (
     FLOAT32,
     INT8,
@@ -90,7 +90,7 @@ def convolution_params(call: Call) -> Params:
 
 def values(call: Call, weight: Array) -> Array:
     """The whole numbers that a stored weight stands for, outputs first."""
-    return groups.values(weight, call.inputs[0].shape[-1]) if groups.is_grouped(call) else weight
+    return bits.values(weight, call.inputs[0].shape[-1]) if groups.is_grouped(call) else weight
 
 
 def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -141,7 +141,7 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         return "its weight is not a quantized constant, or its bias is not a constant"
     if np.any(weight.zero != 0) or (weight.axis != 0 and np.any(weight.scale != weight.scale.flat[0])):
         return "its weight needs zero point 0 and scales along the output channels"
-    stored = weight.values if weight.values.dtype == np.int8 else groups.pack(weight.values)
+    stored = weight.values if weight.values.dtype == np.int8 else bits.pack(weight.values)
     if stored is None:
         return "its weight has more than 8 bits, and no factor for each 32 inputs leaves 4"
     channels = weight.values.shape[0]

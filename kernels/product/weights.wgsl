@@ -1,4 +1,4 @@
-// Weights as products read them: vectors of 16 int8 as they are stored, or made of 4 bits (kernels/product/groups.py). Then
+// Weights as products read them: vectors of 16 int8 as they are stored, or made of 4 bits (q8ta_wgpu/ir/bits.py). Then
 // sums of a group's products are multiplied by its factor. k counts vectors of 16 inputs.
 
 fn load_w(at: u32) -> vec4<u32> { return weight[at]; }

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
-from q8ta_wgpu.kernels.product import groups
+from q8ta_wgpu.ir import bits
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, check, data, ops
 
@@ -107,22 +107,22 @@ def test_the_factor_of_a_group_is_the_one_with_the_least_error() -> None:
     assert (observer.rounded(weight) - weight).abs().max() <= 1 / 16 + 1e-6
     assert torch.equal(observer.rounded(observer.rounded(weight)), observer.rounded(weight))
     values = torch.round(observer.rounded(weight) / observer.calculate_qparams()[0][:, None]).numpy().astype(np.int16)
-    packed = groups.pack(values)
+    packed = bits.pack(values)
     assert packed is not None
-    np.testing.assert_array_equal(groups.values(packed, 96), values)
+    np.testing.assert_array_equal(bits.values(packed, 96), values)
 
 
 def test_weights_of_more_bits_stay_in_float32() -> None:
     """int16 weights are for whole numbers of 4 bits by a factor; others are none."""
     values = np.arange(-64, 64, dtype=np.int16).reshape(2, 64) * 7 + 1
-    assert groups.pack(values) is None
+    assert bits.pack(values) is None
 
 
 def test_a_stored_weight_of_another_length_is_refused() -> None:
     with pytest.raises(GraphError, match=r"found \(5, 4, 17\) for 96 inputs"):
-        groups.check((5, 4, 17), 96)
+        bits.check((5, 4, 17), 96)
     with pytest.raises(GraphError, match="groups of 32, 64, 128 inputs"):
-        groups.check((5, 6, 9), 96)
+        bits.check((5, 6, 9), 96)
 
 
 def test_columns_of_a_product_have_4_bits() -> None:
@@ -146,3 +146,29 @@ def test_columns_of_a_product_have_4_bits() -> None:
 def test_what_the_quantizer_refuses(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         q8.Quantizer(**options)  # type: ignore[arg-type]
+
+
+class Words(nn.Module):
+    """Token numbers to numbers of the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.linear = nn.Embedding(50, 64), nn.Linear(64, 20)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        result: Tensor = self.linear(self.table(ids))
+        return result
+
+
+def test_tables_of_embeddings_have_4_bits(device: Device) -> None:
+    """A row of 64 in two groups of 32; the bytes are the reference's, the numbers torch's."""
+    ids = torch.arange(0, 50, 3).reshape(1, -1)
+    program = q8.quantize(Words().eval(), (ids,), [ids, ids + 1], quantizer=BITS, progress=False)
+    model = q8.compile(program)
+    (node,) = (node for node in model.graph.nodes if node.op == "embedding")
+    assert model.graph.types[node.inputs[0]].shape == (50, 2, 17)
+    with q8.Session(model, device) as session:
+        found = session(ids.numpy())
+    np.testing.assert_array_equal(found, q8.Session(model, "reference")(ids.numpy()))
+    np.testing.assert_allclose(found, program.module()(ids).detach().numpy(), atol=0.02)

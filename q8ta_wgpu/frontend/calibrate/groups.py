@@ -1,4 +1,4 @@
-"""How weights of 4 bits are rounded: a factor for each group of inputs of each output (kernels/product/groups.py)."""
+"""How weights of 4 bits are rounded: a factor for each group of inputs of each output (q8ta_wgpu/ir/bits.py)."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             rounded for them; their outputs only where something in int8 reads them.
         precision: "auto" lets `quantize` store values in 16 bits, or leave them in float32, where int8 costs more than
             a decibel of the outputs (calibrate/widen.py); "int8" does not.
-        weights: "int4" rounds the weights of linears and products to 4 bits, with a factor for each group of inputs of
-            each output: half the bytes. Those of fewer inputs than a group, of convolutions and of recurrent layers
-            stay in 8 bits.
+        weights: "int4" rounds the weights of linears and products, and tables of embeddings, to 4 bits, with a factor
+            for each group of inputs of each output: half the bytes. Those of fewer inputs than a group, of convolutions
+            and of recurrent layers stay in 8 bits.
         group: inputs that share a factor: 32, 64 or 128.
 
     Raises:
@@ -217,7 +217,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         assert isinstance(table, Node)
         learned = is_constant(table) and isinstance(constant(model, table), torch.nn.Parameter)
         if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
-            self._annotation(node).input_qspec_map[table] = self._weight
+            whole = self._group and not table.meta["val"].shape[1] % self._group
+            self._annotation(node).input_qspec_map[table] = self._of_weight(table, 0) if whole else self._weight
 
     def _of_weight(self, weight: Node, channels: int) -> Any:
         """How a weight is rounded whose outputs are along `channels`."""

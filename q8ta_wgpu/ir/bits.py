@@ -1,0 +1,77 @@
+"""Weights of 4 bits with a factor for each group of inputs, as graphs and files hold them.
+
+A weight is w = f * n: n of 4 bits, -8..7, and f an int8 for each group of 32, 64 or 128 inputs of each output. So a sum
+of products with w is a whole number, as with int8 weights, and everything behind it is the same. Stored are (outputs,
+groups, 1 + group / 2) int8: a factor, then two n a byte, the first in the low bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.arithmetic import FACTORS, GROUPS, STEPS
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import Shape
+
+
+def group_of(weight: Shape) -> int:
+    """Inputs that share a factor."""
+    return 2 * (weight[2] - 1)
+
+
+def check(weight: Shape, depth: int) -> Shape:
+    """(outputs, inputs) of a stored weight for inputs of this length. Raises GraphError for any other shape."""
+    group = group_of(weight)
+    if group not in GROUPS or weight[1] != -(-depth // group):
+        sizes = ", ".join(map(str, GROUPS))
+        raise GraphError(
+            f"a weight of 4 bits is (outputs, groups of {sizes} inputs, 1 + half a group), found {weight} for {depth} "
+            "inputs"
+        )
+    return weight[0], depth
+
+
+def pack(values: Array, whole: bool = False) -> NDArray[np.int8] | None:
+    """Whole numbers (outputs, inputs) as they are stored, in the longest groups of which they are products; None where
+    they are none. With `whole` groups alone none is shorter than others."""
+    if values.ndim != 2:
+        return None
+    for group in (g for g in GROUPS[::-1] if g < values.shape[1] + GROUPS[0] and not (whole and values.shape[1] % g)):
+        padded = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
+        split = padded.reshape(len(values), -1, group)
+        factor = _factors(split)
+        if factor is not None:
+            steps = (split // factor[..., None]).astype(np.uint8) & 15
+            pairs = (steps[..., ::2] | steps[..., 1::2] << 4).view(np.int8)
+            return np.concatenate([factor[..., None].astype(np.int8), pairs], axis=-1)
+    return None
+
+
+def _factors(split: Array) -> Array | None:
+    """For each group a factor of all its numbers that leaves steps of 4 bits; None where a group has none."""
+    common = np.gcd.reduce(split, axis=-1).astype(np.int32)
+    most, least = split.max(-1), split.min(-1)
+    found = np.where(common == 0, 1, 0)
+    for share in range(1, 1 - STEPS[0]):
+        whole = np.where(common % share == 0, common // share, 0)
+        for factor in (whole, -whole):
+            ends = np.sort(np.stack([most, least]) // np.where(factor == 0, 1, factor), axis=0)
+            fits = (factor != 0) & (np.abs(factor) <= FACTORS[1]) & (ends[0] >= STEPS[0]) & (ends[1] <= STEPS[1])
+            found = np.where((found == 0) & fits, factor, found)
+    return found if found.all() else None
+
+
+def parts(weight: NDArray[np.int8], depth: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+    """n (outputs, inputs) and factors (outputs, groups) of a stored weight."""
+    pairs = weight[..., 1:].view(np.uint8)
+    steps = np.stack([pairs << 4, pairs & 0xF0], axis=-1).view(np.int8) >> 4
+    return steps.reshape(len(weight), -1)[:, :depth], weight[..., 0]
+
+
+def values(weight: NDArray[np.int8], depth: int) -> NDArray[np.int16]:
+    """Weights (outputs, inputs) of a stored weight."""
+    steps, factors = parts(weight, depth)
+    each: NDArray[np.int16] = np.repeat(factors.astype(np.int16), group_of(weight.shape), axis=1)[:, :depth] * steps
+    return each
