@@ -201,7 +201,8 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, jo
     if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        return speeds.fastest(sizes, {name: tile for name, tile in TILES.items() if tile.fits(target)}, joined)
+        able = {name: tile for name, tile in TILES.items() if tile.fits(target)}
+        return speeds.fastest(sizes, able, joined, target.name)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:

@@ -1,10 +1,14 @@
-"""Speeds of tiles on a GPU with matrix units. A rule uses them to choose between units and packed dot products."""
+"""Speeds of tiles on GPUs with matrix units. A rule uses them to choose between units and packed dot products."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+from q8ta_wgpu.ir.target import Target
 
 
 class Tile(Protocol):
@@ -58,38 +62,44 @@ class Speed:
         return waves * (self.at_once * work / self.together + rest) + last
 
 
-SPEEDS: Mapping[str, Speed] = {
-    "units_160x128": Speed(264, 561, 2.5, 8.1, 3.8),
-    "units_128x128": Speed(264, 571, 2.5, 7.3, 2),
-    "units_128x64": Speed(396, 413, 1.9, 4.4, 1.7),
-    "units_128x32": Speed(528, 260, 2, 3.9, 0.5),
-    "units_128x16": Speed(924, 120, 0.4, 4, 0.6),
-    "units_64x64": Speed(528, 401, 0.9, 3.1, 0.9),
-    "units_64x64_deep": Speed(528, 263, 2.2, 3.7, 1.3),
-    "units_64x32_deep": Speed(792, 233, 1.5, 3.1, 0.3),
-    "units_32x32_deep": Speed(1584, 107, 1, 2.6, 0.4),
-    "64x64": Speed(1056, 85, 0.96, 4.4, 0.6),
-    "128x32": Speed(924, 90, 0.5, 5.1, 0.6),
-    "32x32": Speed(2376, 60, 0.16, 3.3, 0.3),
-    "32x16": Speed(396, 39, 0.35, 3, 0.3),
-    "16x16": Speed(660, 32, 0.26, 2.6, 0.3),
-}
-"""Speeds by tile on an NVIDIA H200. They were fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two networks
-of 3x3 convolutions at batch 1 and 32, and to square products. Added up by network, the choices of `fastest` take at
-most a sixteenth more than the fastest tiles. Residuals, and few words along k (images of one channel, 16 to 32
-channels), were fitted again to single layers after rounding by additions; dot products only to those. Layers were timed
-with their operands in the cache, where few large workgroups look better than in a network. Tiles that were not faster
-there (96x128) are left out."""
+def _read(path: Path) -> tuple[str, Mapping[str, Speed]]:
+    """A part of the names of a family's adapters, and the speeds by tile: the numbers of Speed in order."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content["adapter"], {name: Speed(*numbers) for name, numbers in content["tiles"].items()}
 
 
-def fastest(sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool) -> str:
-    """The name of the fastest tile with a known speed for (rows, channels, words along k). `joined`: an int8 residual
-    joins."""
+FAMILIES: Mapping[str, Mapping[str, Speed]] = dict(map(_read, sorted(Path(__file__).parent.glob("families/*.json"))))
+"""Speeds by tile of every family of adapters that was measured: a file each in `families/`."""
+
+H200 = "NVIDIA H200"
+SPEEDS = FAMILIES[H200]
+"""Speeds on an NVIDIA H200, and the guess for others. They were fitted to the layers of ResNet-50, MobileNetV2,
+ViT-B/16 and two networks of 3x3 convolutions at batch 1 and 32, and to square products. Added up by network, the
+choices of `fastest` take at most a sixteenth more than the fastest tiles. Residuals, and few words along k (images of
+one channel, 16 to 32 channels), were fitted again to single layers after rounding by additions; dot products only to
+those. Layers were timed with their operands in the cache, where few large workgroups look better than in a network.
+Tiles that were not faster there (96x128) are left out."""
+
+
+def family(adapter: str) -> str:
+    """The family that an adapter's name belongs to, or ''."""
+    return next((name for name in FAMILIES if name.lower() in adapter.lower()), "")
+
+
+def known(target: Target) -> bool:
+    """Whether the rules that choose kernels were measured on the target's family of adapters, or on software."""
+    return not target.shares_memory or bool(family(target.name))
+
+
+def fastest(sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool, adapter: str = H200) -> str:
+    """The name of the fastest tile with a known speed for (rows, channels, words along k) on an adapter. `joined`: an
+    int8 residual joins."""
     rows, channels, words = sizes
+    speeds = FAMILIES.get(family(adapter), SPEEDS)
 
     def microseconds(name: str) -> float:
         tile = tiles[name]
         work = 2e-6 * tile.m * tile.n * tile.bytes_along(-(-words // 4))
-        return SPEEDS[name].microseconds(tile.groups(rows, channels), work, joined)
+        return speeds[name].microseconds(tile.groups(rows, channels), work, joined)
 
-    return min((name for name in tiles if name in SPEEDS), key=microseconds)
+    return min((name for name in tiles if name in speeds), key=microseconds)

@@ -17,6 +17,7 @@ from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.progress import bar
@@ -25,6 +26,12 @@ from q8ta_wgpu.session.session import Session
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
+
+
+UNKNOWN = (
+    "its family is unknown to the rules that choose kernels: a session measures for about a second when it opens, and "
+    "keeps what it found"
+)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -90,6 +97,8 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
         f"({'packed' if target.packed_dot else 'emulated'} ones are used), copies {device.copy_rate:.1f} GB/s; "
         f"int8 matrix units: {units}"
     )
+    if not speeds.known(target):
+        print(f"  {UNKNOWN}")
     for unit, text in device.unit_faults.items():
         print(f"  matrix unit {unit} is not used: {text}")
     if device.contract:

@@ -24,7 +24,7 @@ def tune(options: argparse.Namespace) -> None:
     device, rounds, arrays = arguments.device(options.device), 3, arguments.random_inputs(model).values()
     with (
         Session(model, device, options.layouts, tune=True) as tuned,
-        Session(model, device, options.layouts) as untuned,
+        Session(model, device, options.layouts, tune=False) as untuned,
     ):
         print(tuned.tuning)
         pairs = [[s.time(*arrays, repeats=5, warmup=2).runs for s in (untuned, tuned)] for _ in range(rounds)]

@@ -70,7 +70,9 @@ class Session:
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, for comparison. Results are the same bytes.
         tune: choose kernels and layouts by measured times (`q8ta_wgpu.tune`) instead of estimates. Times that are not
-            in the user's cache are measured first; only tuned sessions read the cache. `print(session.tuning)` shows
+            in the user's cache are measured first; only tuned sessions read the cache. None, the default, measures
+            where the rules know nothing of the adapter's family: the heaviest calls, for about a second, until all of
+            them are in the cache. False never measures. `print(session.tuning)` shows
             what was found. Results are the same bytes.
 
     Attributes:
@@ -80,7 +82,7 @@ class Session:
         tuning: what tuning found; None for a session that is not tuned.
 
     Raises:
-        InputError: `layouts` is neither, `tune` is no bool, or the reference is to be tuned.
+        InputError: `layouts` is neither, `tune` is neither a bool nor None, or the reference is to be tuned.
         DeviceError: no adapter fits; the model needs more than it offers; the model is int8 and the device computes
             other bytes than the reference, or ends loops early; or it is to be tuned and has no timestamp queries.
 
@@ -97,7 +99,7 @@ class Session:
     as a context manager, or call `close()`, to free device memory.
     """
 
-    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
+    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool | None = None) -> None:
         if not isinstance(getattr(model, "graph", None), Graph):
             raise InputError(
                 f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, "
@@ -105,7 +107,7 @@ class Session:
             )
         if not isinstance(layouts, str) or layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
-        check_switch("tune", tune)
+        check_switch("tune", tune, auto=True)
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
@@ -121,7 +123,7 @@ class Session:
         if not (isinstance(device, str) and device == "reference"):
             self._load(device, tune)
 
-    def _load(self, device: Any, tune: bool) -> None:
+    def _load(self, device: Any, tune: bool | None) -> None:
         """Opens the device, plans the model for it, and loads the program."""
         from q8ta_wgpu.runtime.adapters import open_device
         from q8ta_wgpu.runtime.executor import Executor
@@ -136,10 +138,12 @@ class Session:
             )
         self.device.check_loops()
         opened = time.perf_counter()
-        if tune:
+        if tune is not False:
             from q8ta_wgpu.tune import tuner
 
-            self.tuning = tuner.tune(self._graph, self.device, self._layouts)
+            if tune or tuner.wanted(self.device):
+                budget = None if tune else tuner.BUDGET
+                self.tuning = tuner.tune(self._graph, self.device, self._layouts, budget=budget)
         program = self.program
         scheduled = time.perf_counter()
         self._executor = Executor(program, self.device)
@@ -270,7 +274,8 @@ class Session:
     def _for_shapes(self, shapes: tuple[Shape, ...]) -> Session:
         """Another session on the same device, for inputs of other sizes."""
         device = self.device or "reference"
-        return Session(self.model.reshape(*shapes), device, self._layouts, tune=self.tuning is not None)
+        tune = self.tuning is not None and self.tuning.budget is None  # a budget is for one size
+        return Session(self.model.reshape(*shapes), device, self._layouts, tune)
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)

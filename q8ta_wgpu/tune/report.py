@@ -52,6 +52,7 @@ class Tuning:
         estimated: number of candidates not run because that would take too long.
         cached: number of candidates taken from the cache.
         seconds: time that all of it took.
+        budget: seconds that it was given; None where everything was measured.
         cache: the cache file, if there is a folder for one.
         note: what is wrong with the cache; empty if nothing is.
     """
@@ -65,6 +66,7 @@ class Tuning:
     estimated: int
     cached: int
     seconds: float
+    budget: float | None
     cache: Path | None
     note: str
 
@@ -105,8 +107,9 @@ class Tuning:
         changes = self.changes
         lines += ["against the rules:", *(f"  {change}" for change in changes)] if changes else ["the rules stand"]
         before, after = self.predicted_ms(self.rules), self.predicted_ms(self.plan)
+        part = "" if self.budget is None else f" in the heavy calls that {self.budget:g} s sufficed for"
         lines.append(
-            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned, {len(self.plan.steps)} dispatches"
+            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned{part}, {len(self.plan.steps)} dispatches"
         )
         lines.append(f"cache: {self.cache}" if self.cache else "cache: none")
         return "\n".join([*lines, *([self.note] if self.note else [])])

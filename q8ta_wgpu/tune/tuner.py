@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +27,7 @@ from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.limits import fitting
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
@@ -40,7 +42,26 @@ MARGIN = 0.03
 """The plan by estimates is replaced only if it is slower by this share: less is noise, and more shaders to compile."""
 
 
-def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Update | None = None) -> Tuning:
+BUDGET = 1.0
+"""Seconds that the first session on an unknown adapter may measure."""
+
+HEAVY = 1 << 20
+"""Multiply-accumulates from which a call is measured within a budget."""
+
+
+def wanted(device: Device) -> bool:
+    """Whether a session that was told nothing measures on a device: its family of adapters is unknown to the rules, and
+    it can be timed."""
+    return device.timestamps and not speeds.known(device.target)
+
+
+def tune(
+    graph: Graph,
+    device: Device,
+    layouts: str = "optimal",
+    progress: Update | None = None,
+    budget: float | None = None,
+) -> Tuning:
     """Times the variants of each node of `graph` on `device`, and plans with what was found.
 
     Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
@@ -51,6 +72,8 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Updat
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called before each call that is timed with the candidates timed, those to time as far as known, and
             the operator, and at the end with equal numbers; by default a bar on stderr, where that is a terminal.
+        budget: seconds after which no further call is begun. Then only calls with HEAVY work are measured, the heaviest
+            first, in the layouts of the plan by estimates, and all others keep the estimates' choice.
 
     Raises DeviceError if the device has no timestamp queries or fails, UnsupportedError as `sync_layouts` does.
     """
@@ -60,7 +83,7 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Updat
             "has them, or request a device of your own with required_features=['timestamp-query']"
         )
     with bar("tuning", shown=progress is None) as update:
-        return _Tuner(graph, device, layouts, progress or update).run()
+        return _Tuner(graph, device, layouts, progress or update, budget).run()
 
 
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
@@ -121,8 +144,10 @@ class _Tuner:
     device: Device
     policy: str
     progress: Update
+    budget: float | None = None
 
     def __post_init__(self) -> None:
+        self.started = time.perf_counter()
         self.target = self.device.target
         self.cache = Cache.of(self.device.info)
         self.timer = Timer(self.device)
@@ -134,7 +159,6 @@ class _Tuner:
 
     def run(self) -> Tuning:
         """Measures, plans, and measures what the plan has that was not measured, until there is no such thing."""
-        started = time.perf_counter()
         rules = sync_layouts(self.graph, self.target, self.policy)
         try:
             if COPY_KEY not in self.cache.times:
@@ -142,7 +166,7 @@ class _Tuner:
             self.known.add(COPY_KEY)
             self._measure(self._groups(rules))
             plan = self._plan()
-            while missing := self._missing(plan):
+            while self.budget is None and (missing := self._missing(plan)):
                 self._measure(missing)
                 plan = self._plan()
         finally:
@@ -159,14 +183,16 @@ class _Tuner:
             stopped=found.count("stopped"),
             estimated=found.count("estimated"),
             cached=len(self.known - self.timed.keys()),
-            seconds=time.perf_counter() - started,
+            seconds=time.perf_counter() - self.started,
+            budget=self.budget,
             cache=self.cache.path,
             note=self.cache.note,
         )
 
     def _groups(self, rules: Plan) -> list[_Group]:
         """Every distinct call of the graph, and of the transitions its plan has."""
-        uniform = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
+        alike = self.policy == "optimal" and self.budget is None
+        uniform = tuple(dict.fromkeys(rules.layouts.values())) if alike else ()
         found: dict[Call, _Group] = {}
         for node in self.graph.nodes:
             call = self.graph.call(node)
@@ -175,7 +201,15 @@ class _Tuner:
         for step in rules.steps:
             found.setdefault(step.call, _Group(step.call)).planned.append(step.variant)
             self.favoured.add((step.call, step.variant))
-        return list(found.values())
+        return list(found.values()) if self.budget is None else self._heaviest(found)
+
+    def _heaviest(self, groups: Mapping[Call, _Group]) -> list[_Group]:
+        """Calls with much work, those with the most in all their nodes first."""
+        work = Counter[Call]()
+        for node in self.graph.nodes:
+            call, macs = self.graph.call(node), OPS[node.op].macs
+            work[call] += macs(call) if macs else 0
+        return [groups[call] for call, macs in work.most_common() if macs >= HEAVY]
 
     def _missing(self, plan: Plan) -> list[_Group]:
         """The transitions of a plan that were not measured."""
@@ -196,6 +230,8 @@ class _Tuner:
         total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
         for group, keys in work:
             new = {key: variant for variant, key in keys.items() if key not in self.cache.times}
+            if new and self.budget is not None and time.perf_counter() - self.started > self.budget:
+                continue
             if new:
                 self.progress(len(self.timed), total, group.call.op)
                 self._time(

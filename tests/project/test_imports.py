@@ -65,11 +65,11 @@ ROOMS: dict[str, set[str]] = {
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress", "writing"},
-    "tune": TABLE | {"passes.layout_sync", "program", "progress", "runtime"},
+    "tune": TABLE | {"kernels.product", "passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
     | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view"}
-    | {"web", "writing"},
+    | {"web", "writing", "kernels.product"},
     "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
 }

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "export for text": (lambda: q8.export_web(MODEL, "x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]
     "model of nothing": (lambda: q8.Model(None, None), "a Graph and a Structure.*found NoneType and NoneType"),  # type: ignore[arg-type]
     "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
-    "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True or False, found 'no'"),  # type: ignore[arg-type]
+    "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True, False or None, found 'no'"),  # type: ignore[arg-type]
     "qat text": (lambda: q8.Quantizer(qat="no"), "qat must be True or False, found 'no'"),  # type: ignore[arg-type]
     "biases array": (lambda: q8.Quantizer(fit_weights=X), "fit_weights must be True or False, found array"),  # type: ignore[arg-type]
     "int8_outputs": (lambda: q8.compile(None, int8_outputs=2), "int8_outputs must be True or False, found 2"),  # type: ignore[call-overload]
