@@ -64,10 +64,10 @@ def _installed(name: str) -> bool:
 
 def _adapters(wanted: str | None) -> list[tuple[int, str]]:
     """Positions and names of all adapters, or of the named one."""
-    from q8ta_wgpu.runtime.adapters import open_device, title
-    from q8ta_wgpu.runtime.engines import NO_ADAPTER, listed
+    from q8ta_wgpu.runtime.adapters import open_device, titles
+    from q8ta_wgpu.runtime.engines import NO_ADAPTER
 
-    found = [(number, title(engine, adapter)) for number, (engine, adapter) in enumerate(listed())]
+    found = list(enumerate(titles()))
     if wanted is not None:
         name = open_device(arguments.device(wanted)).name
         found = [(number, other) for number, other in found if other == name][:1]

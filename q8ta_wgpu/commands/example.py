@@ -12,7 +12,9 @@ import numpy as np
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import (
     BOOL,
+    DTYPES,
     FLOAT32,
+    INT8,
     INT8X4,
     INT16X4,
     INT32,
@@ -247,8 +249,8 @@ def graph_of(
     for position, shape in enumerate(case.shapes):
         operand = op.operand(position, case.attrs)
         if operand.constant:
-            if operand.dtypes[0] == INT32:
-                names.append(graph.add_constant("index", np.zeros(shape, np.int32)))
+            if operand.dtypes[0] in (INT8, INT32):
+                names.append(graph.add_constant("numbers", np.zeros(shape, DTYPES[operand.dtypes[0]])))
                 continue
             weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
             names.append(_constant(graph, position, shape, weight, random))
@@ -256,9 +258,12 @@ def graph_of(
         q = op.int8.projected if isinstance(op.int8, Recurrent) else reads
         rounded = quantized and not operand.real
         dtype = q.dtype if (rounded and not image) or FLOAT32 not in operand.dtypes else FLOAT32
+        dtype = INT32 if operand.dtypes == (INT32,) else dtype
         name = f"x{position}"
         graph.inputs.append(name)
-        graph.types[name] = TensorType(shape, dtype, None if dtype == FLOAT32 else q)
+        graph.types[name] = TensorType(shape, dtype, q if dtype in RANGES else None)
+        if dtype == INT32:
+            graph.bounds[name] = (-(1 << 31), (1 << 31) - 1)
         if image and rounded:
             low, high = q.range
             name = _appended(graph, "quantize", name, TensorType(shape, q.dtype, q), {"lo": low, "hi": high})

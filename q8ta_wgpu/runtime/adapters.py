@@ -89,11 +89,16 @@ def _named_engine(name: str) -> tuple[str, str]:
     return (engine.lower(), rest) if engine.lower() in engines.NAMES else ("", name)
 
 
-def title(engine: Engine, adapter: Any) -> str:
+def title(engine: Engine, name: str, number: int) -> str:
     """The name of an adapter, with its number where several have that name: 'NVIDIA H200 (Vulkan, dawn)#1'."""
-    name, number = engine.describe(adapter), _number(engine, adapter)
-    alike = sum(engine.describe(other) == name for other in engine.adapters())
+    alike = sum(engine.describe(adapter) == name for adapter in engine.adapters())
     return f"{name}#{number}" if alike > 1 and number >= 0 else name
+
+
+def titles() -> list[str]:
+    """The titles of all adapters, in the order of `engines.listed`."""
+    names = [(engine, engine.describe(adapter)) for engine, adapter in engines.listed()]
+    return [title(engine, name, names[:i].count((engine, name))) for i, (engine, name) in enumerate(names)]
 
 
 def _fits(text: str, name: str) -> bool:
@@ -109,15 +114,17 @@ def _by_name(name: str | int | None) -> Device:
     names: list[str] = []
     problems: list[str] = []
     for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
-        names.append(title(owner, adapter))
-        if name is None or i == name or (isinstance(name, str) and name and _fits(part, names[i])):
+        names.append(owner.describe(adapter))
+        number = names[:i].count(names[i])
+        wanted = isinstance(name, str) and name and _fits(part, title(owner, names[i], number))
+        if name is None or i == name or wanted:
             try:
-                return _from_adapter(owner, adapter, _number(owner, adapter))
+                return _from_adapter(owner, adapter, number)
             except DeviceError as error:
                 problems.append(str(error))
     if problems:
         raise DeviceError("; ".join(problems))
-    every = [title(owner, adapter) for owner, adapter in engines.listed()]
+    every = titles()
     if not every:
         raise DeviceError(engines.NO_ADAPTER)
     listed = ", ".join(f"{i}: {text}" for i, text in enumerate(every))
@@ -143,5 +150,5 @@ def _from_adapter(engine: Engine, adapter: Any, number: int) -> Device:
     known = _open.get(key)
     if known is None or not known.alive:
         known = _open[key] = Device(engine.request(adapter))
-        known.name = title(engine, adapter)
+        known.name = title(engine, *key)
     return known

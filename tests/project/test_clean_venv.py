@@ -116,7 +116,8 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     expected |= {str(p.relative_to(ROOT)) for folder in own for p in folder.glob("**/*.py")}
     for folder in ("kernels", "passes"):
         expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / folder).glob("**/*.py")}
-    expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / "kernels").glob("**/*.wgsl")}
+    for kind in ("wgsl", "json"):
+        expected |= {f"q8ta_wgpu/{p.relative_to(ROOT)}" for p in (ROOT / "kernels").glob(f"**/*.{kind}")}
     expected |= {
         str(p.relative_to(ROOT)) for part in ("js", "page") for p in (ROOT / "q8ta_wgpu" / "web" / part).iterdir()
     }
