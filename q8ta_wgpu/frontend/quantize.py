@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import enough
-from q8ta_wgpu.frontend.calibrate.kept import leave_room, mark_states, share_states
+from q8ta_wgpu.frontend.calibrate.kept import mark_states, share_states
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared, transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -223,7 +223,6 @@ def _converted(
     were held back."""
     checks.check_ranges(observed)
     scale_states(observed)
-    leave_room(observed)
     precisions = Precisions(observed, back) if back is not None else None
     if fits:
         _round_weights(observed, precisions)

@@ -16,8 +16,6 @@ from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
 _STATE = "q8ta_state"
 """In the meta of the input of a state: the place of its result from the end."""
 
-INT16_MAX = 2**15 - 1
-
 _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 
 
@@ -84,14 +82,6 @@ def share_states(observed: GraphModule) -> None:
             for call in observed.graph.find_nodes(op="call_module"):
                 if _observer(observed, call) is read:
                     setattr(observed, str(call.target), written)
-
-
-def leave_room(observed: GraphModule) -> None:
-    """Doubles the ranges of states in 16 bits, once calibrated: over more calls than these they go farther."""
-    for observer in {id(found): found for _, w in states_of(observed) if (found := _observer(observed, w))}.values():
-        if observer.quant_max == INT16_MAX:
-            observer.min_val.mul_(2)
-            observer.max_val.mul_(2)
 
 
 def _observer(observed: GraphModule, node: Any) -> Any:

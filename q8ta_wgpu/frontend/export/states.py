@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -52,7 +53,9 @@ class States:
         names: list[str] = []
         for name, value in inspect.signature(self._module.forward).bind(*arguments).arguments.items():
             names += [f"{name}_{i}" for i in range(len(value))] if isinstance(value, tuple) else [name]
-        names += [f"state_{i}" for i in range(len(self.names))]
+        for buffer in self.names:  # notes of the report name them
+            name = f"state_{re.sub(r'[^0-9A-Za-z_]', '_', buffer)}"
+            names.append(name if name not in names else f"{name}_{len(names)}")
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
