@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.int8 import Recurrent
 from q8ta_wgpu.ir.kernel import FLOAT
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Builder, Case, Import, Op, Operand
+from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.recurrent import cells, layer, q8ta_recurrent
 from q8ta_wgpu.kernels.recurrent.cells import CELLS
 
@@ -108,6 +109,55 @@ def _import(cell: str) -> Import:
     return lambda b, args: _Layers(b, cell, args).run()
 
 
+_GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}
+"""Where ONNX has each of our gates: i o f c and z r h."""
+
+
+def _onnx(cell: str) -> Import:
+    """The importer of ONNX's LSTM and GRU: one layer in one direction or both, its gates in our order."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
+        x, weights, recurrent, biases, lengths, *first = (*args["inputs"], None, None)[: 6 + CELLS[cell].keeps]
+        directions, gates, count = b.type(weights).shape[0], len(_GATES[cell]), int(args["hidden_size"])
+        if refusal := _refusal(args, cell, lengths):
+            raise b.refuse(refusal)
+        arrays = [onnx_calls.constant(b, name, "weights") for name in (weights, recurrent, biases)]
+        params = []
+        for d in range(directions):
+            w, r, both = (None if a is None else a[d].astype(np.float32) for a in arrays)
+            halves = np.zeros((2, gates * count), np.float32) if both is None else both.reshape(2, -1)
+            for array in (w, r, *halves):
+                assert array is not None
+                parts = array.reshape(gates, count, *array.shape[1:])[list(_GATES[cell])]
+                params.append(b.constant(np.ascontiguousarray(parts.reshape(array.shape)), "weight"))
+        batch = b.type(x).shape[1]
+        none = np.zeros((directions, batch, count), np.float32)
+        states = [b.constant(none, "state") if name is None else name for name in first]
+        call = {"input": x, "hx": states if CELLS[cell].keeps else states[0], "params": params, "has_biases": True}
+        more = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": False}
+        sequence, *last = _Layers(b, cell, {**call, **more, "shifts": (0, 0)}).run()
+        split = b.emit("view", (sequence,), {"shape": (0, 0, directions, count)})
+        return [b.emit("permute", (split,), {"dims": (0, 2, 1, 3)}), *last]
+
+    return rule
+
+
+def _refusal(args: Mapping[str, Any], cell: str, lengths: str | None) -> str:
+    """Why a layer is not supported; empty where it is."""
+    usual = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}[cell]
+    found = args.get("activations")
+    functions = [f if isinstance(f, str) else f.decode() for f in found or usual]
+    if functions[: len(usual)] != usual or functions[len(usual) :] not in ([], usual):
+        return f"its activations must be {', '.join(usual)}, found {', '.join(functions)}"
+    if args["direction"] == "reverse" or args.get("layout") or args.get("clip") or args.get("input_forget"):
+        return "direction 'reverse', layout, clip and input_forget are not supported"
+    if lengths is not None or (cell == "lstm" and len(args["inputs"]) > 7 and args["inputs"][7]):
+        return "lengths of sequences and peepholes are not supported"
+    if cell == "gru" and not args["linear_before_reset"]:
+        return "linear_before_reset must be 1, as in PyTorch's GRU"
+    return ""
+
+
 def _refuse_packed(b: Builder, args: Mapping[str, Any]) -> str:
     raise b.refuse(
         "packed sequences are not supported: give padded ones and read each result at its sequence's end, or leave it "
@@ -152,6 +202,7 @@ def _op(cell: str) -> Op:
             prepack={1: functools.partial(layer.pack_weight, lanes=1)},
         ),
         aten={f"aten.{cell}.input": _import(cell), f"aten.{cell}.data": _refuse_packed},
+        onnx={cell.upper(): _onnx(cell)},
         int8=Recurrent(functools.partial(q8ta_recurrent.lower, cell=cell), q8ta_recurrent.PROJECTED),
         cases=(
             _case(cell, 5, 2, 7, 2),

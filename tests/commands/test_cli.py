@@ -25,6 +25,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import Engine
 from tests.cli import Captured, enter, fails
 from tests.conftest import BACKENDS
+from tests.onnx_import.networks import quantized
 from tests.small import small_input, small_model
 
 MODEL = small_model()
@@ -263,3 +264,14 @@ def test_usage(arguments: list[str], capsys: Captured) -> None:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: q8ta_wgpu" in capsys.readouterr().err
+
+
+def test_an_onnx_file_is_imported_and_taken_as_it_is(capsys: Captured) -> None:
+    Path("net.onnx").write_bytes(quantized("single", "QDQ", "s8s8"))
+    assert main(["import", "net.onnx", "-o", "made.q8ta", "--size", "batch=1"]) == 0
+    assert "multiply-adds in int8" in capsys.readouterr().out
+    assert q8.load("made.q8ta").report() == q8.from_onnx("net.onnx").report()
+    assert main(["show", "net.onnx"]) == 0
+    assert "q8ta_conv2d" in capsys.readouterr().out
+    assert "batch=1" in fails(capsys, "import", "net.onnx", "-o", "made.q8ta", "--size", "batch")
+    assert "cannot read" in fails(capsys, "import", "none.onnx", "-o", "made.q8ta")

@@ -194,3 +194,22 @@ def test_token_numbers_are_rows_of_their_table() -> None:
     assert model.report().macs[0] == model.report().macs[1]
     with pytest.raises(q8.InputError, match=r"'ids' holds 50, and must be in \[0, 49\]"):
         session(np.full(6, 50), mask)
+
+
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_a_recurrent_layer_has_its_gates_in_onnx_order(cell: str, directions: int, states: bool) -> None:
+    random, gates = np.random.default_rng(0), 4 if cell == "LSTM" else 3
+    shapes: dict[str, tuple[int, ...]] = {"w": (gates * 5, 7), "r": (gates * 5, 5), "b": (2 * gates * 5,)}
+    shapes |= {"h": (2, 5), **({"c": (2, 5)} if cell == "LSTM" else {})} if states else {}
+    drawn = {
+        n: random.standard_normal((directions, *s)).astype(np.float32) * np.float32(0.4) for n, s in shapes.items()
+    }
+    attributes: dict[str, Any] = {"linear_before_reset": 1} if cell == "GRU" else {}
+    attributes |= {"hidden_size": 5, "direction": "bidirectional" if directions == 2 else "forward"}
+    names = ["x", "w", "r", "b", "", *list(shapes)[3:]]
+    data = made([helper.make_node(cell, names, ["y"], **attributes)], {"x": (6, 2, 7)}, drawn)
+    x = random.standard_normal((6, 2, 7)).astype(np.float32)
+    found = q8.Session(q8.from_onnx(data), device="reference")(x)
+    np.testing.assert_allclose(found, by_onnx_runtime(data, x)[0], rtol=0, atol=1e-6)

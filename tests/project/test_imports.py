@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels.elementwise": IR | {"kernels.lib", "kernels.epilogue"},
     "kernels.pool": IR | {"kernels.lib"},
     "kernels.norm": IR | {"kernels.lib", "kernels.epilogue", "kernels.elementwise"},
-    "kernels.recurrent": IR,
+    "kernels.recurrent": IR | {"kernels.lib"},
     "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
     **dict.fromkeys(
         ("kernels.conv2d", "kernels.linear", "kernels.transposed"),
