@@ -9,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT16X4, INT32, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import (
     MASK,
     RESIDUAL,
@@ -43,6 +43,8 @@ def fuse_int8(graph: Graph) -> None:
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
         if node.output in graph.kept or kind is None or isinstance(kind, Moves | Monotonic):
+            continue
+        if graph.types[node.inputs[0]].dtype == INT32:
             continue
         region = regions.find(node)
         readers = rewriter.readers(region.end)

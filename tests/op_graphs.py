@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -138,15 +138,16 @@ def takes_integers(op: Op) -> bool:
 
 def integer_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     """`float_graph` with int32 where the operator takes it: small numbers, and the ends of what int32 holds."""
-    graph, inputs = float_graph(op, case)
+    attrs = {name: float(round(4 * v)) if isinstance(v, float) else v for name, v in case.attrs.items()}
+    graph, inputs = float_graph(op, replace(case, attrs=attrs))
     for position, (name, array) in enumerate(inputs.items()):
         if INT32 in op.operand(position, case.attrs).dtypes:
             drawn = rng(op.name, case, position).integers(-9, 10, array.shape).astype(np.int32)
             if op.operand(position, case.attrs).name != "place":
                 drawn.reshape(-1)[:4] = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**30)])[: drawn.size]
             graph.types[name], inputs[name] = TensorType(array.shape, INT32), drawn
-    shape, dtype = op.check(tuple(graph.types[n] for n in graph.nodes[0].inputs), case.attrs)
-    graph.types["y"] = TensorType(shape, dtype)
+            graph.bounds[name] = -(2**31), 2**31 - 1
+    graph.types["y"] = TensorType(*op.check(tuple(graph.types[n] for n in graph.nodes[0].inputs), attrs))
     return graph, inputs
 
 

@@ -13,11 +13,25 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words, no_params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, RANGE, WIDE_RANGE, Attr, Builder, Case, Import, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import (
+    INTEGERS,
+    NUMBERS,
+    RANGE,
+    WIDE_RANGE,
+    Attr,
+    Builder,
+    Case,
+    Import,
+    Op,
+    Operand,
+    number,
+    one_dtype,
+    reads_same_place,
+)
 from q8ta_wgpu.kernels.elementwise import chain
 
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
@@ -36,6 +50,11 @@ def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return tuple(shape), FLOAT32
 
 
+def broadcast_numbers(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of operators of two values of one dtype."""
+    return broadcast(types, attrs)[0], one_dtype(types, attrs)
+
+
 def _infer_sum(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], attrs["shift"]):
         raise GraphError(
@@ -50,7 +69,20 @@ def _infer_product(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, 
 
 
 def _float_params(call: Call) -> Params:
-    return {"alpha": np.float32(call.attrs["alpha"])} if "alpha" in call.attrs else {}
+    return {"alpha": number(call.attrs["alpha"], call.output.dtype)} if "alpha" in call.attrs else {}
+
+
+def _float_reference(function: Callable[[Array, Array, Any], Array]) -> Callable[[Call, Sequence[Array]], Array]:
+    """A sum or a product: of int32 as in two's complement."""
+
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        alpha = call.attrs.get("alpha", 1.0)
+        if call.output.dtype == INT32:
+            a, b = (x.astype(np.int64) for x in arrays)
+            return function(a, b, int(alpha)).astype(np.int32)
+        return function(arrays[0], arrays[1], np.float32(alpha)).astype(np.float32)
+
+    return reference
 
 
 def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None:
@@ -207,9 +239,9 @@ def _import(op: str, sign: float = 1.0) -> Import:
         if first is not None and not b.is_constant(right):
             factor, term = (first, 0.0) if op == "mul" else (alpha, first)
             return b.emit("affine", (right,), {"factor": factor, "term": term})
-        number = number_of(b, right, left)
-        if number is not None:
-            factor, term = (number, 0.0) if op == "mul" else (1.0, alpha * number)
+        second = number_of(b, right, left)
+        if second is not None:
+            factor, term = (second, 0.0) if op == "mul" else (1.0, alpha * second)
             return b.emit("affine", (left,), {"factor": factor, "term": term})
         return b.emit(op, spread(b, left, right), {} if op == "mul" else {"alpha": alpha})
 
@@ -260,14 +292,14 @@ def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
     return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
 
 
-def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8: ToInt8) -> Op:
+def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: ToInt8) -> Op:
     summed = name != "mul"
     imports = {"add": _import("add"), "sub": _import("add", -1.0)} if summed else {"mul": _import("mul")}
     return Op(
         name=name,
-        operands=(Operand("a"), Operand("b")),
-        infer=broadcast,
-        reference=lambda call, arrays: function(arrays[0], arrays[1], call.attrs).astype(np.float32),
+        operands=(Operand("a", dtypes=NUMBERS), Operand("b", dtypes=NUMBERS)),
+        infer=broadcast_numbers,
+        reference=_float_reference(function),
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
         kernels=(Kernel(name, ("map", f"compute={name}"), (FLOAT,), FLOAT, params=_float_params),),
         aten={
@@ -289,8 +321,8 @@ def _float_op(name: str, function: Callable[[Array, Array, Attrs], Array], int8:
     )
 
 
-add = _float_op("add", lambda a, b, attrs: a + np.float32(attrs["alpha"]) * b, _lower_sum)
-mul = _float_op("mul", lambda a, b, attrs: a * b, _lower_mul)
+add = _float_op("add", lambda a, b, alpha: a + alpha * b, _lower_sum)
+mul = _float_op("mul", lambda a, b, _: a * b, _lower_mul)
 
 
 def packed_kernels(

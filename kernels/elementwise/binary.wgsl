@@ -1,11 +1,11 @@
 // Elements of two operands; a dimension of extent 1 is read at 0.
-fn add(p: vec4<u32>) -> f32 {
+fn add(p: vec4<u32>) -> Element {
   let a = a_at(min(p, params.a_dims - 1u));
   let b = b_at(min(p, params.b_dims - 1u));
   return a + params.alpha * b;
 }
 
-fn mul(p: vec4<u32>) -> f32 {
+fn mul(p: vec4<u32>) -> Element {
   let a = a_at(min(p, params.a_dims - 1u));
   let b = b_at(min(p, params.b_dims - 1u));
   return a * b;
@@ -112,3 +112,18 @@ fn eq(p: vec4<u32>) -> f32 {
 }
 
 fn ne(p: vec4<u32>) -> f32 { return 1.0 - eq(p); }
+
+// Of integers.
+fn gt_int32(p: vec4<u32>) -> f32 {
+  return select(0.0, 1.0, a_at(min(p, params.a_dims - 1u)) > b_at(min(p, params.b_dims - 1u)));
+}
+
+fn ge_int32(p: vec4<u32>) -> f32 {
+  return select(0.0, 1.0, a_at(min(p, params.a_dims - 1u)) >= b_at(min(p, params.b_dims - 1u)));
+}
+
+fn eq_int32(p: vec4<u32>) -> f32 {
+  return select(0.0, 1.0, a_at(min(p, params.a_dims - 1u)) == b_at(min(p, params.b_dims - 1u)));
+}
+
+fn ne_int32(p: vec4<u32>) -> f32 { return 1.0 - eq_int32(p); }

@@ -13,11 +13,11 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8, INT8X4, INT16, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16, INT16X4, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import NUMBERS, Builder, Case, Op, Operand, one_dtype, reads_same_place
 from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, onnx_rule, packed_kernels, spread
 from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
 from q8ta_wgpu.kernels.elementwise.table import entry_bits
@@ -141,8 +141,18 @@ def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
 
 
 def _holds(compare: Function) -> Function:
-    """The function that is 1 where a comparison holds in float32, as in torch, else 0."""
-    return lambda a, b: compare(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
+    """The function that is 1 where a comparison holds in float32, or of int32, as in torch, else 0."""
+
+    def holds(a: Array, b: Array) -> Array:
+        pair = (x if x.dtype == np.int32 else x.astype(np.float32) for x in (a, b))
+        return compare(*pair).astype(np.float64)
+
+    return holds
+
+
+def _infer_comparison(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    one_dtype(types, attrs)
+    return broadcast(types, attrs)
 
 
 _SHAPES: tuple[tuple[Shape, Shape], ...] = (
@@ -184,13 +194,25 @@ _ONNX: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _op(name: str, function: Function, aten: Mapping[str, Any], tolerance: float, wide: Lower | None = None) -> Op:
+def _op(
+    name: str,
+    function: Function,
+    aten: Mapping[str, Any],
+    tolerance: float,
+    wide: Lower | None = None,
+    compares: bool = False,
+) -> Op:
+    dtypes = NUMBERS if compares else (FLOAT32,)
+
+    def source(call: Call) -> tuple[str, ...]:
+        return "binary", "map", f"compute={name}{'_int32' if call.inputs[0].dtype == INT32 else ''}"
+
     return Op(
         name=name,
-        operands=(Operand("a"), Operand("b")),
-        infer=broadcast,
+        operands=(Operand("a", dtypes=dtypes), Operand("b", dtypes=dtypes)),
+        infer=_infer_comparison if compares else broadcast,
         reference=_reference(function),
-        kernels=(Kernel(name, ("binary", "map", f"compute={name}"), (FLOAT,), FLOAT, params=_params),),
+        kernels=(Kernel(name, source, (FLOAT,), FLOAT, params=_params),),
         aten=aten,
         onnx=_ONNX.get(name, {}),
         int8=Arithmetic(_lower(function, wide), reads_int16=wide is not None, gives_int16=True),
@@ -241,7 +263,7 @@ OPS = (
         lower_extreme("q16ta_minimum"),
     ),
     *(
-        _op(name, _holds(compare), aten, 0.0, lower_comparison(f"q16ta_{name}"))
+        _op(name, _holds(compare), aten, 0.0, lower_comparison(f"q16ta_{name}"), compares=True)
         for name, compare, aten in (
             ("gt", np.greater, {f"aten.{name}.Tensor": _import_compare(name) for name in ("gt", "lt")}),
             ("ge", np.greater_equal, {f"aten.{name}.Tensor": _import_compare(name) for name in ("ge", "le")}),

@@ -14,11 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Call
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, Case, Import, Op, Operand, reads_same_place, same_as_first
+from q8ta_wgpu.ir.op import (
+    FLOAT_MAX,
+    NUMBERS,
+    Attr,
+    Case,
+    Import,
+    Op,
+    Operand,
+    one_dtype,
+    reads_same_place,
+    same_as_first,
+)
 from q8ta_wgpu.kernels.elementwise import aten_calls
 from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 
@@ -77,6 +88,11 @@ def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, At
     return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
 
 
+def _with_number(compare: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
+    """Where integers compare with a number."""
+    return lambda x, a: compare(x, int(a["number"]))
+
+
 def _as_float32(x: Float64) -> Float64:
     """The numbers that torch has: what jumps depends on their last bit."""
     return x.astype(np.float32).astype(np.float64)
@@ -102,7 +118,8 @@ class _Row:
 
     `aten` maps an overload name (`relu.default`) to a function from the call's arguments to the attributes. Where the
     import needs more than that, `rules` maps the name to an importer function. `onnx` and `onnx_rules` are the same for
-    ONNX calls.
+    ONNX calls. `of_integers` is the function of int64 that unary_int32.wgsl computes: bools of a comparison, else
+    integers modulo 2^32.
     """
 
     name: str
@@ -115,6 +132,7 @@ class _Row:
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     joins: bool = False
     whole: bool = False
+    of_integers: Callable[[Array, Attrs], Array] | None = None
     attrs: tuple[Attrs, ...] = ({},)
     tolerance: float = 1e-5
 
@@ -312,6 +330,7 @@ ROWS = (
             schema={"number": NUMBER},
             rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
             onnx_rules={"Not": by_aten("aten.logical_not.default", "self")} if name == "eq" else {},
+            of_integers=_with_number(compare),
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
@@ -338,6 +357,7 @@ ROWS = (
             "rsub.Tensor": aten_calls.rsub,
         },
         onnx={"Neg": lambda _: {"factor": -1.0, "term": 0.0}},
+        of_integers=lambda x, a: x * int(a["factor"]) + int(a["term"]),
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
     # These two are found by passes/plan/spellings.py.
@@ -391,7 +411,36 @@ def _float32(row: _Row, x: Array, attrs: Attrs) -> Array:
 
 
 def _reference(row: _Row) -> Callable[[Call, Sequence[Array]], Array]:
-    return lambda call, arrays: _float32(row, arrays[0], call.attrs)
+    def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        if row.of_integers is None or call.inputs[0].dtype != INT32:
+            return _float32(row, arrays[0], call.attrs)
+        return row.of_integers(arrays[0].astype(np.int64), call.attrs).astype(DTYPES[call.output.dtype])
+
+    return reference
+
+
+def _infer_numbers(row: _Row) -> Callable[[tuple[TensorType, ...], Attrs], tuple[Shape, str]]:
+    def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+        dtype = one_dtype(types, attrs)
+        return types[0].shape, FLOAT32 if row.name.endswith("_scalar") else dtype
+
+    return infer
+
+
+def _kernel(index: int, row: _Row) -> Kernel:
+    integers = "compared_int32" if row.name.endswith("_scalar") else "affine_int32"
+
+    def source(call: Call) -> tuple[str, ...]:
+        return ("unary_int32", "map", f"compute={integers}") if call.inputs[0].dtype == INT32 else ("unary", "map")
+
+    def params(call: Call) -> Params:
+        if call.inputs[0].dtype != INT32:
+            return _params(row)(call)
+        return {name: np.int32(call.attrs[key]) for name, key in zip("ab", row.schema, strict=False)}
+
+    return Kernel(
+        row.name, source, (FLOAT,), FLOAT, params=params, constants=lambda call: {"FUNCTION": index, **_NUMBERS}
+    )
 
 
 def _bounded(row: _Row) -> Callable[[Array, Attrs], Array]:
@@ -405,20 +454,11 @@ def _bounded(row: _Row) -> Callable[[Array, Attrs], Array]:
 def _op(index: int, row: _Row) -> Op:
     return Op(
         name=row.name,
-        operands=(Operand("x"),),
-        infer=same_as_first,
+        operands=(Operand("x", dtypes=NUMBERS if row.of_integers else (FLOAT32,)),),
+        infer=_infer_numbers(row) if row.of_integers else same_as_first,
         reference=_reference(row),
         schema=row.schema,
-        kernels=(
-            Kernel(
-                row.name,
-                ("unary", "map"),
-                (FLOAT,),
-                FLOAT,
-                params=_params(row),
-                constants=lambda call: {"FUNCTION": index, **_NUMBERS},
-            ),
-        ),
+        kernels=(_kernel(index, row),),
         aten=_aten(row),
         onnx=_onnx(row),
         int8=Elementwise(

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
-from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
@@ -94,7 +94,7 @@ def _along(dim: int, extents: Sequence[int], shape: Shape) -> tuple[Shape, ...]:
 OPS = (
     Op(
         name="cat",
-        operands=(Operand("x", dtypes=ANY_DTYPE),),
+        operands=(Operand("x", dtypes=MOVED),),
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=63)},

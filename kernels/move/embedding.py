@@ -51,7 +51,7 @@ OPS = (
         operands=(
             Operand("rows", constant=True, dtypes=(INT8,)),
             Operand("scale", constant=True, valid=valid.finite(1)),
-            Operand("place", dtypes=(FLOAT32, INT32)),
+            Operand("place", dtypes=(INT32, FLOAT32)),
         ),
         infer=_infer,
         reference=_reference,

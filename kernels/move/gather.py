@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand
 
 LARGEST_INDEX = 1 << 24
 """Up to this index float32 holds every integer."""
@@ -29,7 +29,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if x[dim] > LARGEST_INDEX:
         raise GraphError(f"indices among {x[dim]} elements are no float32 numbers, at most {LARGEST_INDEX} are")
     pairs = enumerate(zip(x, indices, strict=True))
-    return tuple(m if i == dim or n == 1 else n for i, (n, m) in pairs), FLOAT32
+    return tuple(m if i == dim or n == 1 else n for i, (n, m) in pairs), types[0].dtype
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -70,7 +70,7 @@ def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="gather",
-        operands=(Operand("x"), Operand("place", dtypes=(FLOAT32, INT32))),
+        operands=(Operand("x", dtypes=NUMBERS), Operand("place", dtypes=(INT32, FLOAT32))),
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},

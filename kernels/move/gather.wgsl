@@ -1,6 +1,6 @@
 // The element at a computed index along params.axis. Indices outside are clamped, and NaN is 0. Along the other
 // dimensions an extent of 1 is read at 0.
-fn compute(p: vec4<u32>) -> f32 {
+fn compute(p: vec4<u32>) -> Element {
   var at = min(p, params.x_dims - 1u);
   at[params.axis] = place_within(min(p, params.place_dims - 1u), params.x_dims[params.axis] - 1u);
   return x_at(at);

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move import gather, update
@@ -235,7 +235,7 @@ OPS = (
     Op(
         name="index_select",
         operands=(
-            Operand("x", dtypes=ANY_DTYPE),
+            Operand("x", dtypes=MOVED),
             Operand("index", constant=True, dtypes=(INT32,), valid=_valid_index),
         ),
         infer=_infer,

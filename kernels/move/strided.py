@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, LayoutSet, Names, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
-from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Case, Import, Op, Operand, Reads
+from q8ta_wgpu.ir.op import INTEGERS, MOVED, Attr, Case, Import, Op, Operand, Reads
 from q8ta_wgpu.ir.target import Target
 
 Digit = tuple[int, int]
@@ -276,7 +276,7 @@ def move(
     kernels: Sequence[Kernel] = (),
     keeps_words: bool = True,
 ) -> Op:
-    """The operator of a strided move on float32, int8x4 or int16x4.
+    """The operator of a strided move on float32, int32, int8x4 or int16x4.
 
     Args:
         name: of the operator.
@@ -297,7 +297,7 @@ def move(
 
     return Op(
         name=name,
-        operands=(Operand("x", dtypes=ANY_DTYPE),),
+        operands=(Operand("x", dtypes=MOVED),),
         infer=infer,
         reference=lambda call, arrays: np.array(reference(arrays[0], call.output.shape, call.attrs), order="C"),
         schema=schema,

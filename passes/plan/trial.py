@@ -155,4 +155,5 @@ def _may_join(graph: Graph, node: Node) -> bool:
     """Whether a node works element by element, reduces, or gives each row's number a shape."""
     kind = OPS[node.op].int8
     pointwise = isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and len(node.inputs) == 2)
-    return (pointwise or node.op in (*_REDUCTIONS, *_NORMS, *_SPREADS)) and graph.types[node.output].dtype == FLOAT32
+    floats = all(graph.types[name].dtype == FLOAT32 for name in (node.output, *node.inputs[:2]))
+    return (pointwise or node.op in (*_REDUCTIONS, *_NORMS, *_SPREADS)) and floats

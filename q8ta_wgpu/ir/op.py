@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, RANGES, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, Monotonic, Moves
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
@@ -294,7 +294,34 @@ INTEGERS = (INT8X4, INT16X4)
 """Dtypes of operators that work on int8 and int16 alike."""
 
 ANY_DTYPE = (FLOAT32, *INTEGERS)
-"""Dtypes of operators that move elements or find the largest, and so work on floats and integers alike."""
+"""Dtypes of operators that find the largest, and so work on floats and integers alike."""
+
+MOVED = (*ANY_DTYPE, INT32)
+"""Dtypes of operators that move elements."""
+
+NUMBERS = (FLOAT32, INT32)
+"""Dtypes of operators that compute with integers as with floats: all their operands have one of the two."""
+
+
+def one_dtype(types: tuple[TensorType, ...], attrs: Attrs) -> str:
+    """The dtype of operands that are NUMBERS. Raises GraphError where they are of both, or where integers meet a number
+    in the attributes that is none."""
+    found = types[0].dtype
+    if any(t.dtype != found for t in types):
+        raise GraphError(f"the operands must be of one dtype, found {', '.join(t.dtype for t in types)}")
+    if found == INT32 and not whole(attrs):
+        raise GraphError(f"integers are computed with integers that int32 holds, found {dict(attrs)}")
+    return found
+
+
+def whole(attrs: Attrs) -> bool:
+    """Whether all numbers of attributes are integers that int32 holds."""
+    return all(float(v).is_integer() and abs(v) < 1 << 31 for v in attrs.values() if isinstance(v, float))
+
+
+def number(value: float, dtype: str) -> np.float32 | np.int32:
+    """A number of an attribute as a uniform field beside operands of a dtype."""
+    return np.int32(value) if dtype == INT32 else np.float32(value)
 
 
 def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from q8ta_wgpu.errors import counted
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, RANGES, Graph, Node
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, INT32, RANGES, Graph, Node
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
 
@@ -104,9 +104,10 @@ def _described(graph: Graph, node: Node) -> str:
 
 
 def _has_int8(graph: Graph, node: Node) -> bool:
-    """Whether a node computes with int8: activations, or weights or a result where it rounds its float32 input
+    """Whether a node computes with integers: activations, or weights or a result where it rounds its float32 input
     itself."""
-    return any(graph.types[name].dtype in (INT8, *RANGES) for name in (*node.inputs, node.output))
+    found = any(graph.types[name].dtype in (INT8, *RANGES) for name in (*node.inputs, node.output))
+    return found or any(graph.types[name].dtype == INT32 for name in node.inputs if name not in graph.constants)
 
 
 def _reads_float(graph: Graph, node: Node) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import DTYPES, RANGES
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
@@ -222,7 +223,7 @@ class Executor:
                 data = self._recorder.read(staging, submitted)
                 outputs = []
                 for port, offset in zip(self.program.outputs, self._offsets, strict=True):
-                    dtype = np.float32 if port.dtype == "float32" else np.uint32
+                    dtype = np.uint32 if port.dtype in RANGES else DTYPES[port.dtype]
                     outputs.append(transfer.copied(np.frombuffer(data, dtype, port.size // 4, offset)))
                 self._recorder.unmap(staging)
             except BaseException:

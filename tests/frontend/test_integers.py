@@ -121,7 +121,7 @@ def test_a_token_outside_of_its_table_is_an_error_of_the_call(network: tuple[nn.
         lambda i: (i + 1, i * i - 3, i // 3, i % 5, -i, i.abs(), i.clamp(2, 7)),
         lambda i: (i.float() * 0.5, i / 2, i > 3, i == 4, torch.where(i > 2, i, 0), i.masked_fill(i < 3, -1)),
         lambda i: (i.sum(1), i.cumsum(1), i.max(), i.argmax(1), i.sort(1).values, i.topk(2).indices),
-        lambda i: (i.flip(1), i[:, 1:3], i.T, torch.cat([i, i + 1], 1), i[:, None].expand(2, 3, 6), i.view(-1)),
+        lambda i: ((i - 5).flip(1), i[:, 1:3], i.T, torch.cat([i, i + 1], 1), i[:, None].expand(2, 3, 6), i.view(-1)),
         lambda i: (
             torch.arange(40.0)[i.long()],
             i.gather(1, i.clamp(0, 5).long()),
@@ -139,6 +139,24 @@ def test_what_integers_become(function: Callable[[Tensor], Any], dtype: torch.dt
     for ours, theirs in zip(flat(q8.Session(model, vulkan)(x)), flat(function(x)), strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         np.testing.assert_array_equal(ours, theirs)
+
+
+class Last(nn.Module):
+    """Keeps the token that it was given last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        y = ids + self.get_buffer("last")
+        self.get_buffer("last").copy_(ids)
+        return y
+
+
+def test_a_state_holds_what_an_input_held() -> None:
+    session = q8.Session(imported(Last(), torch.tensor([3])), "reference")
+    assert [int(session(torch.tensor([n]))[0]) for n in (3, 5, -7)] == [3, 8, -2]
 
 
 def test_bounds_are_as_narrow_as_the_arithmetic_needs() -> None:

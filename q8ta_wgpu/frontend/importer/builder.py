@@ -9,9 +9,11 @@ import numpy as np
 
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Array, Attrs, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.op import Operand
+from q8ta_wgpu.ir.op import Operand, whole
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
+
+_FLOATS = Operand("", dtypes=(FLOAT32,))
 
 
 class RefusedError(Exception):
@@ -42,8 +44,7 @@ class GraphBuilder:
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node whose type follows from its inputs."""
         attrs = dict(attrs or {})
-        names = tuple(self.operand(self._numbers(name, OPS[op].operand(i, attrs))) for i, name in enumerate(inputs))
-        names = self._in_one_dtype(op, names, attrs)
+        names = self._in_one_dtype(op, inputs, attrs)
         node = Node(op, names, self.graph.fresh(self.hint), attrs, self.source)
         for position, name in enumerate(node.inputs):
             operand = OPS[op].operand(position, node.attrs)
@@ -53,18 +54,50 @@ class GraphBuilder:
         self.append(node)
         return node.output
 
-    def _in_one_dtype(self, op: str, names: tuple[str, ...], attrs: Attrs) -> tuple[str, ...]:
-        """The operands of a call, integers as float32 where the operator takes no integers."""
+    def _in_one_dtype(self, op: str, names: Sequence[str], attrs: Attrs) -> tuple[str, ...]:
+        """The operands of a call: integers as float32, but where the operator takes integers and all of them are."""
         operands = [OPS[op].operand(i, attrs) for i in range(len(names))]
+        pairs = list(zip(names, operands, strict=True))
+        alike = [name for name, o in pairs if INT32 in o.dtypes and o.dtypes[0] == FLOAT32 and not o.constant]
+        given = {self._dtype(name) for name in alike if not self._is_integer_array(name)}
+        integers = given == {INT32} and whole(attrs)
         return tuple(
-            self.emit("to_float32", (name,)) if self.type(name).dtype == INT32 and INT32 not in o.dtypes else name
-            for name, o in zip(names, operands, strict=True)
+            self._as_integers(name)
+            if (integers or o.dtypes[0] == INT32) and INT32 in o.dtypes
+            else self._float(name, o)
+            for name, o in pairs
         )
+
+    def _dtype(self, name: str) -> str:
+        """The dtype of a value; of a constant that nothing has read yet, that of floats."""
+        return FLOAT32 if name in self.raw and name not in self.graph.types else self.graph.types[name].dtype
+
+    def floats(self, value: Any) -> Any:
+        """Computed integers, also in a list, as float32; any other argument as it is."""
+        if isinstance(value, (list, tuple)):
+            return [self.floats(part) for part in value]
+        integers = isinstance(value, str) and value in self.graph.types and self.graph.types[value].dtype == INT32
+        return self.emit("to_float32", (value,)) if integers and not self.is_constant(value) else value
+
+    def _is_integer_array(self, name: str) -> bool:
+        """Whether a name is that of a constant of integers that int32 holds."""
+        array = self.raw.get(name)
+        return array is not None and array.dtype.kind in "iu" and bool((array.astype(np.int32) == array).all())
+
+    def _as_integers(self, name: str) -> str:
+        array = self.raw.get(name)
+        return self.operand(self._numbers(name, _FLOATS) if array is not None and array.dtype == bool else name)
+
+    def _float(self, name: str, operand: Operand) -> str:
+        """An operand as float32 where it is integers and the operator takes floats."""
+        found = self.operand(self._numbers(name, operand))
+        integers = self.type(found).dtype == INT32 and FLOAT32 in operand.dtypes
+        return self.emit("to_float32", (found,)) if integers else found
 
     def _numbers(self, name: str, operand: Operand) -> str:
         """A constant of bools or integers as float32, where an operator computes with it and that holds it."""
         array = self.raw.get(name)
-        if array is None or array.dtype.kind not in "biu" or FLOAT32 not in operand.dtypes or INT32 in operand.dtypes:
+        if array is None or array.dtype.kind not in "biu" or FLOAT32 not in operand.dtypes:
             return name
         numbers = array.astype(np.float32)
         if (numbers.astype(np.int64) != array).any():

@@ -31,6 +31,7 @@ from q8ta_wgpu.frontend.nodes import (
     QDQ,
     integer,
     is_complex,
+    is_float,
     is_kept,
     kind,
     named_arguments,
@@ -74,8 +75,6 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     importer.states = states
     outputs = importer.run([*signature.user_outputs, *(written for _, written in states.values())])
     importer.problems.check()
-    if whole := [buffer for read, (buffer, _) in states.items() if read in importer.graph.bounds]:
-        raise UnsupportedError(f"the buffer {whole[0]} changes and holds integers: hold them as float32")
     initial = {node.name: tensor for node, tensor in known.items() if node.name in states}
     graph, written = importer.graph, outputs[len(signature.user_outputs) :]
     outputs = outputs[: len(signature.user_outputs)]
@@ -103,7 +102,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
             graph.whole[buffer] = str(dtype).removeprefix("torch.")
         graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", array)
         graph.inputs.append(read)
-        graph.outputs.append(importer.result(value))
+        graph.outputs.append(importer.result(importer.floats(value)))
     said = program.graph_module.meta.get("custom", {})
     for index, dim, step, why in said.get(FIXED, ()):
         importer.graph.fixed[importer.graph.inputs[index], dim] = (step, why)
@@ -195,6 +194,9 @@ FIXED = "q8ta_fixed"
 PRECISION = "q8ta_precision"
 """In the same place: what was stored in more than 8 bits, and what the outputs are predicted to keep; a `Precision` of
 calibrate/precision.py as a tuple."""
+
+_INDICES = ("indices", "index", "kept")
+"""Arguments that stay integers where floats are computed."""
 
 _RESULTS = {torch.bool: "bool", torch.uint8: "uint8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64"}
 """The dtypes of results that are numbers in a graph, as the user gets them."""
@@ -354,6 +356,8 @@ class _Importer(GraphBuilder):
             if not isinstance(kind(node), Moves | Monotonic):
                 args = {key: self._number(value) for key, value in args.items()}
             name, args = meant(node, args)
+            if is_float(node):
+                args = {key: value if key in _INDICES else self.floats(value) for key, value in args.items()}
             found = ATEN[name][1](self, args)
             return self.truth(found) if _decides(node) and isinstance(found, str) else found
         except (RefusedError, GraphError) as problem:
@@ -406,6 +410,8 @@ class _Importer(GraphBuilder):
             return self.truth(self.emit("ne_scalar", (x,), {"number": 0.0}))
         if source == torch.float32 and wanted in INTEGERS:
             x = self.emit("trunc", (x,))
+        if wanted == torch.float32:
+            x = self.floats(x)
         wraps = wanted == torch.uint8 and source not in (torch.uint8, torch.bool)
         return self.emit("remainder", (x,), {"divisor": 256.0}) if wraps else x
 
