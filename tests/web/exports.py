@@ -32,7 +32,7 @@ RUN = """
     const bytes = async (url) => await (await fetch(url)).arrayBuffer();
     const inputs = {};
     for (const { name, dtype, shape } of net.inputs) {
-        const kinds = { float32: Float32Array, int8: Int8Array, int16: Int16Array };
+        const kinds = { float32: Float32Array, int8: Int8Array, int16: Int16Array, int32: Int32Array };
         inputs[name] = new (kinds[dtype] ?? Uint8Array)(await bytes(`${given.url}/${name}.bin`));
     }
     const flat = (y) => ArrayBuffer.isView(y) ? [y] : Object.values(y ?? {}).flatMap(flat);

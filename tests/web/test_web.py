@@ -13,7 +13,7 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.ir.arithmetic import dequantize
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, INT32, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
@@ -101,6 +101,19 @@ def test_bytes_of_what_is_given(given: str, js: Any, folder: Path) -> None:
     inputs = {name: op_graphs.extremes(generator, (2, 5, 3, 7)) for name in model.graph.inputs}
     inputs["a"] = inputs["a"] > 0 if given == "bool" else inputs["a"].view(model.graph.given("a"))
     equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
+
+
+def test_bytes_of_integers(js: Any, folder: Path) -> None:
+    """Given and made; a page refuses what is out of bounds."""
+    graph = Graph(inputs=["a"], outputs=["y", "z"], bounds={"a": (-70_000_000, 2**31 - 1)})
+    graph.types = {name: TensorType((2, 5), INT32) for name in ("a", "y")} | {"z": TensorType((2, 5))}
+    attrs = {"factor": -1.0, "term": 3.0}
+    graph.nodes = [Node("affine", ("a",), "y", attrs), Node("gt_scalar", ("a",), "z", {"number": 16777217.0})]
+    model = Model(graph, Structure({"list": [0, 1]}))
+    inputs = {"a": np.array([[0, 1, -1, 2**24 + 1, 2**24 + 2], [2**31 - 1, -70_000_000, 5, 6, 7]], np.int32)}
+    equal(outputs(js, folder, "integers", model, inputs), model, inputs)
+    code = "return await net.run(BigInt64Array.from(new Array(10).fill(-70000001n))).catch((e) => e.message);"
+    assert "input a holds -70000001, and must be in [-70000000, 2147483647]" in js(code, "integers")
 
 
 @pytest.mark.parametrize("name", ["permute 0", "requantize 0", "elu 0", "elu 2"])
