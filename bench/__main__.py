@@ -31,6 +31,11 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "float-products": ("floats", "part_products", "float32 matmul, linear and conv2d by tile"),
     "float-rows": ("floats", "part_rows", "softmax and norms by how rows are shared"),
     "float-networks": ("floats", "part_networks", "networks with attention, by kernel"),
+    "decoder": (
+        "decoder",
+        "part_decoder",
+        "a token of a decoder of Llama-3.2-1B's shape (needs a GPU, torch, torchao)",
+    ),
     "networks": ("networks", "part_networks", "whole networks: int8, general kernels, float32, end to end"),
     "torch": ("networks", "part_torch", "the same networks in PyTorch CUDA (needs torch and torchvision)"),
     "upstream-convolution": ("upstream", "part_convolution", "ResNet-50 with kernels by rule and with general ones"),

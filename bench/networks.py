@@ -182,8 +182,8 @@ def part_torch(options: Options, results: Results) -> None:
                 torch._dynamo.reset()
                 compiled = torch.compile(module, mode="reduce-overhead", dynamic=False)
                 with torch.inference_mode():
-                    eager = _cuda_ms(torch, functools.partial(module, x))
-                    graphs = _cuda_ms(torch, functools.partial(compiled, x))
+                    eager = cuda_ms(torch, functools.partial(module, x))
+                    graphs = cuda_ms(torch, functools.partial(compiled, x))
                 results.add((title, batch), **{f"torch {label}": eager, f"torch {label} compiled": graphs})
 
 
@@ -205,7 +205,8 @@ def _module(torch: Any, title: str) -> Any:
     return {"ResNet-50": models.resnet50, "MobileNetV2": models.mobilenet_v2}[title]()
 
 
-def _cuda_ms(torch: Any, run: Callable[[], Any], repeats: int = 30) -> float:
+def cuda_ms(torch: Any, run: Callable[[], Any], repeats: int = 30) -> float:
+    """The median time of a call in CUDA, in milliseconds."""
     times = []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

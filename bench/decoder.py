@@ -1,0 +1,110 @@
+"""A decoder of Llama-3.2-1B's shape, random weights, a cache of 1,024 tokens: GPU time of a token, beside PyTorch."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import q8ta_wgpu as q8
+from bench.networks import cuda_ms
+from bench.options import Options
+
+LAYERS, WIDTH, HEADS, SHARED, INNER, TOKENS, CONTEXT = 16, 2048, 32, 8, 8192, 128_256, 1024
+HEAD = WIDTH // HEADS
+
+
+class Layer(nn.Module):
+    """Attention of grouped queries and a gated MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(WIDTH, eps=1e-5) for _ in range(2))
+        self.queries, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+        self.keys, self.values = (nn.Linear(WIDTH, SHARED * HEAD, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(WIDTH, INNER, bias=False) for _ in range(2))
+        self.down = nn.Linear(INNER, WIDTH, bias=False)
+
+
+class Decoder(nn.Module):
+    """int64 (1, n) token numbers and int64 (n,) positions → float32 (1, n, TOKENS). Keys and values of what was read
+    stay in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.norm = nn.RMSNorm(WIDTH, eps=1e-5)
+        self.head = nn.Linear(WIDTH, TOKENS, bias=False)
+        speeds = 500_000.0 ** (-torch.arange(0, HEAD, 2) / HEAD)
+        angles = torch.arange(CONTEXT)[:, None] * speeds.repeat(2)
+        for name, value in (("cos", angles.cos()), ("sin", angles.sin()), ("places", torch.arange(CONTEXT))):
+            self.register_buffer(name, value, persistent=False)
+        for layer in range(LAYERS):
+            for name in ("keys", "values"):
+                self.register_buffer(f"{name}{layer}", torch.zeros(1, SHARED, CONTEXT, HEAD), persistent=False)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """See the class."""
+        mask = self.get_buffer("places") <= positions[:, None]
+        cos, sin = (F.embedding(positions, self.get_buffer(name)) for name in ("cos", "sin"))
+
+        def heads(y: Tensor) -> Tensor:
+            return y.view(*y.shape[:2], -1, HEAD).transpose(1, 2)
+
+        def rotated(y: Tensor) -> Tensor:
+            first, second = y.chunk(2, -1)
+            return y * cos + torch.cat((-second, first), -1) * sin
+
+        x = self.embedding(tokens)
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            y = layer.norms[0](x)
+            keys, values = self.get_buffer(f"keys{i}"), self.get_buffer(f"values{i}")
+            keys.index_copy_(2, positions, rotated(heads(layer.keys(y))))
+            values.index_copy_(2, positions, heads(layer.values(y)))
+            queries = rotated(heads(layer.queries(y)))
+            found = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+            x = x + layer.out(found.transpose(1, 2).flatten(2))
+            y = layer.norms[1](x)
+            x = x + layer.down(F.silu(layer.gate(y)) * layer.up(y))
+        result: Tensor = self.head(self.norm(x))
+        return result
+
+
+@torch.no_grad()
+def part_decoder(options: Options) -> None:
+    """Milliseconds of a token, and microseconds by kernel. Some minutes and 16 GB of memory go to quantizing it."""
+    torch.manual_seed(0)
+    module = Decoder().eval()
+    for weight in module.parameters():
+        if weight.dim() == 2:
+            weight.normal_(0, 0.02)
+    items = [(torch.randint(TOKENS, (1, 1)), torch.tensor([place])) for place in (0, 7, 400, 1023)]
+    for bits in options.names or ("8", "4"):
+        print(f"weights of {bits} bits: {_token_ms(options, module, items, bits):.3f} ms a token", flush=True)
+    if torch.cuda.is_available():
+        half = module.half().cuda()
+        compiled = torch.compile(half, mode="reduce-overhead")
+        run = functools.partial(compiled, *(x.cuda() for x in items[-1]))
+        print(f"PyTorch float16, compiled: {cuda_ms(torch, run):.3f} ms a token", flush=True)
+
+
+def _token_ms(options: Options, module: nn.Module, items: list[tuple[Tensor, Tensor]], bits: str) -> float:
+    more: dict[str, Any] = {"weights": "int4", "group": 128} if bits == "4" else {}
+    quantizer = q8.Quantizer(precision="int8", fit_weights=False, **more)
+    model = q8.compile(q8.quantize(module, items[0], items, quantizer=quantizer))
+    with q8.Session(model, options.device) as session:
+        session(*items[0])
+        timing = session.time(*items[-1], repeats=100, warmup=100)
+    microseconds, calls = dict[str, float](), Counter[str]()
+    for dispatch, median in zip(timing.program.dispatches, timing.medians, strict=True):
+        microseconds[dispatch.kernel] = microseconds.get(dispatch.kernel, 0.0) + float(median)
+        calls[dispatch.kernel] += 1
+    for kernel in sorted(microseconds, key=microseconds.__getitem__, reverse=True)[:12]:
+        print(f"  {kernel:<28}{calls[kernel]:>5}{microseconds[kernel]:>9.0f} us one by one")
+    return timing.run_ms
