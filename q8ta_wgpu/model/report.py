@@ -27,6 +27,7 @@ class Report:
         weight_bytes: size of all constants.
         reasons: by cause, notes that name a value and its place in the user's model: why operators stay in float32,
             each island among them, and other notes of the passes.
+        states: what stays from call to call: name, dtype as it is stored, shape.
     """
 
     int8: dict[str, int]
@@ -38,6 +39,7 @@ class Report:
     exact: bool
     weight_bytes: int
     reasons: dict[str, tuple[str, ...]]
+    states: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -68,8 +70,9 @@ class Report:
         weights = sum(array.nbytes for array in graph.constants.values())
         int16 = sum(graph.types[node.output].dtype == INT16X4 for node in graph.nodes)
         reasons = _reasons(graph, islands)
+        states = tuple(f"{s.name} {graph.types[s.read].dtype}[{graph.sizes(s.read)}]" for s in graph.states)
         exact = all(isinstance(OPS[op].int8, Moves) for op in floats)
-        return Report(dict(int8), int16, _macs(graph), dict(floats), islands, borders, exact, weights, reasons)
+        return Report(dict(int8), int16, _macs(graph), dict(floats), islands, borders, exact, weights, reasons, states)
 
     def __str__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
@@ -80,6 +83,8 @@ class Report:
         lines = [f"{sum(self.int8.values())} of {nodes} in int8: {listed(self.int8) or 'none'}"]
         if self.macs[1]:
             lines.append(f"{100 * self.macs[0] / self.macs[1]:.1f} % of {_digits(self.macs[1])} multiply-adds in int8")
+        if self.states:
+            lines.append(f"from call to call stay {', '.join(self.states)}")
         if self.int16:
             lines.append(f"{counted(self.int16, 'int16 value')} between nodes")
         lines += [

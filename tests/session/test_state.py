@@ -64,6 +64,8 @@ def test_caches_are_written_row_by_row(vulkan: Device) -> None:
     session = Session(compiled("cached"), vulkan)
     kernels = [d.kernel for d in session.program.dispatches]
     assert kernels.count("update_rows") == 2
+    stay = "from call to call stay keys int8x4[1, 2, 12, 8], values int8x4[1, 2, 12, 8]"
+    assert stay in str(session.model.report()).splitlines()
     assert not any(kernel.startswith(("store", "update.")) for kernel in kernels)
 
 
