@@ -253,7 +253,8 @@ def graph_of(
                 names.append(graph.add_constant("numbers", np.zeros(shape, DTYPES[operand.dtypes[0]])))
                 continue
             weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
-            names.append(_constant(graph, position, shape, weight, random))
+            group = int(case.values.removeprefix("bits")) if case.values.startswith("bits") else 0
+            names.append(_constant(graph, position, shape, weight, random, group))
             continue
         q = op.int8.projected if isinstance(op.int8, Recurrent) else reads
         rounded = quantized and not operand.real
@@ -286,9 +287,9 @@ def _appended(graph: Graph, op: str, inputs: str | list[str], t: TensorType, att
     return name
 
 
-def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, random: bool) -> str:
-    """Ones, or random numbers around 1. The weight of a quantized sum is int8 with a scale for each row; a random one
-    spreads the sums as its operands are spread."""
+def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, random: bool, group: int = 0) -> str:
+    """Ones, or random numbers around 1. The weight of a quantized sum is int8 with a scale for each row, or of 4 bits
+    with a factor for each `group` of inputs; a random one spreads the sums as its operands are spread."""
     rng = np.random.default_rng(position)
     if not weight:
         values = rng.uniform(0.5, 1.5, shape) if random else np.ones(shape)
@@ -296,8 +297,13 @@ def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool,
     spread = 1 / (74 * math.prod(shape[1:]) ** 0.5)
     scales = rng.uniform(0.5 * spread, spread, shape[0]) if random else np.full(shape[0], 0.0625)
     weights = rng.integers(-127, 128, shape) if random else np.ones(shape)
+    if group:
+        factors = rng.integers(1, 17, (shape[0], -(-shape[1] // group)))
+        weights = (weights // 16 if random else weights).astype(np.int64) * np.repeat(factors, group, axis=1)[
+            :, : shape[1]
+        ]
     parts = [
-        graph.add_constant("weight", weights.astype(np.int8)),
+        graph.add_constant("weight", weights.astype(np.int16 if group else np.int8)),
         graph.add_constant("scale", scales.astype(np.float32)),
         graph.add_constant("zero", np.zeros(shape[0], np.int32)),
     ]
