@@ -111,7 +111,7 @@ class Decoder(nn.Module):
 class Step(nn.Module):
     """A decoder that keeps the keys and values of what it has read in buffers of fixed size.
 
-    Input: int64 (1, n) token numbers and int64 (n,) their positions below CONTEXT. Output: float32 (1, n, TOKENS). What
+    Input: int64 (n,) token numbers and int64 (n,) their positions below CONTEXT. Output: float32 (1, n, TOKENS). What
     lies in the cache behind a position is not seen from there, so a chunk may be filled up with any tokens: later ones
     are written over them.
     """
@@ -128,7 +128,7 @@ class Step(nn.Module):
         """See the class."""
         mask = self.get_buffer("places") <= positions[:, None]
         cos, sin = F.embedding(positions, self.decoder.cos), F.embedding(positions, self.decoder.sin)
-        x = self.decoder.embedding(tokens)
+        x = self.decoder.embedding(tokens)[None]
         for layer, block in enumerate(self.decoder.layers()):
             cached_keys, cached_values = self.get_buffer(f"keys_{layer}"), self.get_buffer(f"values_{layer}")
             queries, keys, values = block.attention.projected(block.before_attention(x), cos, sin)

@@ -9,6 +9,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.kernels.lib.mask import shortened
+from q8ta_wgpu.kernels.move.view import flexible
 from q8ta_wgpu.passes.operands import int8_behind
 from q8ta_wgpu.passes.plan.attention import choice_of
 from q8ta_wgpu.passes.plan.masks import reads_masks
@@ -85,7 +86,8 @@ def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: flo
     found, rank = graph.types[bools], len(graph.types[add.output].shape)
     if len(found.shape) < rank:
         to = replace(found, shape=(1,) * (rank - len(found.shape)) + found.shape)
-        bools = rewriter.insert(before, "view", (bools,), {"shape": to.shape}, to, f"{bools}.wide")
+        shape = flexible(found.shape, to.shape)
+        bools = rewriter.insert(before, "view", (bools,), {"shape": shape}, to, f"{bools}.wide")
     return bools
 
 

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import enough
-from q8ta_wgpu.frontend.calibrate.kept import mark_states, share_states
+from q8ta_wgpu.frontend.calibrate.kept import mark_states, share_states, store_finely
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared, transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -154,7 +154,7 @@ def quantize(
         update(2, total, "placing observers")
         quantizer = quantizer or Quantizer()
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
-        widens = isinstance(quantizer, Quantizer) and quantizer.widens
+        precision = quantizer.precision if isinstance(quantizer, Quantizer) else "int8"
         checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
         left = iter(states.carried(checked) if states else checked)
         held = enough(graph, left) if fits else []
@@ -167,18 +167,18 @@ def quantize(
             watch_inputs(observed)
         observed.recompile()
         every = itertools.chain(_taken(held), left)
-        back = HeldBack(observed, example) if widens else None
+        back = HeldBack(observed, example, precision == "int16") if precision != "int8" else None
         met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost, precision = _converted(observed, program, fits, back, states)
+        quantized, lost, found = _converted(observed, program, fits, back, states)
         said = {
             FIXED: fixed,
-            PRECISION: precision and astuple(precision),
+            PRECISION: found and astuple(found),
             DYNAMIC: follows and follows.sizes.of_program(quantized).plain,
         }
         quantized.graph_module.meta["custom"] = {name: value for name, value in said.items() if value}
     register()
-    if problem := checks.ZEROS if zeros else lost or (precision.warning if precision else ""):
+    if problem := checks.ZEROS if zeros else lost or (found.warning if found else ""):
         warnings.warn(problem, stacklevel=2)
     return quantized
 
@@ -227,6 +227,7 @@ def _converted(
     if fits:
         _round_weights(observed, precisions)
     precision = precisions.choose() if precisions is not None else None
+    store_finely(observed)
     lost = checks.lost_values(observed)
     int8 = converted(observed)
     fold(int8, quantizing=True)

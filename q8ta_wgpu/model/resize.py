@@ -15,15 +15,12 @@ from q8ta_wgpu.model.dynamic import at
 
 
 def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
-    """A copy of a graph for inputs of these shapes, in order, each of as many dimensions as before.
+    """A copy of a graph for inputs of these shapes, in order, each of as many dimensions as before. States keep theirs.
 
-    Raises GraphError where a node does not fit them, or a dimension of an input is part of the graph.
+    Raises GraphError where a node does not fit them, a dimension of an input is part of the graph, or a state would be
+    written in another shape.
     """
-    if graph.states:
-        names = ", ".join(state.name for state in graph.states)
-        raise GraphError(
-            f"it keeps {names}, of fixed size, from call to call; quantize with example_inputs of that size"
-        )
+    shapes = [*shapes, *(graph.types[state.read].shape for state in graph.states)]
     point = graph.dynamic.point(dict(zip(graph.inputs, shapes, strict=True)))
     if isinstance(point, str):
         raise GraphError(point)
@@ -46,6 +43,13 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
             _check_repeated(graph, found, node)
         except GraphError as error:
             raise GraphError(f"{node.output}{node.origin}: {error}") from None
+    for state in found.states:
+        before, after = found.types[state.read].shape, found.types[state.written].shape
+        if before != after:
+            raise GraphError(
+                f"it keeps {state.name} of shape {before} from call to call, and would write {after} there; quantize "
+                "with example_inputs of that size"
+            )
     return found
 
 

@@ -242,5 +242,5 @@ def test_no_warning_where_all_is_well() -> None:
 
 
 def test_a_wrong_precision_is_refused() -> None:
-    with pytest.raises(InputError, match="precision must be 'auto' or 'int8', found 'int4'"):
+    with pytest.raises(InputError, match="precision must be 'auto', 'int8' or 'int16', found 'int4'"):
         q8.Quantizer(precision="int4")

@@ -109,6 +109,7 @@ class HeldBack:
     Args:
         observed: a module with observers.
         example: arguments of one item.
+        all_wide: whether all that may be stored in 16 bits is, whatever they show.
 
     Attributes:
         items: the first ones, as many as hold a few inputs.
@@ -116,8 +117,8 @@ class HeldBack:
             where there were few other items.
     """
 
-    def __init__(self, observed: GraphModule, example: Sequence[Tensor]) -> None:
-        self._observed = observed
+    def __init__(self, observed: GraphModule, example: Sequence[Tensor], all_wide: bool = False) -> None:
+        self._observed, self.all_wide = observed, all_wide
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
         self._count = -(-_INPUTS // self._each)
         self.items: list[tuple[Tensor, ...]] = []
@@ -146,7 +147,7 @@ class Precisions:
     """
 
     def __init__(self, observed: GraphModule, back: HeldBack) -> None:
-        self.module, self.items = observed, back.items
+        self.module, self.items, self._all_wide = observed, back.items, back.all_wide
         self.storage, self.rounder = Storage(observed), Rounder(back.before)
         self.floats = self._outputs(self._unrounded, _same, _same)
         self.yardstick = noise(self._outputs(self._of_sums, self._weight, _same), self.floats)
@@ -162,12 +163,14 @@ class Precisions:
         """Widens what needs it, in the module itself; None where no output has a yardstick."""
         plain = predicted = self._noise({})
         wanted = list(map(_wanted, self._allowed, plain, self.floats[0]))
-        short = [i for i, ratio in enumerate(plain) if ratio > wanted[i]]
+        short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > wanted[i]]
         steps: list[Step] = []
         if short:
             every = ranked(self.storage, self.rounder, needs(self.storage, self.rounder, self.items, short))
-            steps = self._enough(every, wanted)
-            steps += cheap(self.storage, every, steps)
+            steps = [step for step in every if step.width == "int16"]
+            if not self._all_wide:
+                steps = self._enough(every, wanted)
+                steps += cheap(self.storage, every, steps)
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}

@@ -71,7 +71,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         skip: paths of modules that stay in float, as `compare` names them, with everything inside. Their inputs are not
             rounded for them; their outputs only where something in int8 reads them.
         precision: "auto" lets `quantize` store values in 16 bits, or leave them in float32, where int8 costs more than
-            a decibel of the outputs (calibrate/widen.py); "int8" does not.
+            a decibel of the outputs (calibrate/widen.py); "int8" does not; "int16" stores in 16 bits all that may be:
+            int8 weights are then what costs, and language models choose the same tokens more often.
         weights: "int4" rounds the weights of linears and products, and tables of embeddings, to 4 bits, with a factor
             for each group of inputs of each output: half the bytes. Those of fewer inputs than a group, of convolutions
             and of recurrent layers stay in 8 bits.
@@ -95,11 +96,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         super().__init__()
         for name, value, known in (
             ("residual", residual, ("int16", "int8")),
-            ("precision", precision, ("auto", "int8")),
+            ("precision", precision, ("auto", "int8", "int16")),
             ("weights", weights, ("int8", "int4")),
         ):
             if not isinstance(value, str) or value not in known:
-                raise InputError(f"{name} must be {known[0]!r} or {known[1]!r}, found {shown(value)}")
+                listed = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
+                raise InputError(f"{name} must be {listed}, found {shown(value)}")
         check_switch("qat", qat)
         check_switch("fit_weights", fit_weights)
         if isinstance(group, bool) or group not in GROUPS:
@@ -111,7 +113,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
         self.fit_weights = fit_weights and not qat
-        self.widens = precision == "auto" and not qat
+        self.precision = "int8" if qat else precision
         self._streams = residual == "int16"
         self._skip = tuple(skip)
         self._activation = scheme.activation(qat)
