@@ -1,14 +1,16 @@
 """Architectures that people bring, with random weights, and their inputs: a table for each library.
 
-Integers are not inputs of an int8 network, so text is given as embeddings, a timestep as a float (0 to
-1000, or 0 to 1 where the network multiplies it), and lengths and positions are constants. Of a network that
-ends in a log_softmax, or packs sequences, a part is taken.
+In these, text is given as embeddings, a timestep as a float (0 to 1000, or 0 to 1 where the network multiplies it), and
+lengths and positions are constants; `bench.texts` has those that begin with integers. Of a network that ends in a
+log_softmax, or packs sequences, a part is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from bench.texts import TEXTS, TIMESTEPS
 
 TORCHVISION = """
     alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5
@@ -378,9 +380,10 @@ def names() -> list[str]:
     listed: Mapping[str, Iterable[str]] = {
         "torchvision": TORCHVISION.split(),
         "timm": TIMM.split(),
-        "transformers": TRANSFORMERS,
+        "transformers": [*TRANSFORMERS, *TEXTS],
         "segmentation_models_pytorch": SEGMENTATION.split(),
-        "diffusers": DIFFUSERS,
+        "diffusers": [*DIFFUSERS, *(f"{name}.integer" for name in TIMESTEPS)],
         "torchaudio": TORCHAUDIO,
+        "recommenders": ["DLRM"],
     }
     return [f"{library}:{name}" for library, found in listed.items() for name in found]

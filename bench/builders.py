@@ -3,10 +3,12 @@ those that are idle before they are trained."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bench.architectures import DIFFUSERS, TORCHAUDIO, TRANSFORMERS
+from bench.texts import BAGS, TEXTS, TIMESTEP, Integers
 
 SIZES = (64, 96, 128, 224)
 """Sides of the images that are tried, before a network's own."""
@@ -32,8 +34,8 @@ def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
 
     Args:
         network: a module whose forward takes keywords.
-        arguments: of its forward. A tuple is the shape of an input, an empty one an image's; a range is what a timestep
-            lies in, an input of one element; a list is a constant tensor.
+        arguments: of its forward. A tuple is the shape of an input, an empty one an image's; Integers are an input of
+            int64; a range is what a timestep lies in, an input of one element; a list is a constant tensor.
         torch: the module.
     """
     inputs = [name for name, value in arguments.items() if isinstance(value, (tuple, range))]
@@ -57,6 +59,8 @@ def _transformers(name: str) -> Any:
     import torch
     import transformers
 
+    if name in TEXTS:
+        return _text(name)
     configuration, network, given_options = TRANSFORMERS[name]
     options = dict(given_options)
     if backbone := options.pop("backbone", None):
@@ -65,6 +69,18 @@ def _transformers(name: str) -> Any:
     config = getattr(transformers, configuration)(**options)
     inputs = {"inputs_embeds": (1, 16, config.hidden_size)} if "Bert" in name else {"pixel_values": ()}
     return given(getattr(transformers, network)(config), {**inputs, "return_dict": False}, torch)
+
+
+def _text(name: str) -> Any:
+    """A small network that begins with integers, without the cache that it could return."""
+    import torch
+    import transformers
+
+    options, arguments = TEXTS[name]
+    network = getattr(transformers, name)
+    module = network(network.config_class(**options))
+    fixed = {"use_cache": False} if "use_cache" in inspect.signature(network.forward).parameters else {}
+    return given(module, {**arguments, **fixed, "return_dict": False}, torch)
 
 
 def _segmentation(name: str) -> Any:
@@ -78,8 +94,11 @@ def _diffusers(name: str) -> Any:
     import diffusers
     import torch
 
+    name, _, integer = name.partition(".")
     options, arguments = DIFFUSERS[name]
-    fixed = {} if name == "T2IAdapter" else {"return_dict": False}
+    fixed: dict[str, Any] = {} if name == "T2IAdapter" else {"return_dict": False}
+    if integer:
+        fixed["timestep"] = TIMESTEP
     return given(getattr(diffusers, name)(**options), {**arguments, **fixed}, torch)
 
 
@@ -93,6 +112,27 @@ def _torchaudio(name: str) -> Any:
     return given(whole(**options).get_submodule(name.partition(".")[2]), arguments, torch)
 
 
+def _recommender(name: str) -> Any:
+    """DLRM (Naumov et al. 2019): bags of categories and dense features, their products by pairs, two MLPs."""
+    import torch
+
+    class Dlrm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = torch.nn.ModuleList(torch.nn.EmbeddingBag(rows, 16, mode=mode) for rows, mode in BAGS)
+            self.bottom = torch.nn.Sequential(torch.nn.Linear(13, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+            self.top = torch.nn.Sequential(torch.nn.Linear(16 + 16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+            self.shapes = [(4, 13), *(Integers((4, 3), rows) for rows, _ in BAGS)]
+
+        def forward(self, dense: Any, *bags: Any) -> Any:
+            x = self.bottom(dense)
+            rows = torch.stack([x, *(bag(ids) for bag, ids in zip(self.bags, bags, strict=True))], dim=1)
+            pairs = (rows @ rows.transpose(1, 2)).flatten(1)
+            return self.top(torch.cat([x, pairs], dim=1)).sigmoid()
+
+    return Dlrm()
+
+
 BUILDERS: Mapping[str, Callable[[str], Any]] = {
     "torchvision": _torchvision,
     "timm": _timm,
@@ -100,18 +140,23 @@ BUILDERS: Mapping[str, Callable[[str], Any]] = {
     "segmentation_models_pytorch": _segmentation,
     "diffusers": _diffusers,
     "torchaudio": _torchaudio,
+    "recommenders": _recommender,
 }
 
 
 def drawn(shapes: Iterable[Any], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
-    """Random inputs: normal ones of each shape, numbers between the ends of each range."""
+    """Random inputs: normal ones of each shape, numbers between the ends of each range, integers below their limit."""
     generator = torch.Generator().manual_seed(seed)
-    return tuple(
-        shape.start + len(shape) * torch.rand(batch, generator=generator)
-        if isinstance(shape, range)
-        else torch.randn((batch * shape[0], *shape[1:]), generator=generator)
-        for shape in shapes
-    )
+
+    def one(shape: Any) -> Any:
+        if isinstance(shape, Integers):
+            sizes = (batch * shape.shape[0], *shape.shape[1:])
+            return torch.randint(shape.below, sizes, generator=generator)
+        if isinstance(shape, range):
+            return shape.start + len(shape) * torch.rand(batch, generator=generator)
+        return torch.randn((batch * shape[0], *shape[1:]), generator=generator)
+
+    return tuple(map(one, shapes))
 
 
 def example_inputs(module: Any, torch: Any) -> tuple[Any, ...]:
