@@ -29,7 +29,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     noise,
     shares_of_255,
 )
-from q8ta_wgpu.frontend.calibrate.steps import Step, always, cheap, ranked, widths
+from q8ta_wgpu.frontend.calibrate.steps import Step, always, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.widen import widen
 
 _INPUTS = 4
@@ -51,6 +51,9 @@ _NEARLY = 10**0.03
 
 _PARTS_TRIED, _ROUNDS = 8, 2
 """Parts of the values that are widened, each of which is tried in 8 bits again, and how often, in smaller parts."""
+
+_DEAR = 0.05
+"""Of what a network moves and computes, from which on widening costs time."""
 
 _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
@@ -185,9 +188,13 @@ class Precisions:
     def _enough(self, every: Sequence[Step], wanted: Sequence[float]) -> list[Step]:
         """As many of these, from the first on, as have to be taken, without parts that turn out not to be needed, the
         dearest tried first: noise to first order says nothing of a value that a network divides by its own norm near
-        zero. What costs as much as all the others is needed where more than a decibel is lost without it. Where the
-        yardstick is out of reach, as many are taken as come near to what all of them give."""
+        zero. What costs as much as all the others, and not little, is needed where more than a decibel is lost
+        without it. Where the yardstick is out of reach, as many are taken as come near to what all of them give."""
         best = self._noise(widths(every))
+        others = [step for step in every if step.reading[1] != "sums"]
+        without = self._noise(widths(others))
+        if any(ratio > _DECIBEL * other for ratio, other in zip(best, without, strict=True)):
+            every, best = others, without  # weights are fitted, and biases corrected, for what is read in 8 bits
         reached = map(operator.le, best, wanted)
         within = [w if able else a for able, w, a in zip(reached, wanted, self._allowed, strict=True)]
         limits = [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
@@ -206,7 +213,8 @@ class Precisions:
             size = max(1, -(-len(steps) // _PARTS_TRIED))
             for part in (dearest[at : at + size] for at in range(0, len(dearest), size)):
                 fewer = [step for step in steps if step not in part]
-                dearer = sum(step.cost for step in part) > sum(step.cost for step in fewer)
+                least = max(sum(step.cost for step in fewer), _DEAR * traffic(self.storage))
+                dearer = sum(step.cost for step in part) > least
                 steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
         return steps
 

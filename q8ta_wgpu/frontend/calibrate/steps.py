@@ -87,7 +87,7 @@ def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) ->
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
     """Of these the ones that were not taken and cost next to nothing, all together: other inputs reach further than
     those of calibration, and what is stored in int16 has room for them."""
-    left = _NOTHING * sum(map(_traffic, storage.stored))
+    left = _NOTHING * traffic(storage)
     done, found = {step.reading for step in taken}, list[Step]()
     for step in sorted(steps, key=lambda step: step.cost):
         stored, role = step.reading
@@ -96,6 +96,11 @@ def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> lis
             found.append(replace(step, why="since that costs next to nothing"))
             left -= step.cost
     return found
+
+
+def traffic(storage: Storage) -> float:
+    """What a network moves and computes in int8, in bytes moved."""
+    return sum(map(_traffic, storage.stored))
 
 
 def widths(steps: Sequence[Step]) -> dict[Reading, Width]:
