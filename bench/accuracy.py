@@ -46,9 +46,8 @@ accuracy` writes this page.
 * Every number is the mean of five sets of calibration data, the same for each quantizer.
 * *ours above* is the difference to the better of XNNPACK and X86Inductor, with its standard error. Within twice that
   error it says nothing. Nor does a score above float's own.
-* *voice* loses by int8 layers, as the yardstick does: X86Inductor leaves its convolution and LSTM in float. Name them
-  in `Quantizer(skip=[...])`. *soft_argmax* loses where test images have higher peaks than two batches of calibration
-  had; with eight batches it keeps 51 dB.
+* *voice* loses by int8 layers, as the yardstick does. Ours stores what its LSTM reads in int16; X86Inductor leaves the
+  convolution and LSTM in float.
 
 | network | unit | float | XNNPACK | X86Inductor | yardstick | ours | ours above |
 |---|---|---|---|---|---|---|---|
