@@ -87,7 +87,7 @@ class Executor:
                 self._slots = [self._buffer(size, STORAGE) for size in program.slots]
                 self._constants = [self._upload(c, STORAGE) for c in program.constants]
                 self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
-                self._states = States(program, device, self.buffer)
+                self._states = States(program, device, self._slots)
                 self._states.reset()
             for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
                 update(i, len(program.dispatches), dispatch.kernel)

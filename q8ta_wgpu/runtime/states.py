@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import FLOAT32, Array
-from q8ta_wgpu.program.program import BufferRef, Program
+from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import STORAGE
 
@@ -21,14 +21,14 @@ class States:
     Args:
         program: what dispatches read and write.
         device: where.
-        buffer: gives the wgpu buffer of a reference.
+        slots: the wgpu buffers of the program's slots.
     """
 
-    def __init__(self, program: Program, device: Device, buffer: Callable[[BufferRef], Any]) -> None:
+    def __init__(self, program: Program, device: Device, slots: Sequence[Any]) -> None:
         self._ports = [port for port, _ in program.states]
         self._initial = [words for _, words in program.states]
         self._sizes = [program.slots[port.buffer[1]] for port in self._ports]
-        self._device, self._buffer = device, buffer
+        self._device, self._buffers = device, [slots[port.buffer[1]] for port in self._ports]
         self.slots = {port.buffer[1] for port in self._ports}
 
     def reset(self) -> None:
@@ -39,13 +39,15 @@ class States:
         """Writes states by their places, behind all runs that were submitted. Raises DeviceError for a lost device."""
         self._check(bool(words))
         for place, array in words.items():
-            self._device.wgpu.queue.write_buffer(self._buffer(self._ports[place].buffer), 0, array)
+            self._device.wgpu.queue.write_buffer(self._buffers[place], 0, array)
 
     def read(self) -> list[Array]:
         """The words of every state behind all runs that were submitted. Raises DeviceError for a lost device."""
         self._check(bool(self._ports))
         dtypes = [np.float32 if port.dtype == FLOAT32 else np.uint32 for port in self._ports]
-        found = [self._device.read(self._buffer(port.buffer), -(-port.size // 4) * 4) for port in self._ports]
+        found = [
+            self._device.read(b, -(-port.size // 4) * 4) for b, port in zip(self._buffers, self._ports, strict=True)
+        ]
         return [
             np.frombuffer(data, dtype, port.size // 4).copy()
             for data, dtype, port in zip(found, dtypes, self._ports, strict=True)
@@ -59,12 +61,12 @@ class States:
             return
         copies = [self._device.wgpu.create_buffer(size=size, usage=STORAGE) for size in self._sizes]
         try:
-            self._copy([self._buffer(port.buffer) for port in self._ports], copies)
+            self._copy(self._buffers, copies)
             try:
                 yield
             finally:
                 if self._device.alive:
-                    self._copy(copies, [self._buffer(port.buffer) for port in self._ports])
+                    self._copy(copies, self._buffers)
         finally:
             for buffer in copies:
                 buffer.destroy()
