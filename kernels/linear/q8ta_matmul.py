@@ -30,10 +30,6 @@ from q8ta_wgpu.kernels.product.units import UnitTile
 LONGEST = arithmetic.INT32_MAX // 255**2
 """Most products of two differences of int8 whose sum cannot pass int32."""
 
-COMMON = 2048
-"""Up to how many products the steps of a sum are those of this many, so that a network for tokens of any number has one
-set of numbers. Of 64 products, sums are then rounded to 2^-24 of the largest there may be."""
-
 
 def product_shape(a: Shape, transposed: Shape) -> Shape:
     """The shape of a product of (..., rows, depth) and (..., columns, depth), whose batch dimensions broadcast.
@@ -83,11 +79,10 @@ def lower(call: QuantizedCall) -> Int8Form | str:
     depth = call.inputs[0].shape[-1]
     if depth > LONGEST:
         return f"a sum of {depth} products could pass int32"
-    most = COMMON if depth <= COMMON else LONGEST
     pairs = list(itertools.product(_halves(0, a), _halves(1, b)))
     carried, held = None, 0.0
     for (left, p), (right, q) in pairs[:-1]:
-        reached = held + most * p.span * p.scale * q.span * q.scale
+        reached = held + depth * p.span * p.scale * q.span * q.scale
         carried = _real((left, right), p.scale * q.scale, carried, reached)
         if carried is None:
             return "its steps are no normal float32 numbers"
@@ -95,7 +90,7 @@ def lower(call: QuantizedCall) -> Int8Form | str:
     (left, p), (right, q) = pairs[-1]
     unit = 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale
     if held * unit > arithmetic.TERM_LIMIT:  # a float32 result holds any sum of the two: it is quantized by itself
-        reached = held + most * p.span * p.scale * q.span * q.scale
+        reached = held + depth * p.span * p.scale * q.span * q.scale
         real = _real((left, right), p.scale * q.scale, carried, reached, call.factor)
         return Int8Form("quantize", (real,), {"lo": call.lo, "hi": call.hi}) if real else "its result is past float32"
     rounds = (RequantizeInt16 if call.out.dtype == INT16X4 else Requantize)(call.lo, call.hi)
@@ -256,6 +251,7 @@ q8ta_matmul = Op(
     infer=_infer,
     reference=_reference,
     schema={"multiplier": Attr("float", low=0, high=3.4e38), "epilogue": epilogue.EPILOGUE},
+    bounds=("multiplier", "epilogue"),
     kernels=(
         *(_tiled(label) for label in TILES),
         Kernel(

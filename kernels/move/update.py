@@ -73,8 +73,12 @@ def _axis(call: Call) -> int:
     return int(call.attrs["dim"]) + 4 - len(call.output.shape)
 
 
+def _count(call: Call) -> int:
+    return call.inputs[-1].numel
+
+
 def _params(call: Call) -> Params:
-    return {"axis": np.uint32(_axis(call)), "count": np.uint32(call.inputs[-1].numel)}
+    return {"axis": np.uint32(_axis(call)), "count": np.uint32(_count(call))}
 
 
 def _items(call: Call) -> int:
@@ -95,6 +99,7 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
         (layouts, FLOAT),
         layouts,
         supports=takes,
+        turns=lambda call: _count(call) * (_count(call) + 2 if source == "update_lanes" else 1),
         params=lambda call: {**_params(call), "items": np.uint32(_items(call))},
         threads=lambda call, layout: (_items(call), 1, 1),
     )
@@ -125,7 +130,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},
-        kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=_params),),
+        kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=_params, turns=_count),),
         aten={"aten.index_copy.default": _import_copy},
         int8=Moves(),
         work=lambda call: call.output.numel * call.inputs[-1].numel,

@@ -78,7 +78,14 @@ class _Layers:
 
     def _direction(self, x: str, index: int, reverse: bool) -> tuple[str, str, str]:
         """One layer in one direction: all hidden states, the last of them, and the cell's last state."""
-        b, attrs = self.b, {"reverse": reverse} | {name: self.args[name] for name in ("batch_first", "shifts")}
+        b, attrs = (
+            self.b,
+            {"reverse": reverse}
+            | {
+                "batch_first": self.args["batch_first"],
+                "shifts": tuple(self.args["shifts"]),
+            },
+        )
         weight, recurrent, *biases = self.args["params"][self.each * index :][: self.each]
         none = np.zeros(b.type(weight).shape[0], np.float32)
         bias, recurrent_bias = biases or (b.constant(none, "bias") for _ in range(2))

@@ -226,6 +226,7 @@ class Op:
         work: loop steps of all threads of one dispatch, for shaders that loop over a window or over an activation's
             dimension. Elementwise operators and weighted sums need none.
         macs: multiply-accumulates of a call, for operators whose time they decide.
+        bounds: attributes computed from the most there may be of something, which suit fewer as well.
     """
 
     name: str
@@ -243,6 +244,7 @@ class Op:
     cases: tuple[Case, ...] = ()
     tolerance: float = 0.0
     work: Callable[[Call], int] | None = None
+    bounds: tuple[str, ...] = ()
     macs: Callable[[Call], int] | None = None
 
     def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.size import Dynamic, Point, Size, Table, at_point, fitted, part_of
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.fields import get, known, name_of
 from q8ta_wgpu.model.verify import MAX_ELEMENTS
 
@@ -44,8 +45,15 @@ def joined(graphs: Sequence[Graph], points: Sequence[Point], dynamic: Dynamic) -
                 if (shape := _shape(f"{node.output}{node.origin}", arrays, points)) is not None:
                     tables[name] = Table(first.constants[name], shape)
         attrs = {key: _attribute([o.attrs[key] for o in others if o], points) for key in node.attrs}
-        if wrong := [key for key, value in attrs.items() if value is None and node.attrs[key] is not None]:
-            raise GraphError(f"{node.output}{node.origin}: {wrong[0]} is no formula in the sizes")
+        for key in (key for key, value in attrs.items() if value is None and node.attrs[key] is not None):
+            if key not in OPS[node.op].bounds:
+                raise GraphError(f"{node.output}{node.origin}: {key} is no formula in the sizes")
+            if any(high > points[0][symbol] for symbol, (_, high) in dynamic.symbols.items()):
+                raise GraphError(
+                    f"{node.output}{node.origin}: {key} holds up to {_said(points[0])} alone. Let the example have the "
+                    "largest sizes, and say so by Dim(max=...)"
+                )
+            attrs[key] = node.attrs[key]
         first.nodes[index] = replace(node, attrs=attrs)
     first.fixed = {place: found for place, found in first.fixed.items() if place not in dynamic.inputs}
     first.dynamic = Dynamic(dynamic.symbols, dynamic.inputs, tables)

@@ -66,7 +66,8 @@ def test_a_full_disk_leaves_an_exported_folder_whole(tmp_path: Path, capsys: Cap
     small_model(channels=7).save("net.q8ta")
     capsys.readouterr()
     with full_disk():
-        assert "cannot write web/gpu.json: File too large" in fails(capsys, "export-web", "net.q8ta", "web")
+        message = fails(capsys, "export-web", "net.q8ta", "web")
+    assert "cannot write web/" in message and "File too large" in message
     assert {path.name: path.read_bytes() for path in (tmp_path / "web").iterdir()} == before
 
 

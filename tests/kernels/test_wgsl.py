@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from wgpudawn.backends.dawn import extras
 
 from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.errors import LinkError
-from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Call, Graph, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import no_turns
 from q8ta_wgpu.ir.layout import Layout, word_count
@@ -24,12 +25,12 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.plan import Step
+from q8ta_wgpu.passes.layout_sync.plan import Step, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions, files, scan
 from q8ta_wgpu.runtime.rates import unit_module
-from tests import attention_graphs, harness
+from tests import attention_graphs, harness, states
 from tests.kernels import test_chains
 
 TARGETS = (
@@ -61,6 +62,9 @@ def steps() -> Iterator[tuple[Step, tuple[Target, ...]]]:
             turn, rest = divmod(OPS[step.node.op].kernels.index(kernel) + epilogue + index, EVERY)
             targets = TARGETS if not epilogue else (TARGETS[turn % len(TARGETS)],) if rest == 0 else ()
             yield step, tuple(target for target in targets if kernel.runs(step.call, target))
+    for dtype, target in itertools.product((FLOAT32, INT8X4, INT16X4), TARGETS):
+        plan = sync_layouts(lower(states.written(dtype).graph, target), target)
+        yield from ((step, (target,)) for step in plan.steps if step.node.op in OPS)
 
 
 @functools.cache
