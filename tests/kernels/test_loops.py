@@ -69,6 +69,10 @@ SEQUENTIAL = {"lstm", "gru"}
 """Whose steps wait for each other, so that no team shares them: a layer of too many is refused."""
 
 
+WRITTEN = {"update", "update_rows"}
+"""Whose threads walk through a list of places: one of too many is refused."""
+
+
 def bounded(op: Op) -> bool:
     """Whether the turns of some kernel of an operator grow with the call."""
     return any(kernel.turns is not no_turns for kernel in op.kernels)
@@ -77,7 +81,8 @@ def bounded(op: Op) -> bool:
 def test_every_operator_with_a_window_or_a_reduction_is_tested() -> None:
     """An int8 form is reached from its float operator."""
     made = {op.name for op in OPS.values() if bounded(op) and op.name.startswith(("q8ta_", "q16ta_"))}
-    assert {op.name for op in OPS.values() if bounded(op)} - made == BEYOND.keys() | QUADRATIC | RUNNING | SEQUENTIAL
+    others = QUADRATIC | RUNNING | SEQUENTIAL | WRITTEN
+    assert {op.name for op in OPS.values() if bounded(op)} - made == BEYOND.keys() | others
 
 
 def run_beyond(graph: Graph, inputs: dict[str, Array], device: Device, tolerance: float) -> None:
@@ -156,6 +161,17 @@ def test_layers_of_as_many_steps_as_a_thread_may_take(name: str, int8: bool, vul
     np.testing.assert_allclose(found, expected, rtol=0, atol=0 if int8 else 1e-5)
     with pytest.raises(DeviceError, match="loop turns of a thread"):
         sync_layouts(layer(OPS[name], int8, most + 1)[0], BASELINE)
+
+
+@pytest.mark.parametrize("count", [LOOP_TURNS, LOOP_TURNS + 1])
+def test_rows_written_at_as_many_places_as_a_thread_may_take(count: int) -> None:
+    """One more is refused."""
+    graph, _ = op_graphs.float_graph(OPS["update"], Case(((2, 3), (count, 3), (count,)), {"dim": 0}))
+    if count == LOOP_TURNS:
+        assert sync_layouts(graph, BASELINE).steps
+        return
+    with pytest.raises(DeviceError, match="loop turns of a thread"):
+        sync_layouts(graph, BASELINE)
 
 
 @pytest.mark.parametrize("target", [BASELINE, SOFTWARE], ids=lambda target: target.name)
