@@ -65,20 +65,26 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
         raise InputError("a Model is opened on a device by Session(model, device)")
     with bar("compiling") as update:
         update(0, 2, "reading the program")
-        graphs, structure, points, dynamic = import_sizes(program)
+        graphs, structure, points, dynamic, largest = import_sizes(program)
         if not any(node.op in ("quantize", "dequantize") for node in graphs[0].nodes):
             without = "the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)"
             graphs[0].notes.append(without)
-        for graph in graphs if int8_outputs else ():
-            _end_with_integers(graph)
         update(1, 2, "fusing its operators")
-        runnable = [run_passes(graph) for graph in graphs]
+        runnable = [_runnable(graph, int8_outputs) for graph in graphs]
     if not dynamic:
         return Model(runnable[0], structure)
     try:
-        return Model(joined(runnable, points, dynamic), structure)
+        most = largest and (lambda: _runnable(largest(), int8_outputs))
+        return Model(joined(runnable, points, dynamic, most), structure)
     except GraphError as error:
         raise UnsupportedError(f"the program does not follow the sizes that dynamic_shapes names: {error}") from None
+
+
+def _runnable(graph: Graph, int8_outputs: bool) -> Graph:
+    """A graph that was imported as one that runs."""
+    if int8_outputs:
+        _end_with_integers(graph)
+    return run_passes(graph)
 
 
 def _end_with_integers(graph: Graph) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +17,24 @@ from q8ta_wgpu.model.fields import get, known, name_of
 from q8ta_wgpu.model.verify import MAX_ELEMENTS
 
 
-def joined(graphs: Sequence[Graph], points: Sequence[Point], dynamic: Dynamic) -> Graph:
+def joined(
+    graphs: Sequence[Graph], points: Sequence[Point], dynamic: Dynamic, largest: Callable[[], Graph] | None = None
+) -> Graph:
     """The first graph, which knows what its numbers and tables are at any other point.
 
     Args:
         graphs: of one program, at each of the points.
         points: the values of the symbols. No size is larger than at the first.
         dynamic: symbols and sizes of the inputs.
+        largest: makes the graph at the largest sizes, which is read where an attribute is a bound that they set. None
+            where sizes have no largest.
 
     Raises GraphError where they differ in more than integers of attributes, and in how much of a table is read.
     """
     first = graphs[0].copy()
     names: list[dict[str, str]] = [dict(zip(first.inputs, graph.inputs, strict=True)) for graph in graphs]
     tables: dict[str, Table] = {}
+    most: Graph | None = None
     for index, node in enumerate(first.nodes):
         others = [graph.nodes[index] if index < len(graph.nodes) else None for graph in graphs]
         for other, graph, named, point in zip(others, graphs, names, points, strict=True):
@@ -48,12 +53,15 @@ def joined(graphs: Sequence[Graph], points: Sequence[Point], dynamic: Dynamic) -
         for key in (key for key, value in attrs.items() if value is None and node.attrs[key] is not None):
             if key not in OPS[node.op].bounds:
                 raise GraphError(f"{node.output}{node.origin}: {key} is no formula in the sizes")
-            if any(high > points[0][symbol] for symbol, (_, high) in dynamic.symbols.items()):
-                raise GraphError(
-                    f"{node.output}{node.origin}: {key} holds up to {_said(points[0])} alone. Let the example have the "
-                    "largest sizes, and say so by Dim(max=...)"
-                )
             attrs[key] = node.attrs[key]
+            if any(high > points[0][symbol] for symbol, (_, high) in dynamic.symbols.items()):
+                most = most or (largest() if largest else None)
+                if most is None or len(most.nodes) != len(first.nodes) or most.nodes[index].op != node.op:
+                    raise GraphError(
+                        f"{node.output}{node.origin}: {key} holds up to {_said(points[0])} alone. Let the example have "
+                        "the largest sizes, and say so by Dim(max=...)"
+                    )
+                attrs[key] = most.nodes[index].attrs[key]
         first.nodes[index] = replace(node, attrs=attrs)
     first.fixed = {place: found for place, found in first.fixed.items() if place not in dynamic.inputs}
     first.dynamic = Dynamic(dynamic.symbols, dynamic.inputs, tables)

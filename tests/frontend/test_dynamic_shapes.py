@@ -192,8 +192,19 @@ def test_wrong_dynamic_shapes_are_named(name: str) -> None:
         )
 
 
+def test_a_bound_of_int16_products_is_that_of_the_largest_sizes() -> None:
+    """The step of a sum of int16 products follows from its longest. The attention of these modules has such sums."""
+    make, example, dynamic, _ = ROWS["padding mask, with a batch"]
+    torch.manual_seed(0)
+    program = q8.quantize(make().eval(), tuple(example), [tuple(example)], dynamic_shapes=dynamic, progress=False)
+    larger, here = (q8.compile(program).reshape((1, size, 32), (1, size)) for size in (20, 12))
+    steps = [[n.attrs["multiplier"] for n in m.graph.nodes if n.op == "q8ta_matmul"] for m in (larger, here)]
+    assert steps[0] == steps[1]
+
+
 def test_inputs_of_sizes_that_do_not_fit_are_named() -> None:
     make, example, dynamic, _ = ROWS["padding mask, with a batch"]
+    torch.manual_seed(0)
     program = q8.quantize(make().eval(), tuple(example), [tuple(example)], dynamic_shapes=dynamic, progress=False)
     with q8.Session(q8.compile(program), "reference") as session:
         for x, mask, why in (
