@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import q8ta_wgpu as q8
+from bench.noise import decibels
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array
@@ -21,6 +22,7 @@ from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
 from tests.modelfiles import forge, refused
+from tests.quantizing import data
 from tests.states import NETWORKS, calls, compiled, exchanged, module, quantized, written
 
 SNR = {"streaming": 35.0, "cell": 30.0, "cached": 28.0, "counted": 35.0}
@@ -236,6 +238,40 @@ def test_bindings_go_on_from_run_to_run(vulkan: Device) -> None:
         binding.run()
         exact(x)
     same_states(session, exact)
+
+
+class _Cache:
+    """As transformers' StaticCache: what is written into, beside a module's buffers of the same tensors."""
+
+    def __init__(self) -> None:
+        self.layers = [{"keys": torch.zeros(1, 2, 12, 8)}]
+
+
+class _HeldByAnObject(torch.nn.Module):
+    """Four queries a key of a cache that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.cache = torch.nn.Linear(16, 64), torch.nn.Linear(16, 16), _Cache()
+        self.register_buffer("keys", self.cache.layers[0]["keys"])
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        keys = self.cache.layers[0]["keys"]
+        keys.index_copy_(2, index.long(), self.k(x).view(1, 1, 2, 8).transpose(1, 2))
+        repeated = keys[:, :, None].expand(1, 2, 4, 12, 8).reshape(1, 8, 12, 8)
+        return torch.matmul(self.q(x).view(1, 8, 1, 8), repeated.transpose(-1, -2))
+
+
+def test_buffers_that_an_object_of_the_module_holds_are_states() -> None:
+    stateful = _HeldByAnObject().eval()
+    first = stateful.cache.layers[0]["keys"]
+    items = [(data(1, 1, 16, seed=i), torch.tensor([float(i)])) for i in range(12)]
+    with Session(q8.compile(q8.quantize(stateful, items[0], items, progress=False)), "reference") as session:
+        assert stateful.cache.layers[0]["keys"] is first
+        assert list(session.state) == ["keys"]
+        found = [session(*x) for x in items]
+    wanted = [stateful(*x) for x in items]
+    assert (decibels(torch.stack(wanted).detach().numpy(), np.stack(found)) or 0) > 35
 
 
 def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:

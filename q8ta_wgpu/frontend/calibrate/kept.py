@@ -20,11 +20,13 @@ _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 
 
 def mark_states(graph: GraphModule, count: int) -> None:
-    """Lets the last inputs of a graph, so many, know which result is theirs. Copies are dropped: they were made because
-    of writes, and nothing is written into any more."""
+    """Lets the last inputs of a graph, so many, know which result is theirs. Copies are dropped, but for those that lay
+    elements out anew: they were made because of writes, and nothing is written into any more."""
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
-        node.replace_all_uses_with(node.args[0])
-        graph.graph.erase_node(node)
+        source = node.all_input_nodes[0]
+        if node.meta["val"].stride() == source.meta["val"].stride():
+            node.replace_all_uses_with(source)
+            graph.graph.erase_node(node)
     for place, node in enumerate(graph.graph.find_nodes(op="placeholder")[-count:]):
         node.meta[_STATE] = place - count
 

@@ -32,6 +32,7 @@ class States:
         self.names = list(names)
         self._module = module
         self.initial = tuple(module.get_buffer(name).detach().clone() for name in names)
+        self._attributes = _attributes(module, [module.get_buffer(name) for name in names])
         self.functional = copy.copy(module)
         self.functional.__dict__["forward"] = self._forward(len(arguments))
         self.functional.forward.__signature__ = self._signature(arguments)  # type: ignore[attr-defined]
@@ -41,12 +42,24 @@ class States:
 
         def functional(*inputs: torch.Tensor) -> Any:
             held = {name: value.clone() for name, value in zip(names, inputs[count:], strict=True)}
-            with _unwatched(), stateless._reparametrize_module(module, held):
+            with _unwatched(), stateless._reparametrize_module(module, held), self._replaced(held):
                 found = forward(*inputs[:count])
                 written = tuple(module.get_buffer(name).clone() for name in names)
             return found, written
 
         return functional
+
+    @contextlib.contextmanager
+    def _replaced(self, held: dict[str, torch.Tensor]) -> Iterator[None]:
+        """Lets objects of the module that hold the buffers as well hold these tensors."""
+        before = [holder[key] for holder, key, _ in self._attributes]
+        for holder, key, place in self._attributes:
+            holder[key] = held[self.names[place]]
+        try:
+            yield
+        finally:
+            for (holder, key, _), value in zip(self._attributes, before, strict=True):
+                holder[key] = value
 
     def _signature(self, arguments: Tensors) -> inspect.Signature:
         """The names that forward gives to its arguments, which inputs are called by, and those of the states."""
@@ -64,6 +77,28 @@ class States:
         for item in items:
             yield (*item, *(self._module.get_buffer(name).detach().clone() for name in self.names))
             self._module(*(x.clone() for x in item))
+
+
+def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> list[tuple[Any, Any, int]]:
+    """Where objects that are no modules hold buffers of a module, as transformers' StaticCache does: the dict or list,
+    the key or index there, and the index of the buffer."""
+    numbers = {id(buffer): i for i, buffer in enumerate(buffers)}
+    found: list[tuple[Any, Any, int]] = []
+    waiting: list[Any] = [vars(child) for child in module.modules()]
+    known = {id(held) for child in module.modules() for held in (child, child._buffers, child._parameters)}
+    while waiting:
+        holder = waiting.pop()
+        if id(holder) in known:
+            continue
+        known.add(id(holder))
+        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+            if (place := numbers.get(id(value))) is not None and not isinstance(holder, tuple):
+                found.append((holder, key, place))
+            elif isinstance(value, (dict, list, tuple)):
+                waiting.append(value)
+            elif not isinstance(value, (type, torch.Tensor)) and isinstance(getattr(value, "__dict__", None), dict):
+                waiting.append(vars(value))
+    return found
 
 
 @contextlib.contextmanager
