@@ -66,7 +66,7 @@ def quantize(
 
     Args:
         module: in eval mode.
-        example_inputs: positional arguments: float32, uint8 or bool tensors. They fix the shapes.
+        example_inputs: positional arguments: float32, integer or bool tensors. They fix the shapes.
         calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes. It
             is iterated once. The first 128 items are held in memory (up to half a gigabyte), later ones one at a time.
         quantizer: any torchao PT2E quantizer; by default `Quantizer()`.
@@ -78,7 +78,8 @@ def quantize(
         dynamic_shapes: dimensions of inputs that may have any size, batches, lengths, heights and widths, as
             torch.export takes them: `{"ids": {1: torch.export.Dim("T", max=128)}}`. A session then takes the sizes that
             arrive. The module is traced at three sizes and more; calibration items have the example's. Where it holds
-            tables made for a size, such as positions or a causal mask, that of the example is the largest.
+            tables made for a size, such as positions or a causal mask, that of the example is the largest. With
+            `Dim.AUTO` and `Dim.DYNAMIC`, dimensions that are equal in the example stay equal.
 
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
