@@ -14,6 +14,7 @@ from q8ta_wgpu.ir.graph import DTYPES, RANGES
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
+from q8ta_wgpu.runtime.constants import Constant
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
@@ -61,6 +62,7 @@ class Executor:
         self.program = program
         self.device = device
         self._made: list[Any] = []
+        self._constants: list[Constant] = []
         self._pipelines: list[Pipeline] = []
         self._free: list[Staging] = []
         self._uploads: list[Staging] = []
@@ -85,8 +87,10 @@ class Executor:
         with device.pipelines(wanted) as pipelines, bar("compiling") as update:
             with device.lock:
                 self._slots = [self._buffer(size, STORAGE) for size in program.slots]
-                self._constants = [self._upload(c, STORAGE) for c in program.constants]
-                self._uniforms = self._upload(program.uniforms or bytes(16), UNIFORM)
+                for array in program.constants:
+                    self._constants.append(device.constants.take(device.wgpu, array))
+                self._uniforms = device.wgpu.create_buffer_with_data(data=program.uniforms or bytes(16), usage=UNIFORM)
+                self._made.append(self._uniforms)
                 self._states = States(program, device, self._slots)
                 self._states.reset()
             for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
@@ -103,10 +107,6 @@ class Executor:
 
     def _buffer(self, size: int, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer(size=size, usage=usage))
-        return self._made[-1]
-
-    def _upload(self, data: Any, usage: int) -> Any:
-        self._made.append(self.device.wgpu.create_buffer_with_data(data=data, usage=usage))
         return self._made[-1]
 
     def _new_staging(self) -> Staging:
@@ -144,7 +144,7 @@ class Executor:
     def buffer(self, ref: BufferRef) -> Any:
         """The wgpu buffer of a reference."""
         kind, index = ref
-        return self._slots[index] if kind == "slot" else self._constants[index]
+        return self._slots[index] if kind == "slot" else self._constants[index].buffer
 
     @property
     def memory(self) -> Memory:
@@ -291,8 +291,11 @@ class Executor:
                 self._drop(staging)
             for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):
                 buffer.destroy()
+            for constant in self._constants:
+                self.device.constants.give_back(constant)
             for staging in self._free:
                 self._drop(staging)
+            self._constants = []
             self._made, self._uploads, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], [], []
 
     def check_open(self) -> None:

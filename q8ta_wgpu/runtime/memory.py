@@ -11,7 +11,7 @@ class Memory:
 
     Attributes:
         slots: of each slot; activations share slots.
-        constants: weights and tables, packed for the chosen kernels.
+        constants: weights and tables, packed for the chosen kernels. Programs on a device share those that are alike.
         uniforms: parameters of the dispatches.
         staging: buffers that outputs are read from, at their maximum so far: one for each run in flight.
         values: of each activation. Those that live at different times share a slot.

@@ -12,6 +12,7 @@ from typing import Any
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import engines, handles
+from q8ta_wgpu.runtime.constants import Constants
 from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, wgpu_errors
 from q8ta_wgpu.runtime.recording import Recorder
 
@@ -40,6 +41,7 @@ class OpenDevice:
         software: whether it runs on the host's CPU.
         timestamps: whether it has timestamp queries.
         binding_size: the most bytes of a buffer that a kernel can be given.
+        constants: weights and tables of the programs that are loaded.
     """
 
     def __init__(self, wgpu_device: Any) -> None:
@@ -57,6 +59,7 @@ class OpenDevice:
         self._recent: OrderedDict[str, Pipeline] = OrderedDict()
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._measured: dict[str, Any] = {}
+        self.constants = Constants()
 
     def pipeline(self, text: str, buffers: int) -> Pipeline:
         """The pipeline of a linked shader whose first `buffers` bindings are storage, the last of them written.

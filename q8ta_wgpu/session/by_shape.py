@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 KEPT = 8
-"""Other sizes whose programs and weights stay on the device, beside the model's own."""
+"""Other sizes whose programs stay on the device, beside the model's own."""
 
 
 class Closable(Protocol):

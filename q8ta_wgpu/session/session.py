@@ -92,10 +92,11 @@ class Session:
     saturate. Outputs are new arrays.
 
     A model with a dynamic batch or dynamic shapes takes inputs of any such size. The session plans and compiles it for
-    the sizes that arrive, and keeps programs and weights for the last 8 on the device, beside the model's own. Calls of
-    other sizes go on meanwhile.
+    the sizes that arrive, and keeps programs for the last 8 on the device, beside the model's own. Calls of other sizes
+    go on meanwhile.
 
-    Sessions may share a device, and calls may come from several threads; the device runs them in order. Use the session
+    Sessions may share a device, and then the weights of one model. Calls may come from several threads; the device runs
+    them in order. Use the session
     as a context manager, or call `close()`, to free device memory.
     """
 

@@ -19,6 +19,7 @@ from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.runtime import constants
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.session import inputs
@@ -192,6 +193,24 @@ def test_batch_size_by_reshape(vulkan: Device) -> None:
     same_bytes(Session(model, vulkan)(x), Session(model, "reference")(x))
     with pytest.raises(InputError, match="dimensions"):
         MODEL.reshape((0, *SHAPE[1:]))
+
+
+def test_sessions_of_one_model_share_its_weights(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of other sizes; what one of them closes stays for the others, and goes with the last."""
+    monkeypatch.setattr(constants, "SMALLEST", 1)
+    monkeypatch.setattr(vulkan, "constants", shared := constants.Constants())
+    model, wider = MODEL, MODEL.reshape((4, *SHAPE[1:]))
+    first = Session(model, vulkan)
+    known = set(shared._known)
+    others = Session(model, vulkan), Session(wider, vulkan)
+    assert set(shared._known) == known
+    first.close()
+    x = np.concatenate([small_input(), small_input(1)])
+    same_bytes(others[0](small_input()), Session(model, "reference")(small_input()))
+    same_bytes(others[1](x), Session(wider, "reference")(x))
+    for other in others:
+        other.close()
+    assert known and not shared._known
 
 
 def test_no_model() -> None:
