@@ -87,6 +87,7 @@ def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
         "sizes": (batch, heads, tokens, tokens, depth, depth, heads),
         **parts,
         **multipliers,
+        "even": False,
         "lo": -128,
         "hi": 127,
     }

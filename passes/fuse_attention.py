@@ -93,8 +93,9 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
     constants = (("powers", powers(precision)), ("bias", found.bias))
     names = tuple(graph.add_constant(f"{quantize.output}.{name}", array) for name, array in constants)
     mask = None if found.mask is None else predicate(rewriter, quantize, *found.mask, MASKS_FROM)
-    more = names if mask is None else (*names, mask)
-    attrs = {**numbers, "lo": lo, "hi": hi, "sizes": (), **dict.fromkeys(WALKS, ())}
+    more = names if mask is None or mask.name is None else (*names, mask.name)
+    even = mask is not None and mask.even
+    attrs = {**numbers, "even": even, "lo": lo, "hi": hi, "sizes": (), **dict.fromkeys(WALKS, ())}
     types: tuple[TensorType, ...] = (queries, keys, values, *(graph.types[name] for name in more))
     try:
         shape, _ = q8ta_attention.check(types, attrs)

@@ -81,13 +81,19 @@ def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
     reader, mask = unmasked(rewriter, node)
     reader, factor = unscaled(rewriter, reader)
     call = _quantized_call(rewriter, reader, replace(region, factor=region.factor * factor), quantize)
-    form = call if isinstance(call, str) else _int8_form(node, replace(call, masked=mask is not None))
+    form = (
+        call if isinstance(call, str) else _int8_form(node, replace(call, masked=mask.name is not None, even=mask.even))
+    )
     if isinstance(form, str):
         return form
     old = quantize or node
 
     def source(operand: int | Array) -> str | Array:
-        return mask if mask is not None and operand is MASK else _int8_source(rewriter, old, reader, region, operand)
+        return (
+            mask.name
+            if mask.name is not None and operand is MASK
+            else _int8_source(rewriter, old, reader, region, operand)
+        )
 
     try:
         inputs, dtype = _inputs(rewriter, old, form, source)

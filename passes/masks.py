@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,15 +19,28 @@ FAINT = 22.0
 """What is smaller than e^-FAINT of the largest in softmax is 0 in every table."""
 
 
-def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]:
-    """The node reading what a mask was added to, and the bools of the mask, of as many dimensions, in int8: where they
-    are 0 an element takes no part. The node itself and None where there is none."""
+@dataclass(frozen=True)
+class Bools:
+    """What says which elements take part.
+
+    Attributes:
+        name: int8 values of as many dimensions as the scores: where they are 0 an element takes no part. None where all
+            take part.
+        even: whether a row without any has equal shares, as of finite low numbers in float32; otherwise it is zeros.
+    """
+
+    name: str | None = None
+    even: bool = False
+
+
+def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Bools]:
+    """The node reading what a mask was added to, and the bools of the mask; the node itself where there is none."""
     if not reads_masks(node):
-        return node, None
-    return _without_constant(rewriter, node) or _without_choice(rewriter, node) or (node, None)
+        return node, Bools()
+    return _without_constant(rewriter, node) or _without_choice(rewriter, node) or (node, Bools())
 
 
-def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, str | None] | None:
+def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
     """Without a constant whose numbers in a row are equal, or so much lower that no int8 value makes up for them. Views
     may stand between."""
     graph = rewriter.graph
@@ -54,10 +67,10 @@ def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, str | None]
     real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
     bools = shortened(part.astype(np.int8))
     name = None if bools.all() else graph.add_constant(f"{node.output}.mask", bools, INT8X4, BOOL)
-    return replace(node, inputs=(real, *node.inputs[1:])), name
+    return replace(node, inputs=(real, *node.inputs[1:])), Bools(name)
 
 
-def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, str | None] | None:
+def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
     """Without a choice of 0 or a low number. Moves may stand between choice and sum."""
     add = rewriter.producer(node.inputs[0])
     for scores in add.inputs if add is not None else ():
@@ -69,9 +82,9 @@ def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, str | None] |
     return None
 
 
-def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: float) -> str | None:
-    """The bools by which a sum adds 0, or a number of `low` and less, to scores: int8 values of as many dimensions that
-    are computed before a node, 0 where an element takes no part. None where it adds something else."""
+def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: float) -> Bools | None:
+    """The bools by which a sum adds 0, or a number of `low` and less, to scores, computed before a node. None where it
+    adds something else."""
     graph, choice = rewriter.graph, choice_of(rewriter, add, scores, low)
     if choice is None:
         return None
@@ -88,7 +101,7 @@ def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: flo
         to = replace(found, shape=(1,) * (rank - len(found.shape)) + found.shape)
         shape = flexible(found.shape, to.shape)
         bools = rewriter.insert(before, "view", (bools,), {"shape": shape}, to, f"{bools}.wide")
-    return bools
+    return Bools(bools, choice.even)
 
 
 GIVEN_NUMBERS = (

@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, NO_PART, powers
 from q8ta_wgpu.kernels.attention.sizes import WALKS
-from q8ta_wgpu.kernels.norm import softmax
+from q8ta_wgpu.kernels.norm import softmax, softmax_int16
 from q8ta_wgpu.passes.lower import lower
 from tests import harness, op_graphs
 
@@ -30,6 +30,7 @@ class Chain:
         bias: shape of what is added to scores; with NO_PART above its diagonal, and everywhere in its first row.
         mask: shape of bools that say what takes part, if any are given.
         fine: dtype of the result of one with weights of fourteen bits.
+        even: whether rows of which the mask leaves nothing have equal shares.
     """
 
     form: str
@@ -38,21 +39,22 @@ class Chain:
     bias: tuple[int, int, int, int] = (1, 1, 1, 1)
     mask: tuple[int, ...] = ()
     fine: str = ""
+    even: bool = False
 
 
 CHAINS = (
     Chain("slices", (4, 3, 19, 19, 8, 8), (3, 3, 3, 5), bias=(2, 1, 1, 19)),
     Chain("planes", (1, 2, 67, 67, 32, 32), (-128, -128, -128, -128), bias=(1, 1, 67, 67)),
     Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 127)),
-    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 1, 65)),
+    Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 33, 65), even=True),
     Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64)),
     Chain("slices", (2, 3, 19, 19, 8, 8), (3, 3, 3, 5), bias=(2, 1, 1, 19), fine=INT8X4),
     Chain("values", (1, 2, 37, 150, 16, 16), (127, -128, 127, 12700), fine=INT16X4),
     Chain("values", (2, 1, 33, 65, 56, 20), (0, 11, -128, -128), mask=(2, 1, 1, 65), fine=INT8X4),
     Chain("matrices", (1, 3, 16, 64, 4, 84), (-5, 127, 0, -1), bias=(1, 3, 16, 64), fine=INT16X4),
     Chain("shared", (2, 6, 19, 37, 16, 16), (3, -128, 127, 5), bias=(1, 1, 19, 37)),
-    Chain("shared", (2, 4, 3, 67, 16, 20), (127, 3, -128, -5), mask=(2, 1, 1, 67), fine=INT8X4),
-    Chain("values", (2, 3, 1, 530, 16, 20), (127, -128, 3, 5), mask=(2, 1, 1, 530)),
+    Chain("shared", (2, 4, 3, 67, 16, 20), (127, 3, -128, -5), mask=(2, 1, 1, 67), fine=INT8X4, even=True),
+    Chain("values", (2, 3, 1, 530, 16, 20), (127, -128, 3, 5), mask=(2, 1, 1, 530), even=True),
     Chain("values", (2, 4, 3, 67, 16, 16), (3, -128, 127, 5), bias=(1, 1, 3, 67), fine=INT16X4),
 )
 
@@ -85,7 +87,7 @@ class _Builder:
         precision, low = FINE if chain.fine else COARSE, out.range[0]
         fractions = arithmetic.fraction(out.dtype) - precision.reciprocal
         attrs = {
-            **{"lo": low, "hi": -low * 15 // 16, "sizes": (), **dict.fromkeys(WALKS, ())},
+            **{"even": chain.even, "lo": low, "hi": -low * 15 // 16, "sizes": (), **dict.fromkeys(WALKS, ())},
             "score_multiplier": float(np.float32(precision.steps / (73.0**2 * depth**0.5))),
             "multiplier": float(np.float32(gain * 0.05 / out.scale * 2.0**fractions)),
         }
@@ -100,10 +102,11 @@ class _Builder:
         return self.emit("q8ta_attention", (*operands, *constants, *mask), attrs, out)
 
     def bools(self, shape: Shape) -> str:
-        """An input that chooses elements."""
+        """An input that chooses elements, and none of some rows."""
         self.given("mask", shape, 0)
         self.graph.types["mask"] = TensorType(shape, INT8X4, BOOL)
         self.inputs["mask"] = self.rng.integers(0, 2, shape).astype(np.int8)
+        self.inputs["mask"].reshape(-1, shape[-1])[::3] = 0
         return "mask"
 
 
@@ -163,14 +166,19 @@ def fused_graphs() -> Iterator[Graph]:
     yield masked_softmax((2, 3, 5, 7), (2, 1, 1, 7))[0]
 
 
-def masked_softmax(shape: Shape, masked: Shape) -> tuple[Graph, dict[str, Array]]:
-    """A softmax over the last dimension, of the elements that bools of another shape name, and its inputs."""
-    b, powers = _Builder(), softmax.powers(0.04, 1 / 256, shape[-1])
+def masked_softmax(
+    shape: Shape, masked: Shape, even: bool = False, dtype: str = INT8X4
+) -> tuple[Graph, dict[str, Array]]:
+    """A softmax of int8 over the last dimension, of the elements that bools of another shape name, and its inputs."""
+    wide, b = dtype == INT16X4, _Builder()
+    powers = softmax_int16.powers(0.04) if wide else softmax.powers(0.04, 1 / 256, shape[-1])
     assert powers is not None
     x, mask = b.given("x", shape, -7), b.bools(masked)
-    attrs = {"dim": len(shape) - 1, "lo": -128, "hi": 127}
+    out = QParams(2.0**-16, -(2**15), INT16X4) if wide else QParams(1 / 256, -128)
+    low, high = out.range
+    attrs = {"dim": len(shape) - 1, "even": even, "lo": low, "hi": high, **({"inverse": 2.0**16} if wide else {})}
     inputs = (x, b.graph.add_constant("powers", powers), mask)
-    b.graph.outputs = [b.emit("q8ta_softmax", inputs, attrs, QParams(1 / 256, -128))]
+    b.graph.outputs = [b.emit("q16ta_softmax" if wide else "q8ta_softmax", inputs, attrs, out)]
     return b.graph, b.inputs
 
 

@@ -20,9 +20,9 @@ from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, Op, Operand
 from q8ta_wgpu.ir.target import LOOP_TURNS
-from q8ta_wgpu.kernels.attention.blocks import KERNELS, macs, turns_of_rows
+from q8ta_wgpu.kernels.attention.blocks import KERNELS, LEAST, macs, turns_of_rows
 from q8ta_wgpu.kernels.attention.sizes import WALKS, Sizes, result_walk, sizes, sizes_of, walks
-from q8ta_wgpu.kernels.lib.mask import MASK, check_mask, shortened, spread
+from q8ta_wgpu.kernels.lib.mask import EVEN, MASK, check_mask, shortened, spread
 from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST
 
 
@@ -189,14 +189,14 @@ def _operand(array: Array, walk: Sequence[int], shape: Shape) -> Array:
     return np.lib.stride_tricks.as_strided(flat, shape, (*walk[1:], 1), writeable=False).astype(np.int64)
 
 
-def weights(sums: Array, multiplier: float, bias: Array, table: Array, mask: Array) -> Array:
-    """Weights of a table, int64, for integer sums (batch, heads, queries, keys). `mask` says what takes part."""
+def weights(sums: Array, multiplier: float, bias: Array, table: Array, mask: Array, even: bool = False) -> Array:
+    """Weights of a table, int64, for integer sums (batch, heads, queries, keys). `mask` says what takes part; where
+    nothing does, what it leaves out has the same weight if `even` says so."""
     scaled = np.rint(sums.astype(np.float32) * np.float32(multiplier))
     steps = np.clip(scaled, -FARTHEST, FARTHEST).astype(np.int64)
     bias = spread(bias, sums.shape)
-    part = (bias != NO_PART) & mask
-    score = steps + bias
-    largest = np.where(part, score, -(1 << 30)).max(-1, keepdims=True)
+    score = np.where(mask, np.where(bias != NO_PART, steps + bias, 2 * LEAST), LEAST if even else 2 * LEAST)
+    part, largest = score > 2 * LEAST, np.maximum(score.max(-1, keepdims=True), LEAST)
     return np.where(part, table[np.clip(largest - score, 0, len(table) - 1)], 0).astype(np.int64)
 
 
@@ -211,7 +211,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     part = np.ones((), bool)
     if len(arrays) > 5:
         part = spread(arrays[5].reshape(canonical(arrays[5].shape)) != 0, sums.shape)
-    weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3], part)
+    weight = weights(sums, attrs["score_multiplier"], arrays[4], arrays[3], part, attrs["even"])
     precision = precision_of(call.inputs)
     # Less only in rows where no element takes part, whose sums are 0.
     whole = np.maximum(weight.sum(-1, keepdims=True), precision.levels)
@@ -249,6 +249,7 @@ q8ta_attention = Op(
     reference=_reference,
     schema={
         **WIDE_RANGE,
+        **EVEN,
         "sizes": Attr("ints", low=1),
         **dict.fromkeys(WALKS, _WALK),
         **dict.fromkeys(("score_multiplier", "multiplier"), _NUMBER),

@@ -90,6 +90,9 @@ class Block:
         }
 
 
+LEAST = -(1 << 29)
+"""Less than any score by more than all distances; what takes no part has twice that."""
+
 BLOCKS = {
     "units_32x32": Block(32, 32, 128, NVIDIA),
     "units_16x64": Block(16, 64, 128, NVIDIA),
@@ -169,6 +172,7 @@ def _params(call: Call) -> Params:
         "matrices": np.uint32(found.batch * found.heads),
         "bias_words": np.uint32(-(-bias[3] // 4) * 2),
         **{f"{name}_zero": np.int32(zero) for name, zero in zip(WALKS, call.zeros, strict=False)},
+        "left_out": np.int32(LEAST if attrs["even"] else 2 * LEAST),
         "score_multiplier": np.float32(attrs["score_multiplier"]),
         "multiplier": np.float32(attrs["multiplier"]),
         "offset": offset,

@@ -1,6 +1,7 @@
 // The numbers of an attention: from sums to scores, from the sum of weights to its inverse, from sums to int8.
 
-// Less than any score by more than all distances, and a score that takes no part.
+// Less than any score by more than all distances, and a score that takes no part. What a mask leaves out has one of them,
+// params.left_out: a row of LEAST alone has equal weights.
 const LEAST = -0x20000000i;
 const NO_PART = -0x40000000i;
 const BYTES = 0x01010101u;
@@ -17,7 +18,7 @@ fn scores_of(sum: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
   let steps = bitcast<vec4<i32>>(scaled + vec4<f32>(12582912.0)) - vec4<i32>(0x4b400000);
   let inside = p.w + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.keys);
   let chosen = unpack4xU8(part_of(p)) > vec4<u32>(0u);
-  return select(vec4<i32>(NO_PART), biased(steps, p), inside & chosen);
+  return select(vec4<i32>(NO_PART), select(vec4<i32>(params.left_out), biased(steps, p), chosen), inside);
 }
 
 // Dimensions of a bias that are 1 are read at 0, and it repeats along the first. Two numbers lie in a word.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, TensorType
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Operand
+from q8ta_wgpu.ir.op import Attr, Operand
 
 MASK = Operand("mask", dtypes=(INT8X4,), optional=True)
 """Bools as int8. An element takes part where it is not 0. An input, a computed value, or a constant."""
+
+EVEN: Mapping[str, Attr] = {"even": Attr("bool")}
+"""Whether a row of which the mask leaves nothing has equal shares; otherwise it is zeros."""
 
 
 def check_mask(what: str, mask: TensorType, shape: Shape) -> None:

@@ -4,6 +4,14 @@ fn power_at(distance: u32) -> u32 {
   return wide_product(bitcast<u32>(powers[distance >> 8u]), bitcast<u32>(powers[256u + (distance & 255u)])).y;
 }
 
+// Whether a row of which nothing takes part has equal shares: each has the power of the largest then.
+fn is_even(sum: Wide) -> bool { return params.even == 1u && all(sum == Wide(0u)); }
+
+fn shared_by(sum: Wide) -> Wide {
+  if (is_even(sum)) { return wide_product(params.length, power_at(0u)); }
+  return sum;
+}
+
 // What a row's powers are multiplied with: the quotient of 48 bits by the 24 highest of its sum, a power of two apart.
 fn factor_of(sum: Wide) -> f32 {
   let total = select(sum, Wide(max(sum.x, 1u << 30u), 0u), sum.y == 0u);
@@ -38,5 +46,5 @@ fn compute(p: vec4<u32>) -> i32 {
     if (takes_part(place)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(place))), 0u)); }
   }
   let own = select(0u, power_at(u32(max(largest - x_at(p), 0))), takes_part(p));
-  return share_of(own, factor_of(sum));
+  return share_of(select(own, power_at(0u), is_even(sum)), factor_of(shared_by(sum)));
 }

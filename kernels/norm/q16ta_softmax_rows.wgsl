@@ -24,10 +24,12 @@ fn take_row(team: Team) {
     let p = word_powers(x[base + k], largest, taking_part(team.row, k));
     added = wide_sum(added, wide_sum(wide_sum(Wide(p.x, 0u), Wide(p.y, 0u)), wide_sum(Wide(p.z, 0u), Wide(p.w, 0u))));
   }
-  let factor = factor_of(reduced(team.thread, Partial(LEAST, added)).sum);
+  let sum = reduced(team.thread, Partial(LEAST, added)).sum;
+  let factor = factor_of(shared_by(sum));
   if (!team.stores) { return; }
   for (var k = team.lane; k < params.items; k += LANES) {
-    let p = word_powers(x[base + k], largest, taking_part(team.row, k));
+    let found = word_powers(x[base + k], largest, taking_part(team.row, k));
+    let p = select(found, vec4<u32>(power_at(0u)), is_even(sum));
     y[base + k] = packed(vec4<i32>(
       share_of(p.x, factor), share_of(p.y, factor), share_of(p.z, factor), share_of(p.w, factor)));
   }

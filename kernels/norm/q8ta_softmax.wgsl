@@ -5,7 +5,9 @@
 fn power(distance: u32) -> u32 { return u32(powers[distance]); }
 
 fn quotient(distance: u32, sum: u32, part: bool) -> i32 {
-  let steps = select(0, i32((u32(powers[256u + distance]) + sum / 2u) / max(sum, 1u)), part);
+  let even = params.even == 1u && sum == 0u;
+  let whole = select(max(sum, 1u), params.length * power(0u), even);
+  let steps = select(0, i32((u32(powers[256u + select(distance, 0u, even)]) + whole / 2u) / whole), part || even);
   return clamp(steps + params.zero, params.lo, params.hi);
 }
 

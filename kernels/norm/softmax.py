@@ -90,7 +90,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     tables = powers(x.scale, y.scale, shape[dim])
     if tables is None:
         return f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements are too far apart for int32"
-    attrs = {"dim": dim, "lo": call.lo, "hi": call.hi}
+    attrs = {"dim": dim, "even": call.even, "lo": call.lo, "hi": call.hi}
     return Int8Form("q8ta_softmax", (0, tables, MASK) if call.masked else (0, tables), attrs)
 
 
@@ -119,13 +119,18 @@ def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
     part = mask.spread(arrays[2] != 0, x.shape) if len(arrays) > 2 else np.ones((), bool)
     distance = np.where(part, x, -128).max(axis, keepdims=True) - x
     size, real = (np.where(part, table[np.maximum(distance, 0)], 0) for table in powers)
-    total = np.maximum(size.sum(axis, keepdims=True), 1)
+    total = size.sum(axis, keepdims=True)
+    if call.attrs["even"]:
+        real = np.where(total == 0, powers[1, 0], real)
+        total = np.where(total == 0, powers[0, 0] * x.shape[axis], total)
+    total = np.maximum(total, 1)
     return arithmetic.stored(call, (real + total // 2) // total)
 
 
 def _int8_params(call: Call) -> Params:
     found = rows.along(call)
-    return {**arithmetic.stored_fields(call), "inner": np.uint32(found.inner), "length": np.uint32(found.length)}
+    sizes = {"inner": np.uint32(found.inner), "length": np.uint32(found.length)}
+    return {**arithmetic.stored_fields(call), **sizes, "even": np.uint32(call.attrs["even"])}
 
 
 q8ta_softmax = Op(
@@ -137,7 +142,7 @@ q8ta_softmax = Op(
     ),
     infer=_infer_int8,
     reference=_softmax_int8,
-    schema={**RANGE, "dim": Attr("int", low=0, high=7)},
+    schema={**RANGE, **mask.EVEN, "dim": Attr("int", low=0, high=7)},
     reads=reads_beside_dim,
     kernels=(
         # by words where these run along the rows, else by elements
@@ -158,8 +163,8 @@ q8ta_softmax = Op(
 )
 """y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S is the sum of the powers
 p[d] of the row, and P[d] is p[d] in steps of the result. Except for the rounding of the powers, a result is the exact
-one, rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Elements with mask 0 take no part, and a row
-without others is all zeros."""
+one, rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Elements with mask 0 take no part. A row
+without others is all zeros or, with `even`, has equal shares."""
 
 
 def _op(name: str, log: bool) -> Op:

@@ -41,7 +41,7 @@ def lower(call: QuantizedCall) -> Int8Form | str:
         return text
     if not 1 / MOST <= y.scale <= MOST:
         return f"the scale {y.scale:.3g} of its result is beyond {MOST:.3g} or its inverse"
-    attrs = {"dim": dim, "inverse": 1.0 / y.scale, "lo": call.lo, "hi": call.hi}
+    attrs = {"dim": dim, "inverse": 1.0 / y.scale, "even": call.even, "lo": call.lo, "hi": call.hi}
     operands = (0, powers(x.scale))
     return Int8Form("q16ta_softmax", (*operands, MASK) if call.masked else operands, attrs)
 
@@ -72,6 +72,8 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     part = mask.spread(arrays[2] != 0, x.shape) if len(arrays) > 2 else np.ones((), bool)
     distance = np.maximum(np.where(part, x, -(1 << 15)).max(axis, keepdims=True) - x, 0)
     found = np.where(part, a[distance >> 8] * b[distance & 255] >> np.uint64(32), 0).astype(np.int64)
+    if call.attrs["even"]:
+        found = np.where(found.sum(axis, keepdims=True) == 0, int(a[0] * b[0] >> np.uint64(32)), found)
     total = np.maximum(found.sum(axis, keepdims=True), 1 << (POWER - 1))
     dropped = np.frexp(total >> DIVISOR)[1].astype(np.int64)
     dividend, exponent = _dividend(call)
@@ -89,6 +91,7 @@ def _params(call: Call) -> Params:
         "dividend_high": np.uint32(dividend >> 16),
         "dividend_low": np.uint32(dividend & 0xFFFF),
         "exponent": np.int32(exponent + DIVISOR),
+        "even": np.uint32(call.attrs["even"]),
     }
 
 
@@ -105,6 +108,7 @@ OPS = (
         reference=_reference,
         schema={
             **WIDE_RANGE,
+            **mask.EVEN,
             "dim": Attr("int", low=0, high=7),
             "inverse": Attr("float", low=1 / MOST, high=MOST),
         },

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node
-from q8ta_wgpu.ir.int8 import MASKS_FROM
+from q8ta_wgpu.ir.int8 import MASKED, MASKS_FROM
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels.attention.attention import COARSE, Precision, bias_of, takes, without_repeats
 from q8ta_wgpu.kernels.attention.sizes import Sizes
@@ -42,11 +42,12 @@ class Scores:
 @dataclass(frozen=True)
 class Choice:
     """A choice between 0 and a low number, and the moves behind it, the last one first. `inverted` says that its bools
-    hold where elements take no part."""
+    hold where elements take no part, `even` that a row of low numbers alone has equal shares: none of them is -inf."""
 
     node: Node
     moves: tuple[Node, ...]
     inverted: bool
+    even: bool
 
 
 def choice_of(rewriter: Rewriter, add: Node, scores: str, low: float) -> Choice | None:
@@ -66,7 +67,7 @@ def choice_of(rewriter: Rewriter, add: Node, scores: str, low: float) -> Choice 
     if 0.0 not in ends or not min(ends) <= low:
         return None
     widened = graph.types[bools.output].shape != graph.types[choice.output].shape
-    return None if moves and widened else Choice(choice, tuple(moves), ends[0] < 0)
+    return None if moves and widened else Choice(choice, tuple(moves), ends[0] < 0, min(ends) not in (MASKED, -np.inf))
 
 
 def _number(graph: Graph, name: str) -> float:

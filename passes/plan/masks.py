@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node
-from q8ta_wgpu.ir.int8 import MASKED, MASKS_FROM, Moves, Rowwise
+from q8ta_wgpu.ir.int8 import LOWEST, MASKED, MASKS_FROM, Moves, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.operands import factor_of, is_scale
 from q8ta_wgpu.passes.plan.predicates import MOST, Predicates, TruthTable, union
@@ -54,7 +54,7 @@ class Mask:
             return None
         part = TruthTable(table.predicates, tuple(v > MASKS_FROM for v in values))
         plain = bool((taken == taken[:1]).all())
-        low, lowest = (max(float(end), MASKED) for end in (lows.max(), lows.min()))
+        low, lowest = (_held(float(end)) for end in (lows.max(), lows.min()))
         return Mask(part, low, lowest, None if plain else np.where(bias > MASKS_FROM, bias, np.float32(0)))
 
     def hides(self, factor: TruthTable) -> bool:
@@ -62,6 +62,11 @@ class Mask:
         predicates = union(self.part, factor)
         pairs = zip(self.part.over(predicates), factor.over(predicates), strict=True)
         return len(predicates) <= MOST and all(bool(((f == 1) | ~part).all()) for part, f in pairs)
+
+
+def _held(low: float) -> float:
+    """A number that masks, such that its sum with a score stays in float32; one that stands for -inf stays apart."""
+    return MASKED if low in (MASKED, -np.inf) else max(low, LOWEST)
 
 
 def gather_masks(graph: Graph) -> None:
@@ -176,7 +181,7 @@ class Masking:
         if self.rewriter.graph.types[scores].shape != self.rewriter.graph.types[node.output].shape:
             return None
         masked = ((v != 0) ^ inverted for v in table.values)
-        values = tuple(np.where(v, np.float32(max(low, MASKED)), np.float32(0)) for v in masked)
+        values = tuple(np.where(v, np.float32(_held(low)), np.float32(0)) for v in masked)
         mask = Mask.of(TruthTable(table.predicates, values))
         return (scores, mask) if mask else None
 
@@ -195,7 +200,7 @@ class Masking:
         """What masks the result of a move, or of a product with a number, of what a mask masks."""
         graph, bias = self.rewriter.graph, mask.bias
         if (factor := factor_of(node)) is not None:
-            low, lowest = (max(v * factor, MASKED) for v in (mask.low, mask.lowest))
+            low, lowest = (v if v == MASKED else _held(v * factor) for v in (mask.low, mask.lowest))
             bias = None if bias is None else bias * np.float32(factor)
             return Mask(mask.part, low, lowest, bias) if low <= MASKS_FROM else None
         if bias is not None:

@@ -165,7 +165,8 @@ def _masked(dim: int) -> Graph:
     graph.types["chosen"] = TensorType(shape, INT8X4, BOOL)
     inputs = ["x", graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32)), "chosen"]
     to = TensorType(shape, INT8X4, QParams(1 / 256, -128))
-    graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, to, {"dim": dim, "lo": -128, "hi": 127}))
+    attrs = {"dim": dim, "even": True, "lo": -128, "hi": 127}
+    graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, to, attrs))
     return graph
 
 

@@ -52,6 +52,7 @@ class QuantizedCall:
         activation: float64 function applied before rounding, if any (not a clamp).
         slopes: of a PReLU applied before rounding, float32 (channels,), if any.
         masked: whether bools say which elements take part.
+        even: whether a row of which none takes part has equal shares; otherwise it is zeros.
         factor: by which a product was multiplied; the scale of `out` is divided by it.
     """
 
@@ -67,6 +68,7 @@ class QuantizedCall:
     activation: Callable[[Array], Array] | None = None
     slopes: Array | None = None
     masked: bool = False
+    even: bool = False
     factor: float = 1.0
 
     @property
@@ -77,6 +79,9 @@ class QuantizedCall:
 
 MASKED = float(np.float32(-3e38))
 """Stands for -inf in a mask. Its exponential is also 0, and no sum with a score leaves the range of float32."""
+
+LOWEST = float(np.float32(-2.9e38))
+"""Stands for finite numbers below it in a mask, since those do not leave float32, either."""
 
 MASKS_FROM = -50.0
 """Numbers as low as this, beside 0, mask what they are added to: e^-50 is no weight."""

@@ -108,7 +108,7 @@ def _attention() -> _Case:
         "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD, 2),
         **dict.fromkeys(WALKS, (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
         **{"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * HEAD**0.5)))},
-        **{"multiplier": 4.0 * 2.0 ** (14 - COARSE.reciprocal), "lo": -128, "hi": 127},
+        **{"multiplier": 4.0 * 2.0 ** (14 - COARSE.reciprocal), "even": False, "lo": -128, "hi": 127},
     }
     constants: dict[str, Array] = {"powers": powers(), "bias": np.zeros((1, 1, 1, 1), np.int32)}
     return _case("q8ta_attention", inputs, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))

@@ -17,6 +17,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.quantize import float_graph, float_program
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.runtime.device import Device
@@ -114,6 +115,18 @@ def test_masked_attention_is_int8(form: str, written: Any) -> None:
     assert {len(node.inputs) for node in model.graph.nodes if node.op == "q8ta_softmax"} == {3}
     assert np.abs(found[form] - expected[form].numpy()).max() < 0.04 * expected[form].abs().max()
     np.testing.assert_array_equal(changed[form][0, :, :7], found[form][0, :, :7])
+
+
+@pytest.mark.parametrize("form", ["masked_fill", "where", "two that are given", "extended", "with a bias", "moved"])
+def test_what_low_numbers_mask_as_a_whole_has_equal_shares(form: str, written: Any) -> None:
+    """As in float32, where scores vanish beside such a number; torch has NaN for minus infinities, here zeros."""
+    (x, mask), module = example(), quantized(tuple(FORMS))[0]
+    mask[2] = False
+    with torch.no_grad():
+        expected = module(x, mask)[form][2]
+        even = module.get_submodule("qkv")(x)[2, :, 32:].unflatten(-1, (2, 8)).mean(0)[:, None].expand_as(expected)
+    found = torch.from_numpy(q8.Session(written[0], "reference")(x, mask)[form][2])
+    assert (found - expected.nan_to_num(0)).abs().max() < 0.04 * even.abs().max(), form
 
 
 class Decoder(nn.Module):
@@ -215,14 +228,24 @@ def test_bools_on_devices_and_in_files(device: Device, tmp_path: Path) -> None:
         session(x, mask.float())
 
 
-@pytest.mark.parametrize(("shape", "masked"), [((2, 3, 5, 7), (2, 1, 1, 7)), ((6, 5, 18), (1, 5, 1))])
-def test_masked_rows(shape: tuple[int, ...], masked: tuple[int, ...], device: Device) -> None:
-    """Kernels and layouts, masks that repeat along any dimension: the reference's bytes. What is masked is 0."""
-    graph, inputs = masked_softmax(shape, masked)
+@pytest.mark.parametrize(
+    ("shape", "masked", "dtype"),
+    [((2, 3, 5, 7), (2, 1, 1, 7), INT8X4), ((6, 5, 18), (1, 5, 1), INT8X4), ((2, 3, 5, 7), (2, 1, 5, 7), INT16X4)],
+)
+def test_masked_rows(shape: tuple[int, ...], masked: tuple[int, ...], dtype: str, device: Device) -> None:
+    """Kernels and layouts, masks that repeat along any dimension: the reference's bytes. What is masked is 0, but for
+    equal shares in rows of nothing else where they are asked for."""
+    even = masked[-1] > 1
+    graph, inputs = masked_softmax(shape, masked, even, dtype)
     (result,) = graph.outputs
     expected, whole = reference.run(graph, inputs)[result], np.broadcast_to(inputs["mask"], shape)
-    assert (expected[whole == 0] == -128).all()
-    assert (expected[whole == 1] > -128).any()
+    left = whole.any(-1, keepdims=True)
+    q = graph.types[result].q
+    assert q is not None
+    shares = (expected[~left.repeat(shape[-1], -1)] - float(q.zero)) * q.scale
+    assert (expected[(whole == 0) & (left | (not even))] == q.zero).all()
+    assert np.abs(shares - (1 / shape[-1] if even else 0)).max() <= q.scale
+    assert (expected[whole == 1] > q.zero).any()
     for name, plan in list(harness.plans(graph, 0))[:: 4 if harness.sampled(device) else 2]:
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
         np.testing.assert_array_equal(found, expected, err_msg=name)
