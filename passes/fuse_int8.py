@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import INT16X4, INT32, Array, Graph, Node, QParams, Tens
 from q8ta_wgpu.ir.int8 import (
     MASK,
     RESIDUAL,
+    ROWS,
     Arithmetic,
     Elementwise,
     Int8Form,
@@ -31,7 +32,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import chain
 from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
-from q8ta_wgpu.passes.operands import affine_of, int8_behind, turned, unscaled
+from q8ta_wgpu.passes.operands import affine_of, int8_behind, rows_behind, turned, unscaled
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -138,6 +139,8 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, oper
     it replaces, or a new constant."""
     if isinstance(operand, np.ndarray):
         return operand
+    if operand in (0, ROWS) and (rows := _rows(rewriter, node)) is not None:
+        return rows[operand == ROWS]
     if operand != RESIDUAL and OPS[node.op].operand(operand, node.attrs).real:
         return node.inputs[operand]
     name = region.addend if operand == RESIDUAL else node.inputs[operand]
@@ -149,6 +152,12 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, oper
     return turned(rewriter, old, int8) if second else int8
 
 
+def _rows(rewriter: Rewriter, node: Node) -> tuple[str, str] | None:
+    """The int8 rows that a node reads, and their scales, where each has one of its own."""
+    kind = OPS[node.op].int8
+    return rows_behind(rewriter, node.inputs[0]) if isinstance(kind, WeightedSum) and kind.reads_rows else None
+
+
 def _reads_float32(op: Op, position: int) -> bool:
     return position == 0 and op.int8 is not None and op.int8.reads_float32
 
@@ -157,7 +166,11 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
     graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
+    rows = _rows(rewriter, node)
     for position, name in enumerate(node.inputs):
+        if rows is not None and position == 0:
+            q.append(graph.types[rows[0]].q)
+            continue
         if op.operand(position, node.attrs).real:
             q.append(None)
             continue
@@ -187,7 +200,17 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
     inputs = tuple(graph.types[name] for name in node.inputs)
     affine = _affine(graph, region.norm) if region.norm else None
     joined = (residual, affine, activation, slopes)
-    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, factor=region.factor)
+    largest = _largest_scale(rewriter, rows[1]) if rows is not None else 0.0
+    return QuantizedCall(
+        node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, factor=region.factor, rows=largest
+    )
+
+
+def _largest_scale(rewriter: Rewriter, scale: str) -> float:
+    """The largest scale of a row, in steps of what it was chosen for."""
+    made = rewriter.producer(scale)
+    q = rewriter.graph.types[made.inputs[0]].q if made is not None else None
+    return float(arithmetic.row_scale(np.array(q.span if q is not None else arithmetic.ROW_LIMIT)))
 
 
 def _too_wide(op: Op, q: Sequence[QParams | None], out: QParams | None) -> str:

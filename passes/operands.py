@@ -16,6 +16,18 @@ def int8_behind(rewriter: Rewriter, name: str) -> str | None:
     return node.inputs[0] if node is not None and node.op == "dequantize" else None
 
 
+def rows_behind(rewriter: Rewriter, name: str) -> tuple[str, str] | None:
+    """The int8 rows, and their scales, whose product `name` is."""
+    node = rewriter.producer(name)
+    if node is None or node.op != "mul":
+        return None
+    int8, scale = int8_behind(rewriter, node.inputs[0]), node.inputs[1]
+    made = rewriter.producer(int8) if int8 is not None else None
+    if made is None or made.op != "quantize_rows" or made.inputs[1] != scale:
+        return None
+    return made.output, scale
+
+
 def affine_of(node: Node) -> tuple[float, float] | None:
     """The numbers by which a node multiplies and which it adds, where it does no more."""
     match node.op:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.arithmetic import FRACTION
-from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Operand
@@ -30,6 +31,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     Requantize,
     RequantizeInt16,
     Residual,
+    Rows,
     Scale,
     Slopes,
     Stage,
@@ -41,6 +43,8 @@ ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
     r"|(scaled_residual )?(curve |slopes )?requantize_int16|scaled_residual fixed_point|scale( pixel_shuffle)?"
     r"|real_residual (requantize|requantize_int16|fixed_point)"
+    r"|rows ((residual |scaled_residual |curve |slopes )?requantize|requantize (add|table))( dequantize)?"
+    r"|rows (scaled_residual |curve |slopes )?requantize_int16|rows scale"
 )
 """The order of stages, by name. At most as many read an operand as fit the eight buffers that every device binds."""
 
@@ -55,9 +59,14 @@ class Epilogue:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        names = " ".join(stage.name for stage in self.stages)
-        if not ORDER.fullmatch(names):
+        if not self.fits(self.stages):
+            names = " ".join(stage.name for stage in self.stages)
             raise GraphError(f"an epilogue's stages are {ORDER.pattern}, found {names!r}")
+
+    @staticmethod
+    def fits(stages: Sequence[Stage]) -> bool:
+        """Whether stages follow each other as in ORDER."""
+        return ORDER.fullmatch(" ".join(stage.name for stage in stages)) is not None
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -67,12 +76,17 @@ class Epilogue:
     @property
     def dtype(self) -> str:
         """The result's dtype."""
-        return self.stages[0].dtype if self.keeps_accumulator else self.stages[-1].dtype
+        return FLOAT32 if self.keeps_accumulator else self.stages[-1].dtype
+
+    @property
+    def rows(self) -> bool:
+        """Whether each row of the sum's operand has a scale of its own."""
+        return isinstance(self.stages[0], Rows)
 
     @property
     def keeps_accumulator(self) -> bool:
         """Whether the result is the accumulator times its scale, never rounded to int8."""
-        return isinstance(self.stages[0], Scale)
+        return isinstance(self.stages[int(self.rows)], Scale)
 
     @property
     def shuffle(self) -> PixelShuffle | None:
@@ -91,7 +105,19 @@ class Epilogue:
             hooks += ["near_bounds=bounded_near"] if isinstance(self.stages[0], Residual) else []
             ends = isinstance(self.stages[-1], Requantize)
             hooks += ["quad_value=whole_near", "store_joined=store_near"] if ends else ["quad_value=requantized_near"]
-        return "quad", *hooks
+        return "quad", *(self._by_rows(hooks) if self.rows else hooks)
+
+    def _by_rows(self, hooks: list[str]) -> list[str]:
+        """The hooks behind the stage that reads the scales of rows: it takes those of a residual and passes it on."""
+        own, others = hooks[: len(Rows.hooks)], hooks[len(Rows.hooks) :]
+        if self.keeps_accumulator:
+            meanings = {"quad_value=scaled": "quad_value=scaled_by_rows"}
+        else:
+            meanings = {"ResidualWord=residual_Word": "AddedWord=residual_Word"}
+            meanings["residual_of=residual_quad"] = "added_of=residual_quad"
+            others = [hook.replace("quad_value=", "value_by_rows=") for hook in others]
+            own = [*own, "quad_value=by_rows"]
+        return [*own, *(meanings.get(hook, hook) for hook in others)]
 
     @property
     def near(self) -> bool:
@@ -190,8 +216,13 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
     `channel` is the axis of output channels. Arrays are (multiplier, offset, operands of the stages in order).
     """
     shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
-    multiplier, offset, *more = arrays
-    value: Array = call.attrs["epilogue"].stages[0].start(acc, multiplier.reshape(shape), offset.reshape(shape))
+    multiplier, offset, *more = (arrays[0].reshape(shape), arrays[1].reshape(shape), *arrays[2:])
+    epilogue: Epilogue = call.attrs["epilogue"]
+    if epilogue.rows:
+        if epilogue.keeps_accumulator:
+            offset = np.rint(offset * arithmetic.row_inverse(more[0]))
+        multiplier = arithmetic.row_multiplier(multiplier, more[0])
+    value: Array = epilogue.stages[int(epilogue.rows)].start(acc, multiplier, offset)
     for stage, around in _stages(call, more):
         if isinstance(stage, Slopes):
             around = replace(around, array=around.values.reshape(shape))

@@ -27,11 +27,11 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 
 @dataclass(frozen=True)
 class Rounding:
-    """Multiplier (float32) and offset (int32) of each channel, the epilogue, and the operands of its stages, named as
-    in `Int8Form`."""
+    """Multiplier (float32) and offset (int32, float32 before `Scale`) of each channel, the epilogue, and the operands of
+    its stages, named as in `Int8Form`."""
 
     multiplier: NDArray[np.float32]
-    offset: NDArray[np.int32]
+    offset: Array
     epilogue: Epilogue
     operands: tuple[int | Array, ...]
 

@@ -1,7 +1,8 @@
 """The stages of an epilogue, each with its operand, its numbers, its definition and its WGSL.
 
 A stage reads the result of the one before it. The first one reads the sum in 2^-14 of the int8 result's steps (for a
-curve, of its segments). `Scale` reads the accumulator itself.
+curve, of its segments). `Scale` reads the accumulator itself. `Rows` comes before the first one and changes the numbers
+that this reads.
 """
 
 from __future__ import annotations
@@ -137,6 +138,23 @@ class _Rounds(Stage):
 
     def fields(self, around: Around) -> Params:
         return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
+
+
+@dataclass(frozen=True)
+class Rows(Stage):
+    """Comes first where each row of the sum's operand has a scale of its own: what follows reads the multipliers times
+    the row's scale."""
+
+    name = "rows"
+    operand = Operand("rows", at_result=True)
+    hooks = ("ResidualWord=Joins", "residual_of=joins_of", "added_word=joined_word")
+
+    def check(self, operand: TensorType, sums: Shape) -> None:
+        if operand.shape != (*sums[:-1], 1):
+            raise GraphError(f"rows of {sums} have scales of shape {(*sums[:-1], 1)}, found {operand.shape}")
+
+    def apply(self, value: Array, around: Around) -> Array:
+        return value
 
 
 @dataclass(frozen=True)
@@ -412,6 +430,7 @@ class FixedPoint(Stage):
 ALL: Mapping[str, type[Stage]] = {
     stage.name: stage
     for stage in (
+        Rows,
         Residual,
         ScaledResidual,
         RealResidual,

@@ -76,17 +76,41 @@ fn residual_of(m: u32, quad: u32) -> ResidualWord { return ResidualWord(0); }
 
 fn addend_of(m: u32, quad: u32) -> u32 { return 0u; }
 
+// Behind the stage rows: the row's scale, and what else is read.
+struct Joins { row: f32, added: AddedWord }
+
+alias AddedWord = u32;
+
+fn joins_of(m: u32, quad: u32) -> Joins { return Joins(rows[m], added_of(m, quad)); }
+
+fn added_of(m: u32, quad: u32) -> AddedWord { return AddedWord(0); }
+
+fn added_word(residual: ResidualWord) -> ResidualWord { return residual; }
+
+fn joined_word(joins: Joins) -> AddedWord { return joins.added; }
+
+fn by_rows(acc: vec4<i32>, channel: Channel, joins: Joins) -> vec4<i32> {
+  var own = channel;
+  own.multiplier = row_multiplier(channel.multiplier, joins.row);
+  return value_by_rows(acc, own, joins);
+}
+
+fn scaled_by_rows(acc: vec4<i32>, channel: Scaled, joins: Joins) -> vec4<i32> {
+  let offset = round(channel.offset * row_inverse(joins.row, 0u));
+  return scaled(acc, Scaled(row_multiplier(channel.multiplier, joins.row), offset), joins);
+}
+
 // --- unrounded, bent: what is added to it, and what it becomes, before it is rounded ---
 
 fn unrounded(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> { return v; }
 
 // The residual's zero point is in the channels' offset.
 fn plus_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
-  return v + residual_lanes(residual) * params.residual_multiplier;
+  return v + residual_lanes(added_word(residual)) * params.residual_multiplier;
 }
 
 fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
-  return v + scaled_terms(residual_lanes(residual) - params.residual_zero, params.residual_multiplier);
+  return v + scaled_terms(residual_lanes(added_word(residual)) - params.residual_zero, params.residual_multiplier);
 }
 
 fn plus_real_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {

@@ -42,6 +42,28 @@ fn scaled_terms(steps: vec4<i32>, multiplier: f32) -> vec4<i32> {
   return vec4<i32>(round(clamp(vec4<f32>(steps) * multiplier, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
+// The scale of a row, r * 2^e with r of 64..127 and at least 1: r, and e + 133.
+fn row_parts(scale: f32) -> vec2<u32> {
+  let bits = bitcast<u32>(scale);
+  return vec2<u32>(((bits & 0x7fffffu) | 0x800000u) >> 17u, clamp((bits >> 23u) & 255u, 127u, 227u));
+}
+
+// floor(2^30 / r) * 2^(up - 30 - e).
+fn row_inverse(scale: f32, up: u32) -> f32 {
+  let parts = row_parts(scale);
+  return bitcast<f32>(bitcast<u32>(f32((1u << 30u) / parts.x)) + ((103u + up - parts.y) << 23u));
+}
+
+// Four multipliers times the scale of a row, rounded once: of integers, which no compiler takes apart and joins with the
+// product that follows.
+fn row_multiplier(multiplier: vec4<f32>, scale: f32) -> vec4<f32> {
+  let parts = row_parts(scale);
+  let bits = bitcast<vec4<u32>>(multiplier);
+  let product = ((bits & vec4<u32>(0x7fffffu)) | vec4<u32>(0x800000u)) * parts.x;
+  let exponents = ((bits >> vec4<u32>(23u)) + (parts.y - 283u)) << vec4<u32>(23u);
+  return bitcast<vec4<f32>>(bitcast<vec4<u32>>(vec4<f32>(bitcast<vec4<i32>>(product))) + exponents);
+}
+
 fn is_nan(v: f32) -> bool {
   return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
 }

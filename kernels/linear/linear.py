@@ -146,7 +146,7 @@ def _products(op: str) -> Iterator[Kernel]:
         yield Kernel(
             f"{op}.tiled_{label}",
             functools.partial(_source, tile=tile),
-            (ONLY_4W,),
+            (ONLY_4W | FLOAT,),
             ONLY_4W | FLOAT,
             supports=functools.partial(_supports, tile=tile),
             preferred=functools.partial(_preferred, label=label),
@@ -159,7 +159,7 @@ def _products(op: str) -> Iterator[Kernel]:
         Kernel(
             f"{op}.direct",
             functools.partial(_direct_source, four="x_word" if op == "q8ta_linear" else "half_at"),
-            (WIDTH_PACKED_INT8,),
+            (WIDTH_PACKED_INT8 | FLOAT,),
             WIDTH_PACKED_INT8 | FLOAT,
             wide=(*weighted.PER_CHANNEL, "weight"),
             params=_params,
@@ -294,7 +294,7 @@ linear = Op(
         "aten.addmm.default": _import_addmm,
         "aten.matmul.default": _import_matmul,
     },
-    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
+    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True, reads_rows=True),
     cases=(
         _case((1,), 16, 8),
         _case((5,), 13, 7),

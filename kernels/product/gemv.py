@@ -80,7 +80,7 @@ def kernels(
         return Kernel(
             f"{op}.{name}",
             source,
-            (layouts,),
+            (layouts | FLOAT,),
             layouts | FLOAT,
             supports=lambda call, target: supports(call, target) and (threads == THREADS or most_rows(call) < FEW_ROWS),
             preferred=lambda call, target: name == team_of(call, target),

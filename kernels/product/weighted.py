@@ -23,14 +23,14 @@ from q8ta_wgpu.ir.graph import (
     Call,
     QParams,
 )
-from q8ta_wgpu.ir.int8 import RESIDUAL, Int8Form, QuantizedCall, ToInt8, Weight
+from q8ta_wgpu.ir.int8 import RESIDUAL, ROWS, Int8Form, QuantizedCall, ToInt8, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.rounding import fixed_point, rounding
-from q8ta_wgpu.kernels.epilogue.stages import Scale
+from q8ta_wgpu.kernels.epilogue.rounding import Rounding, fixed_point, rounding
+from q8ta_wgpu.kernels.epilogue.stages import Rows, Scale
 from q8ta_wgpu.kernels.lib import valid
 from q8ta_wgpu.kernels.product import groups
 from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of, half_zero
@@ -41,7 +41,13 @@ def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
     assert multiplier is not None
     if call.attrs["epilogue"].keeps_accumulator and (bad := multiplier[np.abs(multiplier) < SMALLEST_SCALE]).size:
         return f"must be normal float32 numbers before the stage scale, from 2^-126 on, found {bad[0]}"
+    if call.attrs["epilogue"].rows and (bad := multiplier[~_multiplies_rows(multiplier)]).size:
+        return f"must be in [2^-126, 2^24] where rows have scales, found {bad[0]}"
     return valid.finite(2, negative=False)(call, arrays)
+
+
+def _multiplies_rows(multiplier: Array) -> Array:
+    return np.asarray((multiplier >= SMALLEST_SCALE) & (multiplier <= arithmetic.LARGEST_ROW_MULTIPLIER))
 
 
 def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -152,7 +158,8 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     correction = (x.zero * sums).astype(np.int32)
-    reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) + np.abs(bias)).max())
+    step = max(call.rows, 1.0)
+    reached = float((scale * np.abs(w).sum(1) * max(128 + x.zero, 127 - x.zero) * step + np.abs(bias)).max())
     if call.out is None and call.residual is None:
         with np.errstate(all="ignore"):
             offset = np.rint(bias.astype(np.float64) / scale).astype(np.float32)
@@ -160,14 +167,28 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
             return f"its bias {bias[bad][0]:g} is too large for its scale {scale[bad][0]:.3g}"
         if (bad := (scale < SMALLEST_SCALE) | (scale > FLOAT_MAX)).any():
             return f"the scale of its input times its weight's, {scale[bad][0]:.3g}, is no normal float32 number"
-        operands: tuple[int | Array, ...] = (0, stored, scale.astype(np.float32), offset, correction)
-        return Int8Form(op, operands, {**attrs, "epilogue": Epilogue((Scale(),))})
+        found: Rounding | str = Rounding(scale.astype(np.float32), offset, Epilogue((Scale(),)), ())
+        return _form(call, op, attrs, stored, correction, found)
     term = bias.astype(np.float64)
     found = rounding(call, call.out, scale, term, reached) if call.out else fixed_point(call, scale, term, reached)
+    return _form(call, op, attrs, stored, correction, found)
+
+
+def _form(
+    call: QuantizedCall, op: str, attrs: Attrs, weight: Array, correction: Array, found: Rounding | str
+) -> Int8Form | str:
+    """The form of a sum that is rounded as found, with the scales of the operand's rows where they have them."""
     if isinstance(found, str):
         return found
-    operands = (0, stored, found.multiplier, found.offset, correction, *found.operands)
-    return Int8Form(op, operands, {**attrs, "epilogue": found.epilogue})
+    stages, operands = found.epilogue.stages, found.operands
+    if call.rows:
+        stages, operands = (Rows(), *stages), (ROWS, *operands)
+        if not _multiplies_rows(found.multiplier).all():
+            return f"the ratio of its scales, {found.multiplier.max():.3g}, is too large for scales of rows"
+        if not Epilogue.fits(stages):
+            return "scales of rows, an addend and an activation together are more than a dispatch reads"
+    numbers = (found.multiplier, found.offset, correction)
+    return Int8Form(op, (0, weight, *numbers, *operands), {**attrs, "epilogue": Epilogue(stages)})
 
 
 def by_halves(lower: ToInt8) -> ToInt8:

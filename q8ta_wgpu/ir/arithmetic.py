@@ -106,6 +106,49 @@ def terms_fit(a: float, b: float) -> bool:
     return larger <= TERM_LIMIT or (smaller <= TERM_LIMIT / 2 and larger < 3e38)
 
 
+FLOAT_UNIT = 2.0**-32
+"""The unit of the scales of float32 rows. Rows of larger values than 2^75 saturate."""
+
+ROW_LIMIT = 2.0**107
+"""The largest magnitude of a row, in units, that its scale follows."""
+
+LARGEST_ROW_MULTIPLIER = 2.0**24
+"""Bound of a multiplier that is multiplied with the scales of rows: the product stays a normal float32."""
+
+
+def row_scale(largest: Array) -> NDArray[np.float32]:
+    """The scale of rows whose largest magnitudes these are, in units: the smallest r * 2^e >= largest/127 with a whole
+    r of 64..127, at least 1."""
+    bits = np.clip(np.asarray(largest, np.float32), 127, ROW_LIMIT).astype(np.float32).view(np.uint32).astype(np.int64)
+    mantissa, exponent = bits & 0x7FFFFF | 0x800000, bits >> 23
+    r = -(-mantissa // (127 << 10))
+    up = r > 127
+    found = np.where(up, -(-mantissa // (127 << 11)), r)
+    scale: NDArray[np.float64] = np.ldexp(found.astype(np.float64), (exponent - 140 + up).astype(np.int32))
+    return scale.astype(np.float32)
+
+
+def _row_parts(scale: Array) -> tuple[Int64, NDArray[np.int32]]:
+    """r and e of scales r * 2^e of rows. Of other numbers what the kernels take them for."""
+    bits = np.ascontiguousarray(scale, np.float32).view(np.uint32).astype(np.int64)
+    r = (bits & 0x7FFFFF | 0x800000) >> 17
+    return r, (np.clip(bits >> 23 & 255, 127, 227) - 133).astype(np.int32)
+
+
+def row_inverse(scale: Array) -> NDArray[np.float32]:
+    """What values are multiplied with instead of divided by the scales of rows: floor(2^30/r) * 2^(-30-e)."""
+    r, e = _row_parts(scale)
+    inverse: NDArray[np.float64] = np.ldexp(((1 << 30) // r).astype(np.float64), -30 - e)
+    return inverse.astype(np.float32)
+
+
+def row_multiplier(multiplier: Array, scale: Array) -> NDArray[np.float32]:
+    """The product of multipliers with the scales of rows, rounded once to float32."""
+    r, e = _row_parts(scale)
+    product: NDArray[np.float64] = np.ldexp(r.astype(np.float64), e) * multiplier.astype(np.float64)
+    return product.astype(np.float32)
+
+
 def saturate(v: Int64, zero: int, lo: int, hi: int, dtype: str = INT8X4) -> Array:
     """clamp(v + zero, lo, hi) in a dtype of activations."""
     return np.clip(v + zero, lo, hi).astype(DTYPES[dtype])

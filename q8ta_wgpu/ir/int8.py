@@ -54,6 +54,7 @@ class QuantizedCall:
         masked: whether bools say which elements take part.
         even: whether a row of which none takes part has equal shares; otherwise it is zeros.
         factor: by which a product was multiplied; the scale of `out` is divided by it.
+        rows: the largest scale that a row of the first operand may have, in its steps, where each has one; else 0.
     """
 
     attrs: Attrs
@@ -70,6 +71,7 @@ class QuantizedCall:
     masked: bool = False
     even: bool = False
     factor: float = 1.0
+    rows: float = 0.0
 
     @property
     def joined(self) -> bool:
@@ -86,8 +88,9 @@ LOWEST = float(np.float32(-2.9e38))
 MASKS_FROM = -50.0
 """Numbers as low as this, beside 0, mask what they are added to: e^-50 is no weight."""
 
-RESIDUAL, MASK = -1, -2
-"""In `Int8Form.operands`: the addend that joins before rounding, and bools that say which elements take part."""
+RESIDUAL, MASK, ROWS = -1, -2, -3
+"""In `Int8Form.operands`: the addend that joins before rounding, bools that say which elements take part, and the
+scales of the first operand's rows."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class Int8Form:
 
     Attributes:
         op, attrs: the operator and its attributes.
-        operands: each a position in the float call, RESIDUAL, MASK, a new constant, or the form of another new node.
+        operands: each a position in the float call, RESIDUAL, MASK, ROWS, a new constant, or the form of another new
+            node.
         q: quantization of the result of a form that is an operand; None where that is float32.
     """
 
@@ -132,10 +136,15 @@ class Widths:
 @dataclass(frozen=True)
 class WeightedSum(Widths):
     """Products of an activation with a quantized weight, summed: a convolution or linear. A batch norm, an addend, an
-    activation and clamps that only it feeds join it before rounding."""
+    activation and clamps that only it feeds join it before rounding.
+
+    Attributes:
+        reads_rows: whether each row of its activation may have a scale of its own (kernels/border/by_row.py).
+    """
 
     lower: ToInt8
     joined: tuple[Joined, ...] = ("addend", "activation")
+    reads_rows: bool = False
 
 
 @dataclass(frozen=True)

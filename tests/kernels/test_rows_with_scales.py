@@ -1,0 +1,130 @@
+"""Linears whose rows have scales that the device chooses: kernels against the reference, with all that may follow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.border.by_row import unit
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Rows
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.runtime.device import Device
+from tests import harness
+from tests.op_graphs import Setting, rng, unfused_epilogue
+
+LINEAR = OPS["linear"]
+
+AFTER = (
+    ("requantize", Setting((0, 0, 3), "random", (INT16X4, INT8X4, INT8X4))),
+    ("requantize", Setting((-700, 0, -5000), "saturate", (INT16X4, INT8X4, INT16X4))),
+    ("residual requantize", Setting((11, -7, 5), "random", (INT16X4, INT8X4, INT8X4))),
+    ("residual requantize", Setting((0, 300, 0), "random", (INT16X4, INT16X4, INT16X4))),
+    ("curve requantize", Setting((-300, 0, -100), "random", (INT16X4, INT8X4, INT8X4))),
+    ("requantize add", Setting((127, 3, -128), "random", (INT16X4, INT8X4, INT8X4))),
+    ("requantize table dequantize", Setting((1, 0, 7), "random", (INT16X4, INT8X4, INT8X4))),
+    ("scale", Setting((-1, 0, 0), "random", (INT16X4, INT8X4, INT8X4))),
+)
+"""What follows a linear, and the setting."""
+
+CASES = (0, 1, 2, 9, 11, 13, 5)
+"""Of linear: one row and more, tails, batches, weights of 4 bits."""
+
+
+def graph_of(index: int, after: str, setting: Setting, dtype: str) -> tuple[Graph, dict[str, Array]]:
+    """A linear of rows, each with its scale, of int16 or of float32 values. Rows are of zeros, of negative numbers
+    alone, and of one number that is far larger than the others."""
+    graph, inputs = unfused_epilogue(LINEAR, LINEAR.cases[index], setting, after)
+    x = inputs["x0"] = _rows(inputs["x0"], setting.zeros[0])
+    source = "x0"
+    if dtype == FLOAT32:
+        q = graph.types["x0"].q
+        assert q is not None
+        inputs["x0"] = arithmetic.dequantize(x, q)
+        graph.types["x0"] = TensorType(x.shape)
+    types = graph.types
+    types["scales"] = TensorType((*x.shape[:-1], 1))
+    types["rows"] = TensorType(x.shape, INT8X4, unit(types[source]))
+    types["steps"] = types["real rows"] = TensorType(x.shape)
+    made = [
+        Node("row_scale", ("x0",), "scales"),
+        Node("quantize_rows", ("x0", "scales"), "rows"),
+        Node("dequantize", ("rows",), "steps"),
+        Node("mul", ("steps", "scales"), "real rows"),
+    ]
+    nodes = [node for node in graph.nodes if node.output != "r0"]
+    place = next(i for i, node in enumerate(nodes) if node.op == "linear")
+    nodes[place] = Node("linear", ("real rows", *nodes[place].inputs[1:]), nodes[place].output)
+    graph.nodes = [*made, *nodes]
+    del types["r0"]
+    return graph, inputs
+
+
+def _rows(x: Array, zero: int) -> Array:
+    rows = x.reshape(-1, x.shape[-1]).astype(np.int64) - zero
+    rows[1::4] = 0
+    rows[2::4] = -np.abs(rows[2::4]) // 300
+    rows[3::4] //= 1000
+    rows[3::4, :1] = 20000
+    return np.clip(rows + zero, -(2**15), 2**15 - 1).astype(np.int16).reshape(x.shape)
+
+
+@pytest.mark.parametrize("number", range(len(AFTER)))
+def test_kernels(number: int, device: Device) -> None:
+    """0 mismatches, of the general kernel and of one of the others; all of the way from the values."""
+    after, setting = AFTER[number]
+    for dtype in (INT16X4, FLOAT32)[: 1 if "curve" in after or number % 3 else 2]:
+        index = CASES[number % len(CASES)]
+        unfused, inputs = graph_of(index, after, setting, dtype)
+        graph = run_passes(unfused)
+        assert not graph.notes, graph.notes
+        assert [node.op for node in graph.nodes] == ["row_scale", "quantize_rows", "q8ta_linear"]
+        values = reference.run(graph, inputs, keep=True)
+        (found,) = harness.run_poisoned(graph, inputs, None, device)
+        np.testing.assert_array_equal(found, values[graph.outputs[0]], err_msg=dtype)
+        if harness.sampled(device):
+            continue
+        sums = graph.nodes[2]
+        given = {name: values[name] for name in sums.inputs if name not in graph.constants}
+        alone = Graph(list(given), [sums.output], [sums])
+        alone.types = {name: graph.types[name] for name in (*sums.inputs, sums.output)}
+        alone.constants = {name: graph.constants[name] for name in sums.inputs if name in graph.constants}
+        plans = list(harness.plans(alone, index))
+        for name, plan in (plans[-1], plans[number * 5 % len(plans)]):
+            (found,) = harness.run_poisoned(alone, given, plan, device)
+            np.testing.assert_array_equal(found, values[sums.output], err_msg=f"{name} {dtype}")
+
+
+def test_a_row_is_rounded_within_half_a_step_of_its_largest_magnitude() -> None:
+    """A scale is at most a 64th larger than the largest magnitude over 127, and at least 1."""
+    largest = np.geomspace(1, 2.0**107, 5000).astype(np.float32)
+    scale = arithmetic.row_scale(largest).astype(np.float64)
+    ratio = scale * 127 / np.maximum(largest, 127).astype(np.float64)
+    assert ratio.min() >= 1 and ratio.max() < 1.016
+    r = scale / 2.0 ** (np.floor(np.log2(scale)) - 6)
+    assert (r == np.rint(r)).all() and r.min() >= 64 and r.max() < 128
+    inverse = arithmetic.row_inverse(scale).astype(np.float64)
+    assert np.abs(inverse * scale - 1).max() < 2.0**-23
+
+
+def test_what_follows_reads_the_product_of_a_multiplier_and_a_scale_rounded_once() -> None:
+    generator = rng("multipliers")
+    multiplier = np.exp(generator.uniform(-40, 16, 4000)).astype(np.float32)
+    scale = arithmetic.row_scale(np.exp(generator.uniform(0, 60, 4000)))
+    np.testing.assert_array_equal(arithmetic.row_multiplier(multiplier, scale), multiplier * scale)
+
+
+def test_scales_that_do_not_fit_the_rows_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"scales of shape \(3, 1\), found \(3,\)"):
+        OPS["quantize_rows"].check((TensorType((3, 8)), TensorType((3,))), {})
+    with pytest.raises(GraphError, match="rows have at least one dimension"):
+        OPS["row_scale"].check((TensorType(()),), {})
+    with pytest.raises(GraphError, match=r"rows of \(3, 4\) have scales of shape \(3, 1\)"):
+        Rows().check(TensorType((3, 4)), (3, 4))
+    with pytest.raises(GraphError, match="stages"):
+        Epilogue((Residual(1), Rows(), Requantize(-128, 127)))
