@@ -170,6 +170,18 @@ def _elu(a: Attrs, x: Tensor) -> Tensor:
     return torch.ops.aten.elu(x, a["alpha"], a["scale"], a["input_scale"])  # type: ignore[no-any-return]
 
 
+def _rotary(a: Attrs, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Each pair by itself; a factor has a number for each element, or for each pair."""
+    half, dim = x.shape[-1] // 2, -1 if a["pairs"] else -2
+    sizes = (half, 2) if a["pairs"] else (2, half)
+
+    def apart(t: Tensor) -> tuple[Tensor, ...]:
+        return (t, t) if t.shape[-1] == half else t.reshape(*t.shape[:-1], *sizes).unbind(dim)
+
+    (x0, x1), (c0, c1), (s0, s1) = map(apart, (x, cos, sin))
+    return torch.stack([x0 * c0 - x1 * s0, x1 * c1 + x0 * s1], dim).flatten(-2)
+
+
 Function = Callable[..., Tensor]
 
 
@@ -219,6 +231,7 @@ TORCH: Mapping[str, Function] = {
     # elementwise
     "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
     "mul": lambda _, x, y: x * y,
+    "rotary": _rotary,
     "div": lambda _, x, y: x / y,
     "pow_tensors": lambda _, x, y: torch.pow(x, y),
     "hypot": lambda _, x, y: torch.hypot(x, y),

@@ -73,10 +73,12 @@ class _Planner:
     ) -> None:
         self.graph, self.observable, self.states = graph.copy(), observable, states
         self.written = {node.output: each.written for each in combined(self.graph) for node in each.made}
-        self.call_of = {**{name: calls[nodes[-1].output] for name, nodes in self.written.items()}, **calls}
+        made = {name: calls[nodes[-1].output] for name, nodes in self.written.items()}
+        self.call_of = {**made, **calls}
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
-        self.calls = Calls(self.graph, observable, self.call_of, moving)
+        moves = {call: kind for call, kind in moving.items() if call not in made.values()}
+        self.calls = Calls(self.graph, observable, self.call_of, moves)
         self._attention: dict[str, Sequence[str]] = {}
         self.found = Rounding()
 
@@ -158,6 +160,8 @@ class _Planner:
                 self._store(node, ())  # of what is masked a function reads floats
             case Arithmetic() | Product() | Elementwise():
                 self._store(node, node.inputs)
+                if isinstance(kind, Arithmetic):
+                    self._read_finely(node, kind.fine)
             case Normalization() | Sloped():
                 self._store(node, () if self.widths.takes_input(node) else node.inputs[:1])
             case Moves() | Monotonic() if self.masked.values.isdisjoint(call.inputs):
@@ -188,6 +192,13 @@ class _Planner:
             if stored and not (made is not None and scales_operand(self.regions, made)):
                 self._read(node, name)
         self.regions.taken.add(node.output)
+
+    def _read_finely(self, node: Node, positions: Iterable[int]) -> None:
+        """Lets a node read operands in 16 bits, however they are stored for others."""
+        for source in (self.regions.source(node.inputs[i]) for i in positions):
+            for reader in self.written.get(node.output, [node]):
+                if (self.call_of[reader.output], source) in self.found.reads:
+                    self.found.reads[self.call_of[reader.output], source] = INT16
 
     def _storage(self, name: str) -> Storage:
         """How a value is stored where something reads it: as it is given, or as what it is moved from is read."""

@@ -7,7 +7,7 @@ one table, one kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.graph import Attrs, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.affine import channels_of
+from q8ta_wgpu.passes.plan.rotary import rotary_of
 from q8ta_wgpu.passes.plan.rows import row_operator
 from q8ta_wgpu.passes.plan.trial import Operator, Trial, trials
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -66,6 +67,9 @@ def combined(graph: Graph, channels: bool = False) -> list[Combined]:
     rewriter, found = Rewriter(graph), list[Combined]()
     places = {node.output: place for place, node in enumerate(graph.nodes)}
     for node in rewriter.backwards():
+        if (rotary := rotary_of(rewriter, places, node)) is not None:
+            found.append(Combined((rewriter.replace(node, replace(rotary.made, source=node.source)),), rotary.nodes))
+            continue
         for trial in reversed(list(trials(rewriter, places, node))):
             if made := _place(rewriter, trial, channels):
                 found.append(Combined(made, trial.nodes))

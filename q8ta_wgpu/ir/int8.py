@@ -212,10 +212,12 @@ class Arithmetic(Widths):
 
     Attributes:
         joined: what else joins before rounding where only this operator feeds it, in this order.
+        fine: positions of operands that are read in 16 bits: few numbers, by which many are multiplied.
     """
 
     lower: ToInt8
     joined: tuple[Joined, ...] = ()
+    fine: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

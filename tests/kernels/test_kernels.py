@@ -23,7 +23,7 @@ from tests import attention_graphs, harness, op_graphs
 from tests.kernels import test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
-FAR_APART = ("add", "softmax", "layer_norm", "group_norm")
+FAR_APART = ("add", "rotary", "softmax", "layer_norm", "group_norm")
 """Operators that stay in float32 where the result's scale is a billionth of what the operands' are."""
 INT8_CASES = [(op, i) for op, i in CASES if op.int8 and op.name != "q8ta_clone"]
 

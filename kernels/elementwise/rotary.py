@@ -1,0 +1,131 @@
+"""rotary: pairs of elements of the last dimension, turned by angles whose cosines and sines are given.
+
+Found where programs write it as products, slices and a cat (passes/plan/rotary.py). In int8 it is two terms as those of
+q16ta_add, rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand
+from q8ta_wgpu.kernels.elementwise import chain
+
+_NAMES = ("x", "cos", "sin")
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    x, *angles = (t.shape for t in types)
+    if not x or x[-1] % 2:
+        raise GraphError(f"rotary turns pairs of the last dimension, found shape {x}")
+    for shape in angles:
+        fits = len(shape) <= len(x) and shape[-1:] in ((x[-1],), (x[-1] // 2,))
+        lead = shape[:-1] if fits else ()
+        if not fits or any(n not in (1, m) for n, m in zip(lead[::-1], x[-2::-1], strict=False)):
+            raise GraphError(f"rotary of {x} takes cosines and sines of as many angles, or half as many, found {shape}")
+        if len(x) > 4 and shape[:-3] != x[:-3]:
+            raise GraphError(f"rotary of {x}: angles of shape {shape} broadcast left of the last three dimensions")
+    return x, FLOAT32
+
+
+def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    for angles in types[1:]:
+        chain.check_product((types[0], angles))
+    return _infer(types, attrs)[0], INT16X4
+
+
+def _angles(array: Array, width: int, pairs: bool) -> Array:
+    """A cosine or sine for each element of a row."""
+    if array.shape[-1] == width:
+        return array
+    return np.repeat(array, 2, axis=-1) if pairs else np.concatenate([array, array], -1)
+
+
+def _terms(call: Call, arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """x * cos and x' * sin, where x' has the other element of each pair, the first one negated."""
+    x, pairs = arrays[0], call.attrs["pairs"]
+    cos, sin = (_angles(array, x.shape[-1], pairs) for array in arrays[1:])
+    apart = x.reshape(*x.shape[:-1], *((-1, 2) if pairs else (2, -1)))
+    first, second = (apart[..., 0], apart[..., 1]) if pairs else (apart[..., 0, :], apart[..., 1, :])
+    turned = np.stack([-second, first], axis=-1 if pairs else -2).reshape(x.shape)
+    return x * cos, turned * sin
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    a, b = _terms(call, [array.astype(np.float64) for array in arrays])
+    return np.asarray(a + b).astype(np.float32)
+
+
+def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
+    steps = [x.astype(np.int64) - zero for x, zero in zip(arrays, call.zeros, strict=True)]
+    a, b = (
+        arithmetic.scaled_term(product, call.attrs[f"{name}_multiplier"])
+        for name, product in zip(_NAMES[1:], _terms(call, steps), strict=True)
+    )
+    return arithmetic.stored(call, arithmetic.rte(a + b, arithmetic.fraction(call.q.dtype)))
+
+
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    x, cos, sin = call.q
+    if x is None or cos is None or sin is None or call.out is None:
+        return "it needs quantized operands and a quantized result"
+    unit = x.scale * 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale
+    factors = [float(np.float32(angles.scale * unit)) for angles in (cos, sin)]
+    if not arithmetic.terms_fit(*(x.span * q.span * f for q, f in zip((cos, sin), factors, strict=True))):
+        return f"its scales {x.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
+    attrs = {"cos_multiplier": factors[0], "sin_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
+    return Int8Form("q8ta_rotary", (0, 1, 2), {**call.attrs, **attrs})
+
+
+def _float_params(call: Call) -> Params:
+    return {"pairs": np.uint32(call.attrs["pairs"])}
+
+
+def _params(call: Call) -> Params:
+    zeros = {f"{name}_zero": np.int32(zero) for name, zero in zip(_NAMES, call.zeros, strict=True)}
+    factors = {name: np.float32(call.attrs[name]) for name in ("cos_multiplier", "sin_multiplier")}
+    shift = {"shift": np.uint32(arithmetic.fraction(call.q.dtype))}
+    return {**arithmetic.stored_fields(call), **_float_params(call), **zeros, **factors, **shift}
+
+
+_FACTOR = Attr("float", low=0, high=3.4e38)
+_SCHEMA = {"pairs": Attr("bool")}
+
+OPS = (
+    Op(
+        name="rotary",
+        operands=tuple(map(Operand, _NAMES)),
+        infer=_infer,
+        reference=_reference,
+        schema=_SCHEMA,
+        kernels=(Kernel("rotary", ("rotary", "map", "compute=turned"), (FLOAT,), FLOAT, params=_float_params),),
+        int8=Arithmetic(_lower, reads_int16=True, gives_int16=True, fine=(1, 2)),
+        cases=(
+            Case(((1, 3, 5, 8), (5, 8), (5, 8)), {"pairs": False}),
+            Case(((2, 3, 5, 6), (2, 1, 5, 3), (5, 6)), {"pairs": False}),
+            Case(((1, 3, 5, 14), (5, 7), (1, 14)), {"pairs": True}),
+            Case(((2, 7, 10), (7, 5), (7, 5)), {"pairs": True}, "ties"),
+            Case(((2, 3, 2, 5, 4), (2, 3, 1, 5, 4), (2, 3, 2, 1, 2)), {"pairs": False}, "saturate"),
+        ),
+        tolerance=1e-5,
+    ),
+    Op(
+        name="q8ta_rotary",
+        operands=tuple(Operand(name, dtypes=INTEGERS) for name in _NAMES),
+        infer=_infer_int8,
+        results=(INT8X4,),
+        reference=_reference_int8,
+        schema={**_SCHEMA, **WIDE_RANGE, "cos_multiplier": _FACTOR, "sin_multiplier": _FACTOR},
+        kernels=(
+            Kernel("q8ta_rotary", ("rotary", "map", "compute=q8ta_turned"), (ANY_INT8,), ANY_INT8, params=_params),
+        ),
+    ),
+)

@@ -1,0 +1,31 @@
+// Pairs of elements of a row, side by side or a half of the row apart, turned by angles; rotary.py defines it.
+
+// Whether an element is the first of its pair.
+fn is_first(p: vec4<u32>) -> bool {
+  return select(p.w < params.y_dims.w / 2u, p.w % 2u == 0u, params.pairs == 1u);
+}
+
+// The other element of a pair.
+fn partner(p: vec4<u32>) -> vec4<u32> {
+  let apart = select(params.y_dims.w / 2u, 1u, params.pairs == 1u);
+  return vec4<u32>(p.xyz, select(p.w - apart, p.w + apart, is_first(p)));
+}
+
+// Where an element's angle lies among `dims`: a pair has one, or two that are the same.
+fn angle(p: vec4<u32>, dims: vec4<u32>) -> vec4<u32> {
+  let one = select(p.w % dims.w, p.w / 2u, params.pairs == 1u);
+  return min(vec4<u32>(p.xyz, select(one, p.w, dims.w == params.y_dims.w)), dims - 1u);
+}
+
+fn turned(p: vec4<u32>) -> f32 {
+  let other = x_at(partner(p)) * sin_at(angle(p, params.sin_dims));
+  return x_at(p) * cos_at(angle(p, params.cos_dims)) + select(other, -other, is_first(p));
+}
+
+fn q8ta_turned(p: vec4<u32>) -> i32 {
+  let own = (x_at(p) - params.x_zero) * (cos_at(angle(p, params.cos_dims)) - params.cos_zero);
+  let other = (x_at(partner(p)) - params.x_zero) * (sin_at(angle(p, params.sin_dims)) - params.sin_zero);
+  let term = scaled_term(other, params.sin_multiplier);
+  let v = scaled_term(own, params.cos_multiplier) + select(term, -term, is_first(p));
+  return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
+}
