@@ -117,21 +117,18 @@ def quantize(
         refused = {
             'unsupported="torch"': not whole,
             "dynamic_batch": dynamic_batch,
-            "dynamic_shapes": sizes is not None,
         }
         states = _states(
             module, checks.check_runs(module, example), example, [n for n, given in refused.items() if given]
         )
-        traced = batched(example) if dynamic_batch else example
         if states:
             stack.callback(checks.Attributes(module).put_back)
-            program = float_program(states.functional, (*example, *states.initial))
+            functional, traced, kept = states.functional, (*example, *states.initial), len(states.names)
         else:
-            program = float_program(module, traced, dynamic_batch, whole)
+            functional, traced, kept = module, batched(example) if dynamic_batch else example, 0
+        program = float_program(functional, traced, dynamic_batch, whole)
         update(1, total, "folding constants and batch norms")
-        graph = _folded(program)
-        if states:
-            mark_states(graph, len(states.names))
+        graph = _folded(program, kept)
         stack.enter_context(few_threads(graph))
         if whole and dynamic_batch:
             check_module(graph)
@@ -160,7 +157,7 @@ def quantize(
         left = iter(states.carried(checked) if states else checked)
         held = enough(graph, left) if fits else []
         with torch_lock():  # quantizers may trace patterns
-            follows = _Following(module, example, quantizer, sizes) if sizes is not None else None
+            follows = _Following(functional, traced, kept, quantizer, sizes) if sizes is not None else None
             observed = prepared(graph, quantizer, held, follows)
         share_states(observed)
         watch_states(observed)
@@ -188,11 +185,16 @@ class _Following:
     """Notes with the nodes of a module, as a quantizer annotates it, which of their numbers follow from sizes."""
 
     def __init__(
-        self, module: torch.nn.Module, example: checks.Tensors, quantizer: TorchaoQuantizer, sizes: Dimensions
+        self,
+        module: torch.nn.Module,
+        example: checks.Tensors,
+        states: int,
+        quantizer: TorchaoQuantizer,
+        sizes: Dimensions,
     ) -> None:
         self.sizes, self._module, self._example = sizes, module, example
         self._trace = lambda point: transformed(
-            float_graph(float_program(module, sizes.at(example, point), whole=False)), quantizer
+            float_graph(float_program(module, sizes.at(example, point), whole=False), states), quantizer
         )
 
     def __call__(self, model: GraphModule) -> None:
@@ -310,17 +312,19 @@ def float_program(
     return program
 
 
-def float_graph(program: ExportedProgram) -> GraphModule:
+def float_graph(program: ExportedProgram, states: int = 0) -> GraphModule:
     """A float program as it is quantized: with what depends on no input computed, and batch norms folded where that is
-    right."""
-    graph = _folded(program)
+    right. Its last inputs are so many states."""
+    graph = _folded(program, states)
     fold_norms(graph)
     return graph
 
 
-def _folded(program: ExportedProgram) -> GraphModule:
+def _folded(program: ExportedProgram, states: int = 0) -> GraphModule:
     graph: GraphModule = program.module(check_guards=False)
     fold(graph)
+    if states:
+        mark_states(graph, states)
     if program.range_constraints:
         fold_batches(graph)
     return graph

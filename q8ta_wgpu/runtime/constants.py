@@ -1,4 +1,4 @@
-"""Constants of programs on a device: those with the same bytes are one buffer."""
+"""Buffers that several programs on a device share: constants with the same bytes, and states."""
 
 from __future__ import annotations
 
@@ -13,11 +13,27 @@ SMALLEST = 1 << 14
 """Bytes from which a constant is looked for among those that are there: finding a smaller one costs more than it."""
 
 
-class Constant:
-    """A buffer with the bytes of a constant, its key among those that are shared, and how many programs read it."""
+class Shared:
+    """A buffer, and how many programs use it. It is freed behind the last of them. The caller holds `device.lock`."""
 
-    def __init__(self, buffer: Any, key: tuple[int, bytes] | None) -> None:
-        self.buffer, self.key, self.readers = buffer, key, 1
+    def __init__(self, buffer: Any) -> None:
+        self.buffer, self._users = buffer, 1
+
+    @property
+    def used(self) -> bool:
+        """Whether it is there still."""
+        return self._users > 0
+
+    def taken(self) -> Shared:
+        """This buffer, for one program more."""
+        self._users += 1
+        return self
+
+    def give_back(self) -> None:
+        """Takes one program away."""
+        self._users -= 1
+        if not self._users:
+            self.buffer.destroy()
 
 
 class Constants:
@@ -28,23 +44,14 @@ class Constants:
     """
 
     def __init__(self) -> None:
-        self._known: weakref.WeakValueDictionary[Any, Constant] = weakref.WeakValueDictionary()
+        self._known: weakref.WeakValueDictionary[tuple[int, bytes], Shared] = weakref.WeakValueDictionary()
 
-    def take(self, wgpu_device: Any, data: Array) -> Constant:
-        """A buffer with these bytes, for one reader more."""
-        key = (data.nbytes, hashlib.blake2b(data.data, digest_size=32).digest()) if data.nbytes >= SMALLEST else None
-        found = self._known.get(key)
-        if found is not None:
-            found.readers += 1
-            return found
-        made = Constant(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE), key)
-        if key is not None:
-            self._known[key] = made
+    def take(self, wgpu_device: Any, data: Array) -> Shared:
+        """A buffer with these bytes, for one program more."""
+        if data.nbytes < SMALLEST:
+            return Shared(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE))
+        key = data.nbytes, hashlib.blake2b(data.data, digest_size=32).digest()
+        if (found := self._known.get(key)) is not None and found.used:
+            return found.taken()
+        self._known[key] = made = Shared(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE))
         return made
-
-    def give_back(self, constant: Constant) -> None:
-        """Takes one reader away, and frees the buffer behind the last one."""
-        constant.readers -= 1
-        if not constant.readers:
-            self._known.pop(constant.key, None)
-            constant.buffer.destroy()

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import DTYPES, RANGES
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
-from q8ta_wgpu.runtime.constants import Constant
+from q8ta_wgpu.runtime.constants import Shared
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
@@ -56,13 +56,20 @@ class Executor:
     flight has a staging buffer of its own.
 
     All methods raise DeviceError with wgpu's words where the device refuses: out of memory, lost.
+
+    Args:
+        program: what to run.
+        device: where.
+        sharing: an executor of the same network for inputs of other sizes. What stays from run to run is then in its
+            buffers, and it is closed after this one.
     """
 
-    def __init__(self, program: Program, device: Device) -> None:
+    def __init__(self, program: Program, device: Device, sharing: Executor | None = None) -> None:
         self.program = program
         self.device = device
         self._made: list[Any] = []
-        self._constants: list[Constant] = []
+        self._constants: list[Shared] = []
+        self._kept: dict[str, Shared] = {}
         self._pipelines: list[Pipeline] = []
         self._free: list[Staging] = []
         self._uploads: list[Staging] = []
@@ -73,12 +80,12 @@ class Executor:
         self._staging_size = max(total, 16)
         try:
             with wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
-                self._load()
+                self._load(sharing)
         except BaseException:
             self.close()
             raise
 
-    def _load(self) -> None:
+    def _load(self, sharing: Executor | None) -> None:
         """Makes everything. The lock is released in between: other programs run while the pipelines of this one
         compile."""
         program, device = self.program, self.device
@@ -86,13 +93,14 @@ class Executor:
         wanted = [(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches]
         with device.pipelines(wanted) as pipelines, bar("compiling") as update:
             with device.lock:
-                self._slots = [self._buffer(size, STORAGE) for size in program.slots]
+                self._slots = self._made_slots(sharing)
                 for array in program.constants:
                     self._constants.append(device.constants.take(device.wgpu, array))
                 self._uniforms = device.wgpu.create_buffer_with_data(data=program.uniforms or bytes(16), usage=UNIFORM)
                 self._made.append(self._uniforms)
                 self._states = States(program, device, self._slots)
-                self._states.reset()
+                if sharing is None:
+                    self._states.reset()
             for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
                 update(i, len(program.dispatches), dispatch.kernel)
                 with device.lock:
@@ -108,6 +116,24 @@ class Executor:
     def _buffer(self, size: int, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer(size=size, usage=usage))
         return self._made[-1]
+
+    def _made_slots(self, sharing: Executor | None) -> list[Any]:
+        """A buffer for each slot. Those of states may be another program's."""
+        states, slots = {port.buffer[1]: port.name for port, _ in self.program.states}, []
+        if sharing is not None:
+            sharing.check_open()
+        for index, size in enumerate(self.program.slots):
+            if (name := states.get(index)) is None:
+                slots.append(self._buffer(size, STORAGE))
+                continue
+            made = (
+                sharing._kept[name].taken()
+                if sharing
+                else Shared(self.device.wgpu.create_buffer(size=size, usage=STORAGE))
+            )
+            self._kept[name] = made
+            slots.append(made.buffer)
+        return slots
 
     def _new_staging(self) -> Staging:
         staging = self._recorder.staging(self._staging_size)
@@ -285,17 +311,18 @@ class Executor:
             return
         with self.device.lock:
             with contextlib.suppress(DeviceError), wgpu_errors(f"{self.device.name} was lost"):
-                if self._made and self.device.alive:
-                    self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
+                if self._made and self._ahead and self.device.alive:
+                    with self._states.kept():  # engines that must submit what was recorded run it
+                        self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
             for staging, _ in self._ahead:
                 self._drop(staging)
             for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):
                 buffer.destroy()
-            for constant in self._constants:
-                self.device.constants.give_back(constant)
+            for shared in (*self._constants, *self._kept.values()):
+                shared.give_back()
             for staging in self._free:
                 self._drop(staging)
-            self._constants = []
+            self._constants, self._kept = [], {}
             self._made, self._uploads, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], [], []
 
     def check_open(self) -> None:

@@ -37,7 +37,7 @@ def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     if not graph.batched and not graph.dynamic:
         return None
     given = named(graph, args, kwargs)
-    shapes = {name: _shape(name, given[name]) for name in graph.inputs}
+    shapes = {name: _shape(name, given[name]) for name in graph.arguments}
     if all(shape == graph.types[name].shape for name, shape in shapes.items()):
         return None
     batches = {shapes[name][0] if shapes[name] else 0 for name in graph.batched}

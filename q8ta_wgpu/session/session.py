@@ -111,20 +111,25 @@ class Session:
         check_switch("tune", tune, auto=True)
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
+        self._open(model, device, layouts, tune)
+
+    def _open(self, model: Model, device: Any, layouts: str, tune: bool | None, sharing: Session | None = None) -> None:
+        """Opens this session, with the states of another one of the same model for inputs of other sizes."""
         self.model = model
         self._layouts = layouts
-        self._lock, self._ordered = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._ordered: threading.Lock = sharing._ordered if sharing else threading.Lock()
         self._others = ByShape[tuple[Shape, ...], Session]()
         self._closed = False
         self.device: Device | None = None
         self.opening = Opening()
         self.tuning: Tuning | None = None
         self._executor: Executor | None = None
-        self._state = SessionState(model.graph, None)
+        self._state: SessionState = sharing._state if sharing else SessionState(model.graph, None)
         if not (isinstance(device, str) and device == "reference"):
-            self._load(device, tune)
+            self._load(device, tune, sharing)
 
-    def _load(self, device: Any, tune: bool | None) -> None:
+    def _load(self, device: Any, tune: bool | None, sharing: Session | None) -> None:
         """Opens the device, plans the model for it, and loads the program."""
         from q8ta_wgpu.runtime.adapters import open_device
         from q8ta_wgpu.runtime.executor import Executor
@@ -147,8 +152,9 @@ class Session:
                 self.tuning = tuner.tune(self._graph, self.device, self._layouts, budget=budget)
         program = self.program
         scheduled = time.perf_counter()
-        self._executor = Executor(program, self.device)
-        self._state = SessionState(self.model.graph, self._executor, [port for port, _ in program.states])
+        self._executor = Executor(program, self.device, sharing._executor if sharing else None)
+        if sharing is None:
+            self._state = SessionState(self.model.graph, self._executor, [port for port, _ in program.states])
         loaded = time.perf_counter()
         self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
@@ -276,7 +282,9 @@ class Session:
         """Another session on the same device, for inputs of other sizes."""
         device = self.device or "reference"
         tune = self.tuning is not None and self.tuning.budget is None  # a budget is for one size
-        return Session(self.model.reshape(*shapes), device, self._layouts, tune)
+        session = Session.__new__(Session)
+        session._open(self.model.reshape(*shapes), device, self._layouts, tune, sharing=self)
+        return session
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
@@ -287,9 +295,9 @@ class Session:
                 return self._executor.submit(words)
         if self.model.graph.buffers:
             with self._ordered:
-                values = self._state.run(arrays)
+                values = self._state.run(self.model.graph, arrays)
         else:
-            values = self._state.run(arrays)
+            values = self._state.run(self.model.graph, arrays)
         # Copies: a value may be a constant, or the caller's own array.
         return Computed([values[name].copy() for name in self.model.graph.results])
 

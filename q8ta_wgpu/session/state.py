@@ -43,10 +43,11 @@ class SessionState(MutableMapping[str, Array]):
         self._names = [state.name for state in graph.states]
         self._held = reference.initial_states(graph)
 
-    def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of the graph by the reference, which then keeps the new states."""
-        values = reference.run(self._graph, {**arrays, **self._held})
-        self._held = {state.read: values[state.written].copy() for state in self._graph.states}
+    def run(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of the graph, or of that for inputs of other sizes, by the reference, which then keeps the new
+        states."""
+        values = reference.run(graph, {**arrays, **self._held})
+        self._held = {state.read: values[state.written].copy() for state in graph.states}
         return values
 
     def reset(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.export import Dim
 
 import q8ta_wgpu as q8
 from bench.noise import decibels
@@ -23,7 +24,7 @@ from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
 from tests.modelfiles import forge, refused
 from tests.quantizing import data
-from tests.states import NETWORKS, calls, compiled, exchanged, module, quantized, written
+from tests.states import NETWORKS, Streaming, calls, compiled, exchanged, module, quantized, written
 
 SNR = {"streaming": 35.0, "cell": 30.0, "cached": 28.0, "counted": 35.0}
 """dB that the outputs keep over calls that calibration did not meet."""
@@ -272,6 +273,29 @@ def test_buffers_that_an_object_of_the_module_holds_are_states() -> None:
         found = [session(*x) for x in items]
     wanted = [stateful(*x) for x in items]
     assert (decibels(torch.stack(wanted).detach().numpy(), np.stack(found)) or 0) > 35
+
+
+def test_inputs_of_any_size_go_on_with_the_same_states(device: Device, tmp_path: Path) -> None:
+    """Pieces of a stream as they come: one session, its programs share what stays."""
+    torch.manual_seed(0)
+    stream, pieces = Streaming().eval(), [data(1, 4, size, seed=size) for size in (10, 3, 17, 10, 4)]
+    program = q8.quantize(
+        stream, (pieces[0],), [data(1, 4, 10, seed=i) for i in range(8)], dynamic_shapes=[{2: Dim("T")}], progress=False
+    )
+    q8.compile(program).save(tmp_path / "net.q8ta")
+    model = q8.load(tmp_path / "net.q8ta")
+    with Session(model, device) as ours, Session(model, "reference") as exact:
+        found = [ours(x) for x in pieces]
+        for y, x in zip(found, pieces, strict=True):
+            same(y, exact(x))
+        same_states(ours, exact)
+        with ours._fitting((pieces[1],), {}) as other:
+            ours.reset()
+            ours.close()
+            exact.reset()
+            same(other(pieces[1]), exact(pieces[1]))  # states are there as long as a program is
+    wanted = np.concatenate([stream(x).detach().numpy() for x in pieces], -1)
+    assert (decibels(wanted, np.concatenate(found, -1)) or 0) > 35
 
 
 def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:
