@@ -77,6 +77,11 @@ def multiplies(node: Node) -> bool:
     return products and not any(is_constant(n) for n in operands)
 
 
+def is_transform(node: Node) -> bool:
+    """Whether a node is the product by which a Fourier transform is computed: a network has no weights there."""
+    return str(node.meta.get("original_aten", "")).startswith("aten._fft")
+
+
 def argument_names(node: Node) -> list[str]:
     """The names that the schema of a call's operator gives its arguments."""
     return [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]

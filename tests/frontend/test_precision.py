@@ -80,6 +80,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
         lambda: Plain(_soft_argmax, heat=conv(3, 4)),
         _peaks,
     ),
+    "tokens mixed by Fourier transforms": (
+        lambda: Plain(
+            lambda m, x: m.head(F.layer_norm(torch.fft.fft2(m.first(x)).real, (16,))),
+            first=nn.Linear(16, 16),
+            head=nn.Linear(16, 4),
+        ),
+        lambda s: data(2, 12, 16, seed=s) + 2.0,
+    ),
     "buckets": (
         lambda: Plain(
             lambda m, x: m.head(m.table(torch.bucketize(x, torch.linspace(-2, 2, 32)))),

@@ -1,8 +1,8 @@
 """Runs a calibrated module with some of its values rounded, to see what their rounding does to its outputs.
 
-A value is read in roles: by weighted sums, by products of activations, by what takes steps (floor, argmax, an index)
-and by all others. It may be stored in 8 bits for one and in more for another. What moves elements passes on what the
-widest of its readers needs.
+A value is read in roles: by weighted sums, by products without weights (of activations, and Fourier transforms), by
+what takes steps (floor, argmax, an index) and by all others. It may be stored in 8 bits for one and in more for
+another. What moves elements passes on what the widest of its readers needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.kept import states_of
-from q8ta_wgpu.frontend.nodes import is_attention, is_float, kind, multiplies
+from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
 Role = Literal["sums", "products", "steps", "others"]
@@ -136,7 +136,7 @@ class Storage:
         return Reads(frozenset({self._role(user)}))
 
     def _role(self, user: Node) -> Role:
-        if multiplies(user) and self.weights.keys().isdisjoint(user.all_input_nodes):
+        if is_transform(user) or (multiplies(user) and self.weights.keys().isdisjoint(user.all_input_nodes)):
             return "products"
         if isinstance(kind(user), _SUMS):
             return "sums"
