@@ -88,6 +88,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
         ),
         lambda s: data(2, 12, 16, seed=s) + 2.0,
     ),
+    "rows of a table": (
+        lambda: Plain(
+            lambda m, x: m.head(F.rms_norm(m.table(x), (32,))), table=nn.Embedding(64, 32), head=nn.Linear(32, 16)
+        ),
+        lambda s: torch.randint(0, 64, (2, 32), generator=torch.Generator().manual_seed(s)),
+    ),
     "buckets": (
         lambda: Plain(
             lambda m, x: m.head(m.table(torch.bucketize(x, torch.linspace(-2, 2, 32)))),
@@ -200,7 +206,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
             seen.append((decibels_of(amount), decibels_of(self._noise(every)[0])))
 
     monkeypatch.setattr(Precisions, "choose", choose)
-    monkeypatch.setattr(Precisions, "_weight", lambda self, node, value: value)
+    monkeypatch.setattr(Precisions, "_weight", lambda self, node, value, reader: value)
     build, given = NETWORKS["attention behind a sink"]
     torch.manual_seed(0)
     q8.quantize(

@@ -64,7 +64,7 @@ class _Traced:
         self.storage, self.rounder = storage, rounder
         self.views: list[Tensor] = []
         self._readings: list[tuple[Reading, Tensor]] = []
-        self.run = Run(storage, self._view, lambda node, weight: weight, self._share)
+        self.run = Run(storage, self._view, lambda node, weight, reader: weight, self._share)
 
     def _view(self, node: Node, value: Tensor) -> Views:
         stored = self.storage.values[node]

@@ -1,8 +1,8 @@
 """As many bits as a value needs: which values are stored in 16 bits, or not rounded at all.
 
-The yardstick is the network whose weighted sums read int8 values and int8 weights and that rounds nothing else. Where
-int8 everywhere is more than half a decibel below it, values are widened, the largest noise for each cost first, until
-the module as it will be stored, simulated on inputs of the calibration, comes near it.
+The yardstick is the network whose weighted sums read int8 values and int8 weights and that rounds nothing else, no
+table of embeddings either. Where int8 everywhere is more than half a decibel below it, values are widened, the largest
+noise for each cost first, until the module as it will be stored, simulated on inputs of the calibration, comes near it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     known_scales,
     noise,
     shares_of_255,
+    sums_weights,
 )
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.widen import widen
@@ -153,13 +154,13 @@ class Precisions:
         self.module, self.items, self._all_wide = observed, back.items, back.all_wide
         self.storage, self.rounder = Storage(observed), Rounder(back.before)
         self.floats = self._outputs(self._unrounded, _same, _same)
-        self.yardstick = noise(self._outputs(self._of_sums, self._weight, _same), self.floats)
+        self.yardstick = noise(self._outputs(self._of_sums, self._weight_of_sums, _same), self.floats)
         self._allowed = list(map(_allowed, self.yardstick, self.floats[0]))
         self._always = always(self.storage)
 
     def is_worse(self) -> bool:
         """Whether the yardstick has more noise on some output, more than is left, with the weights as they are."""
-        found = noise(self._outputs(self._of_sums, self._weight, _same), self.floats)
+        found = noise(self._outputs(self._of_sums, self._weight_of_sums, _same), self.floats)
         return any(map(operator.gt, found, self._allowed))
 
     def choose(self) -> Precision | None:
@@ -239,7 +240,7 @@ class Precisions:
     def _outputs(
         self,
         views: Callable[[Node, Tensor], Views],
-        weight: Callable[[Node, Tensor], Tensor],
+        weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
     ) -> list[list[Tensor]]:
         return [Run(self.storage, views, weight, shares).outputs(item) for item in self.items]
@@ -254,7 +255,11 @@ class Precisions:
             found[sums] = self.rounder.rounded(stored, value, stored.width)
         return found
 
-    def _weight(self, node: Node, value: Tensor) -> Tensor:
+    def _weight_of_sums(self, node: Node, value: Tensor, reader: Node) -> Tensor:
+        """A weight as the yardstick has it, which rounds no table that rows are taken from."""
+        return self._weight(node, value, reader) if sums_weights(reader) else value
+
+    def _weight(self, node: Node, value: Tensor, reader: Node) -> Tensor:
         return self.rounder.weight(node, value, self.storage.weights[node])
 
 
@@ -272,5 +277,5 @@ def _wanted(allowed: float, int8: float, output: Tensor) -> float:
     return min(allowed, _FAIR) if int8 > _BAD and output.dtype.is_floating_point else allowed
 
 
-def _same(node: Node, value: Tensor) -> Tensor:
+def _same(node: Node, value: Tensor, reader: Node | None = None) -> Tensor:
     return value

@@ -138,7 +138,7 @@ class Storage:
     def _role(self, user: Node) -> Role:
         if is_transform(user) or (multiplies(user) and self.weights.keys().isdisjoint(user.all_input_nodes)):
             return "products"
-        if isinstance(kind(user), _SUMS):
+        if sums_weights(user):
             return "sums"
         found = {"steps" if self._steps_behind(user) else "others"}
         found.update(self._role(reader) for reader in _readers(user) if reader not in self.values)
@@ -150,6 +150,11 @@ class Storage:
             behind = takes_steps(node) or any(map(self._steps_behind, _readers(node)))
             self._steps[node] = behind and not isinstance(kind(node), _SUMS)
         return self._steps[node]
+
+
+def sums_weights(node: Node) -> bool:
+    """Whether a call is a sum with weights of the network, or a product, and no transform."""
+    return isinstance(kind(node), _SUMS) and not is_transform(node)
 
 
 def takes_steps(node: Node) -> bool:
@@ -179,7 +184,7 @@ class Run(Interpreter):
     Args:
         storage: of the module.
         views: (observer's call, value) -> what is read, by how it is read.
-        weight: (observer's call, weight) -> the weight that is computed with.
+        weight: (observer's call, weight, what reads it) -> the weight that is computed with.
         shares: (softmax of an attention, its result) -> what is computed with.
     """
 
@@ -187,7 +192,7 @@ class Run(Interpreter):
         self,
         storage: Storage,
         views: Callable[[Node, Tensor], Views],
-        weight: Callable[[Node, Tensor], Tensor],
+        weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
     ) -> None:
         super().__init__(storage.module)
@@ -197,7 +202,7 @@ class Run(Interpreter):
         """An observer gives what each reader reads, a watcher nothing."""
         if n in self.storage.values or n in self.storage.weights:
             (value,) = self.fetch_args_kwargs_from_env(n)[0]
-            return self._views(n, value) if n in self.storage.values else self._weight(n, value)
+            return self._views(n, value) if n in self.storage.values else value
         if n.op == "call_module":
             return None
         result = super().run_node(n)
@@ -209,6 +214,8 @@ class Run(Interpreter):
 
     def _read(self, source: Node, reader: Node) -> Any:
         value = self.env[source]
+        if source in self.storage.weights:
+            return self._weight(source, value, reader)
         if source not in self.storage.values:
             return value
         return value[self.storage.values[source].users[source][reader]]
