@@ -27,8 +27,8 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 
 @dataclass(frozen=True)
 class Rounding:
-    """Multiplier (float32) and offset (int32, float32 before `Scale`) of each channel, the epilogue, and the operands of
-    its stages, named as in `Int8Form`."""
+    """Multiplier (float32) and offset (int32, float32 before `Scale`) of each channel, the epilogue, and the operands
+    of its stages, named as in `Int8Form`."""
 
     multiplier: NDArray[np.float32]
     offset: Array

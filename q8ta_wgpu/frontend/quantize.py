@@ -135,18 +135,15 @@ def quantize(
         if whole:
             checks.check_floats(graph)
         with quietly():
-            fixed = (
-                whole
-                and not states
-                and fixed_sizes(
-                    program,
-                    graph,
-                    lambda inputs: _folded(float_program(module, inputs, dynamic_batch, whole=False)),
-                    traced,
-                    {(index, dim) for index, x in enumerate(traced) for dim in range(min(x.dim(), dynamic_batch))}
-                    if sizes is None
-                    else {(index, dim) for index, dim, _ in sizes.sizes},
-                )
+            follow = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
+            follow |= {(index, 0) for index, x in enumerate(traced) if dynamic_batch and x.dim()}
+            follow |= {(index, dim) for index in range(len(example), len(traced)) for dim in range(traced[index].dim())}
+            fixed = whole and fixed_sizes(
+                program,
+                graph,
+                lambda inputs: _folded(float_program(functional, inputs, dynamic_batch, whole=False), kept),
+                traced,
+                follow,
             )
         fold_norms(graph)
         update(2, total, "placing observers")

@@ -124,6 +124,29 @@ def test_other_sizes_of_what_comes_in_leave_states_as_they_are() -> None:
     same(long(np.concatenate([x[..., 10:], x[..., 10:]], axis=2))[..., :10], whole[..., 10:])
 
 
+class _Mean(torch.nn.Module):
+    """A mean that counts the elements itself, and a state."""
+
+    last: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("last", torch.zeros(1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x).sum(1) / x.shape[1] + self.last
+        self.last.copy_(x[:, -1])
+        return y
+
+
+def test_a_size_that_numbers_follow_from_is_fixed_beside_states() -> None:
+    x = data(1, 6, 8)
+    model = q8.compile(q8.quantize(_Mean().eval(), (x,), [x], progress=False))
+    with pytest.raises(InputError, match="dimension 1 of input x"):
+        model.reshape((1, 9, 8))
+
+
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
 def test_states_are_read_set_saved_and_reset(where: str, tmp_path: Path) -> None:
     model = compiled("cell")
