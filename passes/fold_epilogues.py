@@ -1,5 +1,5 @@
-"""Folds what follows a weighted sum into its dispatch, as stages of its epilogue: q8ta_add, q8ta_table, dequantize,
-pixel_shuffle before it.
+"""Folds what follows a weighted sum into its dispatch, as stages of its epilogue: q8ta_add, q8ta_mul, q8ta_table,
+dequantize, pixel_shuffle before it.
 
 The int8 value in between is still formed, in registers: the same bytes.
 """
@@ -7,14 +7,14 @@ The int8 value in between is still formed, in registers: the same bytes.
 from __future__ import annotations
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.graph import INT8X4, Graph, Node
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, PixelShuffle, Stage, Table
+from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, Mul, PixelShuffle, Stage, Table
 from q8ta_wgpu.passes.rewriter import Rewriter
 
-POSITIONS = {"q8ta_add": (1, 0), "q8ta_table": (0,), "dequantize": (0,), "pixel_shuffle": (0,)}
-"""What may join a sum, and the operands that may be the sum: of an add the later one first, as it is computed last."""
+POSITIONS = {"q8ta_add": (1, 0), "q8ta_mul": (1, 0), "q8ta_table": (0,), "dequantize": (0,), "pixel_shuffle": (0,)}
+"""What may join a sum, and the operands that may be the sum: of two the later one first, as it is computed last."""
 
 
 def fold_epilogues(graph: Graph) -> None:
@@ -57,6 +57,10 @@ def _stages(graph: Graph, shuffle: Node | None, node: Node, position: int) -> tu
         case "q8ta_add":
             own, other = (attrs[f"{name}_multiplier"] for name in ("ab" if position == 0 else "ba"))
             return (Add(attrs["lo"], attrs["hi"], q.zero, own, other, attrs["shift"]),)
+        case "q8ta_mul":
+            if graph.types[node.output].dtype != INT8X4:
+                raise GraphError(f"a product that joins a sum is int8, found {graph.types[node.output]}")
+            return (Mul(attrs["lo"], attrs["hi"], q.zero, attrs["multiplier"]),)
         case "q8ta_table":
             return (Table(q.zero),)
         case _:

@@ -200,7 +200,7 @@ COMBINED = tuple(
         ("", "residual", "curve"), ("requantize",), ("", "add", "table"), ("", "dequantize", "pixel_shuffle dequantize")
     )
 )[1:]
-EPILOGUES = tuple(dict.fromkeys((*SIMPLE, *COMBINED)))
+EPILOGUES = tuple(dict.fromkeys((*SIMPLE, *COMBINED, "requantize mul", "curve requantize mul")))
 """What may follow a weighted sum in its dispatch, but for rounding alone: names of stages."""
 
 EVERY_COMBINED = 5
@@ -256,11 +256,11 @@ def unfused_epilogue(op: Op, case: Case, setting: Setting, after: str) -> tuple[
                 last = emit("silu", (last,), TensorType(shape))
             case "requantize":
                 last = rounded(last, out, out.range[0] + 8, out.range[1])
-            case "add" | "table":
+            case "add" | "mul" | "table":
                 real = emit("dequantize", (last,), TensorType(shape))
-                joined = (real, other("addend")) if stage == "add" else (real,)
-                kind, attrs = ("add", {"alpha": 1.0}) if stage == "add" else ("silu", {})
-                made = QParams(out.scale * 1.3, setting.zeros[2])
+                joined = (real,) if stage == "table" else (real, other("addend"))
+                kind, attrs = {"add": ("add", {"alpha": 1.0}), "mul": ("mul", {}), "table": ("silu", {})}[stage]
+                made = QParams(out.scale * (60 * out.scale if stage == "mul" else 1.3), setting.zeros[2])
                 last = rounded(emit(kind, joined, TensorType(shape), **attrs), made, -128, 121)
             case "pixel_shuffle" if factor > 1:
                 moved, _ = OPS["pixel_shuffle"].check((graph.types[last],), {"upscale_factor": factor})

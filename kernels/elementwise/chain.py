@@ -25,7 +25,7 @@ from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, INTEGERS, Attr, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import rounding
-from q8ta_wgpu.kernels.epilogue.stages import Add, RequantizeInt16, Residual, ScaledResidual, Slopes
+from q8ta_wgpu.kernels.epilogue.stages import Add, Mul, RequantizeInt16, Residual, ScaledResidual, Slopes
 from q8ta_wgpu.kernels.lib import valid
 
 Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]
@@ -98,7 +98,7 @@ def _reference(sums: Sums, operands: int) -> Callable[[Call, Sequence[Array]], A
 
 
 def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if any(isinstance(stage, Add | Residual | ScaledResidual) for stage in attrs["epilogue"].stages):
+    if any(isinstance(stage, Add | Mul | Residual | ScaledResidual) for stage in attrs["epilogue"].stages):
         raise GraphError(f"what begins with a float32 value adds no other to it, found {attrs['epilogue']}")
     return _infer(types, attrs, 1)
 
@@ -127,7 +127,7 @@ def _source(name: str, operands: Sequence[str], channels: str = "") -> Callable[
             f"sums={name}_sums",
         ]
         hooks += ["residual_of=residual_at_word"] * any(isinstance(s, Residual | ScaledResidual) for s in stages)
-        hooks += ["addend_of=addend_at_word"] * any(isinstance(s, Add) for s in stages)
+        hooks += ["addend_of=addend_at_word"] * any(isinstance(s, Add | Mul) for s in stages)
         for operand, t in zip(operands, call.inputs, strict=False):
             hooks.append(f"{operand}_here={operand}_{'same' if t.shape == call.output.shape else 'spread'}")
         return "chain", *hooks

@@ -27,6 +27,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     Add,
     Around,
     Dequantize,
+    Mul,
     PixelShuffle,
     Requantize,
     RequantizeInt16,
@@ -40,10 +41,10 @@ from q8ta_wgpu.kernels.epilogue.stages import (
 )
 
 ORDER = re.compile(
-    r"(residual |scaled_residual )?(curve |slopes )?requantize( add| table)?(( pixel_shuffle)? dequantize)?"
+    r"(residual |scaled_residual )?(curve |slopes )?requantize( add| mul| table)?(( pixel_shuffle)? dequantize)?"
     r"|(scaled_residual )?(curve |slopes )?requantize_int16|scaled_residual fixed_point|scale( pixel_shuffle)?"
     r"|real_residual (requantize|requantize_int16|fixed_point)"
-    r"|rows ((residual |scaled_residual |curve |slopes )?requantize|requantize (add|table))( dequantize)?"
+    r"|rows ((residual |scaled_residual |curve |slopes )?requantize|requantize (add|mul|table))( dequantize)?"
     r"|rows (scaled_residual |curve |slopes )?requantize_int16|rows scale"
 )
 """The order of stages, by name. At most as many read an operand as fit the eight buffers that every device binds."""
@@ -132,9 +133,9 @@ class Epilogue:
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
         *before, last = self.stages
-        return (
-            Epilogue((*before, last.clamped(lo, hi))) if isinstance(last, Requantize | RequantizeInt16 | Add) else None
-        )
+        if not isinstance(last, Requantize | RequantizeInt16 | Add | Mul):
+            return None
+        return Epilogue((*before, last.clamped(lo, hi)))
 
     def plain(self) -> list[dict[str, Any]]:
         """The value for JSON."""
@@ -205,7 +206,7 @@ def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, A
     others, values = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :]), iter(arrays)
     stored = call.output.q.zero if call.output.q else 0
     for i, stage in enumerate(stages):
-        zeros = (s.zero for s in stages[i + 1 :] if isinstance(s, Add | Table | Dequantize))
+        zeros = (s.zero for s in stages[i + 1 :] if isinstance(s, Add | Mul | Table | Dequantize))
         reads = (next(others), next(values, None)) if stage.operand else ()
         yield stage, Around(next(zeros, stored), *reads)
 

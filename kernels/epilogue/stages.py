@@ -322,6 +322,32 @@ class Add(_Rounds):
 
 
 @dataclass(frozen=True)
+class Mul(_Rounds):
+    """q8ta_mul of the int8 value before it, with the zero point `zero`, and another value."""
+
+    zero: Int8
+    multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
+
+    name = "mul"
+    operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
+    hooks = ("addend_of=addend_quad", "joined=times_addend")
+
+    def apply(self, value: Array, around: Around) -> Array:
+        product = (value.astype(np.int64) - self.zero) * (around.values.astype(np.int64) - around.operand_zero)
+        return self.rounded(arithmetic.scaled_steps(product, self.multiplier), 0, around)
+
+    def fields(self, around: Around) -> Params:
+        return {
+            "inner_zero": np.int32(self.zero),
+            "addend_zero": np.int32(around.operand_zero),
+            "product_multiplier": np.float32(self.multiplier),
+            "sum_zero": np.int32(around.zero),
+            "sum_lo": np.int32(self.lo),
+            "sum_hi": np.int32(self.hi),
+        }
+
+
+@dataclass(frozen=True)
 class Table(Stage):
     """q8ta_table of the int8 value before it, with the zero point `zero`."""
 
@@ -439,6 +465,7 @@ ALL: Mapping[str, type[Stage]] = {
         Requantize,
         RequantizeInt16,
         Add,
+        Mul,
         Table,
         PixelShuffle,
         Dequantize,

@@ -143,6 +143,13 @@ fn plus_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
   return int8_quad(sum, params.shift, params.sum_zero, params.sum_lo, params.sum_hi);
 }
 
+fn times_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
+  let product = (v - params.inner_zero) * (addend_lanes(addend) - params.addend_zero);
+  let limit = vec4<f32>(STEPS_LIMIT);
+  let steps = vec4<i32>(round(clamp(vec4<f32>(product) * params.product_multiplier, -limit, limit)));
+  return clamp(steps + params.sum_zero, vec4<i32>(params.sum_lo), vec4<i32>(params.sum_hi));
+}
+
 fn in_table(v: vec4<i32>, addend: u32) -> vec4<i32> {
   return vec4<i32>(looked_up(v.x), looked_up(v.y), looked_up(v.z), looked_up(v.w));
 }

@@ -40,6 +40,15 @@ def test_an_addend_joins_the_last_convolution() -> None:
     assert "q8ta_conv2d residual requantize" in stored(later, 1, 3, 5, 5)
 
 
+def test_a_gate_is_multiplied_in_the_dispatch_of_the_last_sum() -> None:
+    """What is stored between is formed all the same; a gate for each channel alone is another dispatch."""
+    gated = Plain(lambda s, x: s.c(F.silu(s.a(x)) * s.b(x)), a=nn.Linear(6, 8), b=nn.Linear(6, 8), c=nn.Linear(8, 3))
+    wanted = ["q8ta_linear curve requantize", "q8ta_linear requantize mul", "q8ta_linear scale"]
+    assert stored(gated, 2, 5, 6) == wanted
+    excited = Plain(lambda s, x: s.b(s.a(x).sigmoid().mean((2, 3), True) * x), a=conv(4, 4), b=conv(4, 3))
+    assert "q8ta_mul" in stored(excited, 1, 4, 5, 5)
+
+
 def test_nothing_is_added_to_a_deep_convolution_before_it_is_rounded() -> None:
     """Its images are moved first."""
     module = Plain(lambda s, x: F.relu(s.a(x) + x), a=nn.Conv3d(3, 3, 3, padding=1))
