@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
+import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,12 @@ from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, counted
+from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.comparison import Comparison, Layer
+from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.importer.importer import PRECISION, import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
@@ -27,120 +28,15 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
-from q8ta_wgpu.writing import write
-
-CLIPPED = 0.01
-"""Share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
-
-LOSS = 3.0
-"""dB that a layer may lose before advice names it: halving a scale is worth six."""
 
 
-_LISTED = 4
-"""Most names in a sentence."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One stored int8 value, or an output of the network.
-
-    Attributes:
-        name: the operator whose result it is, in the exported program.
-        module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one.
-        source: where in the user's model.
-        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
-        snr: the same of this library's integer arithmetic.
-        lost: dB by which `snr` is below the worst of the values that the layer reads.
-        clipped: share of the float values beyond the int8 range; 0 for values that are not stored in int8.
-        place: its index in the network's order.
-        output: whether it is an output of the network.
-    """
-
-    name: str
-    module: str
-    source: str
-    simulated: float
-    snr: float
-    lost: float
-    clipped: float
-    place: int
-    output: bool = False
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Every stored int8 value of a network and its outputs, the largest loss first. `print` shows the table, and below
-    it what to do.
-
-    Attributes:
-        layers: the rows, as `Layer`.
-        predicted: signal to noise in dB that `quantize` predicted for the output that is farthest below the yardstick;
-            None where it predicted none.
-        yardstick: of a network that rounds nothing but weights and what weighted sums read, on the same inputs.
-    """
-
-    layers: tuple[Layer, ...]
-    predicted: float | None = None
-    yardstick: float | None = None
-
-    @property
-    def advice(self) -> tuple[str, ...]:
-        """What to do: a sentence for each cause of a loss; empty where little is lost."""
-        clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
-        lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
-        found = []
-        if lossy:
-            modules = dict.fromkeys(x.module for x in lossy if x.module)
-            skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
-            found.append(
-                f"{_listed([x.name for x in lossy])}: 8 bits are too few. {skip} leaves modules in float; name those "
-                "that read the value, too"
-            )
-        if clipped:
-            found.append(
-                f"{_listed(clipped)}: clipped. Calibrate with inputs that reach so far, or by another observer"
-            )
-        return tuple(found)
-
-    def __str__(self) -> str:
-        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  layer"
-        rows = [
-            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.name} {x.source}".rstrip()
-            + (" (output)" if x.output else "")
-            for x in self.layers
-        ]
-        if self.predicted is not None and self.yardstick is not None:
-            rows.append(
-                f"{self.predicted:.1f} dB were predicted for the outputs, where rounding nothing but weights and what "
-                f"they are multiplied by leaves {self.yardstick:.1f}"
-            )
-        return "\n".join([head, *rows, *self.advice])
-
-    def plot(self, path: str | Path) -> None:
-        """Draws both ratios of every layer in the network's order to an image file (matplotlib). Raises
-        UnsupportedError without matplotlib, InputError where the file cannot be written."""
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError as error:
-            raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
-        figure = Figure(figsize=(max(6.0, 0.18 * len(self.layers)), 5), layout="constrained")
-        axes = figure.add_subplot()
-        order = sorted(self.layers, key=lambda layer: layer.place)
-        axes.plot([x.simulated for x in order], "o-", label="PT2E simulation")
-        axes.plot([x.snr for x in order], ".--", label="int8")
-        axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6, parse_math=False)
-        axes.set_ylabel("signal to noise in dB")
-        axes.legend()
-        drawn = io.BytesIO()
-        try:
-            figure.savefig(drawn, format=Path(path).suffix[1:])
-        except ValueError as error:  # an ending that matplotlib does not know
-            raise InputError(f"cannot write {path}: {error}") from error
-        write(Path(path), drawn.getvalue())
-
-
-def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence[torch.Tensor]) -> Comparison:
-    """Compares the float module, PT2E's simulation and the integer arithmetic on one set of inputs.
+def compare(
+    module: torch.nn.Module,
+    exported: ExportedProgram,
+    inputs: Sequence[torch.Tensor] | Sequence[Sequence[torch.Tensor]],
+) -> Comparison:
+    """Compares the float module, PT2E's simulation and the integer arithmetic on one set of inputs, or on several calls
+    one after the other: each of the three has the states of its own calls, from the same ones on.
 
     Examples:
         >>> exported = q8.quantize(module, example_inputs, calibration=batches)
@@ -151,7 +47,7 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
         module: the float module, in eval mode.
         exported: what `quantize` made of it.
         inputs: positional arguments with the shapes and dtypes of the example inputs; with a dynamic batch, of any
-            batch size.
+            batch size. Of several calls a list of such tuples, all of one batch size.
 
     Returns:
         A Comparison: a row for every stored int8 value and every output.
@@ -162,40 +58,59 @@ def compare(module: torch.nn.Module, exported: ExportedProgram, inputs: Sequence
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     checks.check_module(module)
-    example = checks.example(inputs)
+    several = isinstance(inputs, (tuple, list)) and bool(inputs) and isinstance(inputs[0], (tuple, list))
+    calls = [checks.example(call) for call in (inputs if several else [inputs])]
     if not isinstance(exported, ExportedProgram):
         raise InputError(f"exported must be the program that quantize returned, found {type(exported).__name__}")
-    _check_inputs(exported, example)
+    for call in calls:
+        _check_inputs(exported, call)
+    before = checks.Attributes(module)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if states := checks.check_runs(module, example):
-            raise UnsupportedError(
-                f"the module changes its buffers {', '.join(states)}, and compare looks at one call: give it a module "
-                "that takes them as inputs"
-            )
-        in_float = _float_values(module, exported, example)
-        simulated = _recorded(exported.module(check_guards=False), example)
-    graph, structure = import_program(exported)
-    graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
-    if graph.batched:
-        graph = Model(graph, structure).rebatch(example[0].shape[0]).graph
-    ours = reference.run(
-        graph, {n: graph.stored(n, x.numpy()) for n, x in zip(graph.inputs, example, strict=True)}, True
-    )
+        try:
+            in_float = _float_values(module, exported, calls)
+        finally:
+            before.put_back()
+        simulated = _simulated(exported, calls)
+    graph, ours = _integer_values(exported, calls)
+    _, yardstick, _, predicted = exported.graph_module.meta.get("custom", {}).get(PRECISION, (None,) * 4)
+    each = [Comparison(_rows(exported, graph, *values)) for values in zip(in_float, simulated, ours, strict=True)]
+    if not several:
+        return Comparison(each[0].layers, predicted, yardstick)
+    rows = _rows(exported, graph, _joined(in_float), _joined(simulated), _joined(ours))
+    return Comparison(rows, predicted, yardstick, tuple(each))
+
+
+Values = dict[str, Array]
+"""What a call computes, by the names that operators have in the quantized program."""
+
+
+def _rows(
+    exported: ExportedProgram, graph: Graph, in_float: Values, simulated: Values, ours: Values
+) -> tuple[Layer, ...]:
+    """The rows of a comparison, the largest loss first."""
     layers: dict[str, Layer] = {}
     for node in exported.graph.nodes:
         if node.name in ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
             layers[node.name] = _layer(node, graph, in_float, simulated, ours[node.name], layers)
-    ends = [node for node in exported.graph.output_node().args[0] if isinstance(node, Node)]
-    for node, name in zip(ends, graph.outputs, strict=True):
+    states = len(exported.graph_signature.buffers_to_mutate)
+    ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
+    for node, name in zip(ends, graph.results, strict=True):
         stored = node.all_input_nodes[0].name if is_qdq(node) else ""
         if stored in layers:
             layers[stored] = replace(layers[stored], output=True)
-        elif node.name in in_float:
+        elif node.name in in_float and node.name in simulated:  # a state is no loss of this call
             layers[node.name] = _output(node, in_float, simulated, ours[name], layers)
-    rows = tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
-    _, yardstick, _, predicted = exported.graph_module.meta.get("custom", {}).get(PRECISION, (None,) * 4)
-    return Comparison(rows, predicted, yardstick)
+    return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
+
+
+def _joined(calls: Sequence[Values]) -> Values:
+    """The values of all calls, one below the other."""
+    first, *others = calls
+    return {
+        name: np.concatenate([np.atleast_1d(value), *(np.atleast_1d(call[name]) for call in others)])
+        for name, value in first.items()
+    }
 
 
 def _layer(
@@ -256,50 +171,79 @@ def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
             )
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Names in a sentence, of many the first."""
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-
-
-def _float_values(module: torch.nn.Module, exported: ExportedProgram, example: checks.Tensors) -> dict[str, Array]:
-    """The float module's values, by the names their operators have in the quantized program."""
-    dynamic = bool(exported.range_constraints)
-    graph = float_graph(float_program(module, batched(example) if dynamic else example, dynamic))
-    calls = [node for node in exported.graph.nodes if not is_qdq(node)]
+def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> list[Values]:
+    """The float module's values in each call."""
+    signature = exported.graph_signature
+    names, changed = list(signature.buffers_to_mutate.values()), checks.check_runs(module, calls[0])
+    initial = tuple(exported.state_dict[name] for name in names)
+    if sorted(names) != sorted(changed):
+        raise InputError(_ANOTHER)
+    dynamic = bool(exported.range_constraints) and not names
+    functional = States(module, names, calls[0]).functional if names else module
+    traced = batched(calls[0]) if dynamic else (*calls[0], *initial)
+    graph = float_graph(float_program(functional, traced, dynamic), len(names))
+    reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
+    inputs = [*signature.user_inputs, *(reads[name] for name in names)]
+    known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]
     for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
         transform(graph)
-        found = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
-        inputs = set(exported.graph_signature.user_inputs)
-        known = [n for n in calls if n.op == "call_function" or n.name in inputs]
-        if [str(n.target) for n in found if n.op != "placeholder"] == [
-            str(n.target) for n in known if n.op != "placeholder"
-        ]:
-            outputs = _outputs(graph, example)
+        found = graph.graph.find_nodes(op="placeholder")
+        same = dict(zip(inputs, found, strict=True))
+        found = [node for node in graph.graph.nodes if node.op == "call_function"]
+        if [str(n.target) for n in found] == [str(n.target) for n in known]:
+            ends = {node.name for node in graph.graph.output_node().all_input_nodes}
+            outputs = _recorded(graph, calls, initial)
             equalize_alike(graph, dict(zip(known, found, strict=True)))
-            values = {**_recorded(graph, example), **outputs}
-            return {n.name: values[f.name] for n, f in zip(known, found, strict=True) if f.name in values}
-    raise InputError("the exported program was not made from this module by q8ta_wgpu.quantize")
+            same |= {n.name: f for n, f in zip(known, found, strict=True)}
+            return [
+                {name: (first if f.name in ends else values)[f.name] for name, f in same.items() if f.name in values}
+                for values, first in zip(_recorded(graph, calls, initial), outputs, strict=True)
+            ]
+    raise InputError(_ANOTHER)
 
 
-def _outputs(module: torch.fx.GraphModule, example: checks.Tensors) -> dict[str, Array]:
-    """The tensors that a graph gives, by name."""
-    (output,) = module.graph.find_nodes(op="output")
-    results = zip(pytree.tree_leaves(output.args), pytree.tree_leaves(Interpreter(module).run(*example)), strict=True)
-    return {node.name: value.numpy() for node, value in results if isinstance(value, torch.Tensor)}
+_ANOTHER = "the exported program was not made from this module by q8ta_wgpu.quantize"
 
 
-def _recorded(module: torch.fx.GraphModule, example: checks.Tensors) -> dict[str, Array]:
-    """Every tensor a graph computes, by name."""
-    values: dict[str, Array] = {}
+def _simulated(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> list[Values]:
+    """The values of PT2E's simulation in each call. It keeps states itself."""
+    module = exported.module(check_guards=False)
+    return _recorded(copy.deepcopy(module) if exported.graph_signature.buffers_to_mutate else module, calls)
+
+
+def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> tuple[Graph, list[Values]]:
+    """The runnable graph, in which each value that a quantize gives is one by itself, and its values in each call."""
+    graph, structure = import_program(exported)
+    graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
+    if graph.batched:
+        graph = Model(graph, structure).rebatch(calls[0][0].shape[0]).graph
+    held, found = reference.initial_states(graph), list[Values]()
+    for call in calls:
+        given = {n: graph.stored(n, x.numpy()) for n, x in zip(graph.arguments, call, strict=True)}
+        values = reference.run(graph, {**given, **held}, True)
+        held = {state.read: values[state.written] for state in graph.states}
+        found.append(values)
+    return graph, found
+
+
+def _recorded(
+    module: torch.fx.GraphModule, calls: Sequence[checks.Tensors], states: checks.Tensors = ()
+) -> list[Values]:
+    """Every tensor a graph computes in each call, by name. Its last inputs are states, and its last results what they
+    become."""
+    values: list[Values] = []
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if isinstance(result, torch.Tensor) and n.op != "get_attr":
-                values[n.name] = result.numpy()
+                values[-1][n.name] = result.numpy().copy()  # a later call may write into it
             return result
 
-    Recorder(module).run(*pytree.tree_leaves(example))
+    for call in calls:
+        values.append({})
+        found = pytree.tree_leaves(Recorder(module).run(*call, *states))
+        states = tuple(found[len(found) - len(states) :])
     return values
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves as leaves
 
 import q8ta_wgpu as q8
+from tests import states
 from tests.quantizing import INT8, conv, data
 
 
@@ -110,6 +113,26 @@ def test_outputs_have_rows() -> None:
     assert ends["linear"].snr == pytest.approx(-10 * float(ratio.log10()), abs=0.01)
     assert "linear head" in str(found)
     assert str(found).count("(output)") == 2
+
+
+@torch.no_grad()
+def test_calls_are_compared_with_the_states_of_those_before() -> None:
+    """Of the module, of the simulation and of the integers, each from the same ones on; none of them is changed."""
+    module, program = states.module("counted"), states.quantized("counted")
+    calls, kept = list(states.calls("counted", 0, 4)), {**program.state_dict, **dict(module.named_buffers())}
+    before = {key: value.clone() for key, value in kept.items()}
+    found = q8.compare(module, program, calls)
+    assert all(torch.equal(before[key], value) for key, value in kept.items())
+    session, stepped = q8.Session(q8.compile(program), "reference"), copy.deepcopy(module)
+    for call, each in zip(calls, found.calls, strict=True):
+        exact, given = (leaves(step(*call))[0] for step in (stepped, session))
+        noise = (torch.as_tensor(given) - torch.as_tensor(exact)).square()
+        ratio = -10 * float((noise.sum() / torch.as_tensor(exact).square().sum()).log10())
+        output = next(layer for layer in each.layers if layer.output and layer.name == "where")
+        assert output.snr == pytest.approx(ratio, abs=1.5)  # a channel counts as much as another there
+        assert output.simulated == pytest.approx(output.snr, abs=1)
+    assert "outputs of 4 calls" in str(found)
+    assert q8.compare(module, program, calls[0]).layers == found.calls[0].layers
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,132 @@
+"""What `compare` finds: where a quantized network loses accuracy, layer by layer, and what to do."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.writing import write
+
+CLIPPED = 0.01
+"""Share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
+
+LOSS = 3.0
+"""dB that a layer may lose before advice names it: halving a scale is worth six."""
+
+_LISTED = 4
+"""Most names in a sentence."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One stored int8 value, or an output of the network.
+
+    Attributes:
+        name: the operator whose result it is, in the exported program.
+        module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one.
+        source: where in the user's model.
+        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
+        snr: the same of this library's integer arithmetic.
+        lost: dB by which `snr` is below the worst of the values that the layer reads.
+        clipped: share of the float values beyond the int8 range; 0 for values that are not stored in int8.
+        place: its index in the network's order.
+        output: whether it is an output of the network.
+    """
+
+    name: str
+    module: str
+    source: str
+    simulated: float
+    snr: float
+    lost: float
+    clipped: float
+    place: int
+    output: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every stored int8 value of a network and its outputs, the largest loss first. `print` shows the table, and below
+    it what to do.
+
+    Attributes:
+        layers: the rows, as `Layer`.
+        predicted: signal to noise in dB that `quantize` predicted for the output that is farthest below the yardstick;
+            None where it predicted none.
+        yardstick: of a network that rounds nothing but weights and what weighted sums read, on the same inputs.
+        calls: of several calls, one after the other, the comparison of each; `layers` are of all together.
+    """
+
+    layers: tuple[Layer, ...]
+    predicted: float | None = None
+    yardstick: float | None = None
+    calls: tuple[Comparison, ...] = ()
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do: a sentence for each cause of a loss; empty where little is lost."""
+        clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
+        lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
+        found = []
+        if lossy:
+            modules = dict.fromkeys(x.module for x in lossy if x.module)
+            skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
+            found.append(
+                f"{_listed([x.name for x in lossy])}: 8 bits are too few. {skip} leaves modules in float; name those "
+                "that read the value, too"
+            )
+        if clipped:
+            found.append(
+                f"{_listed(clipped)}: clipped. Calibrate with inputs that reach so far, or by another observer"
+            )
+        return tuple(found)
+
+    def __str__(self) -> str:
+        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  layer"
+        rows = [
+            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.name} {x.source}".rstrip()
+            + (" (output)" if x.output else "")
+            for x in self.layers
+        ]
+        if self.predicted is not None and self.yardstick is not None:
+            rows.append(
+                f"{self.predicted:.1f} dB were predicted for the outputs, where rounding nothing but weights and what "
+                f"they are multiplied by leaves {self.yardstick:.1f}"
+            )
+        if self.calls:
+            found = [min(x.snr for x in call.layers if x.output) for call in self.calls]
+            rows.append(
+                f"outputs of {len(found)} calls: {found[0]:.1f} dB in the first, {found[-1]:.1f} in the last, "
+                f"{min(found):.1f} in the worst"
+            )
+        return "\n".join([head, *rows, *self.advice])
+
+    def plot(self, path: str | Path) -> None:
+        """Draws both ratios of every layer in the network's order to an image file (matplotlib). Raises
+        UnsupportedError without matplotlib, InputError where the file cannot be written."""
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
+        figure = Figure(figsize=(max(6.0, 0.18 * len(self.layers)), 5), layout="constrained")
+        axes = figure.add_subplot()
+        order = sorted(self.layers, key=lambda layer: layer.place)
+        axes.plot([x.simulated for x in order], "o-", label="PT2E simulation")
+        axes.plot([x.snr for x in order], ".--", label="int8")
+        axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6, parse_math=False)
+        axes.set_ylabel("signal to noise in dB")
+        axes.legend()
+        drawn = io.BytesIO()
+        try:
+            figure.savefig(drawn, format=Path(path).suffix[1:])
+        except ValueError as error:  # an ending that matplotlib does not know
+            raise InputError(f"cannot write {path}: {error}") from error
+        write(Path(path), drawn.getvalue())
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence, of many the first."""
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
