@@ -21,6 +21,7 @@ from q8ta_wgpu.passes.fuse_int8 import fuse_int8
 from q8ta_wgpu.passes.move_bytes import hoist_quantize, sink_dequantize, sink_moves
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.spellings import combine
+from q8ta_wgpu.passes.read_rows import read_rows
 from q8ta_wgpu.passes.round_scores import round_scores
 from q8ta_wgpu.passes.round_states import round_states
 from q8ta_wgpu.passes.scale_slices import scale_slices
@@ -50,6 +51,8 @@ PASSES: tuple[Pass, ...] = (
     hoist_quantize,
     # Equal quantizations that follow each other, around moves as well, are one: a product sees what its operand is.
     cancel_qdq,
+    # Scales of rows are chosen from int16 where that is stored.
+    read_rows,
     # What masks were taken out of may be computed from int8 values, and rounded by nobody.
     round_scores,
     # Two products of activations and a softmax between them that nobody quantized, or int16 holds, are an attention.

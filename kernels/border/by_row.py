@@ -13,7 +13,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, dims
@@ -22,11 +22,6 @@ from q8ta_wgpu.kernels.lib import rows
 VALUES = Operand("x", dtypes=(FLOAT32, INT16X4))
 UP = 32
 """By how many bits the unit of float32 rows is smaller than 1."""
-
-
-def unit(x: TensorType) -> QParams:
-    """The quantization of int8 rows of a tensor, but for the scales of the rows."""
-    return QParams(x.q.scale if x.q else arithmetic.FLOAT_UNIT, 0)
 
 
 def _is_float(call: Call) -> bool:

@@ -21,6 +21,8 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 
 
 QDQ = "quantized_decomposed"
+OWN = "q8ta_wgpu"
+"""The namespace of the operators that calibrate/rows.py adds to torch's."""
 """The namespace of the operators by which values become int8 and real again."""
 
 CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")

@@ -25,8 +25,12 @@ from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.pt2e import quietly
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.rounding import round_weights, watch_inputs
+from q8ta_wgpu.frontend.calibrate.rows import insert_rows
+from q8ta_wgpu.frontend.calibrate.simulate import Storage
 from q8ta_wgpu.frontend.calibrate.states import scale_states, watch_states
+from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
+from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.constants import fold, fold_batches
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
@@ -150,6 +154,7 @@ def quantize(
         quantizer = quantizer or Quantizer()
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         precision = quantizer.precision if isinstance(quantizer, Quantizer) else "int8"
+        dynamic = isinstance(quantizer, Quantizer) and quantizer.dynamic
         checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
         left = iter(states.carried(checked) if states else checked)
         held = enough(graph, left) if fits else []
@@ -165,7 +170,7 @@ def quantize(
         back = HeldBack(observed, example, precision == "int16") if precision != "int8" else None
         met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost, found = _converted(observed, program, fits, back, states)
+        quantized, lost, found = _converted(observed, program, fits, back, states, dynamic)
         said = {
             FIXED: fixed,
             PRECISION: found and astuple(found),
@@ -217,20 +222,30 @@ def _calibrate(
 
 
 def _converted(
-    observed: GraphModule, program: ExportedProgram, fits: bool, back: HeldBack | None, states: States | None
+    observed: GraphModule,
+    program: ExportedProgram,
+    fits: bool,
+    back: HeldBack | None,
+    states: States | None,
+    dynamic: bool,
 ) -> tuple[ExportedProgram, str, Precision | None]:
     """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
-    were held back."""
+    were held back. `dynamic`: the device chooses a scale for each row that a linear reads."""
     checks.check_ranges(observed)
     scale_states(observed)
-    precisions = Precisions(observed, back) if back is not None else None
+    precisions = Precisions(observed, back, dynamic) if back is not None else None
     if fits:
         _round_weights(observed, precisions)
     precision = precisions.choose() if precisions is not None else None
+    if precisions is None and dynamic:
+        storage = Storage(observed)
+        widen(observed, storage, widths(by_rows(storage)))
     store_finely(observed)
     lost = checks.lost_values(observed)
     int8 = converted(observed)
     fold(int8, quantizing=True)
+    if dynamic:
+        insert_rows(int8)
     buffers = dict(zip(states.names, states.initial, strict=True)) if states else {}
     return lifted(int8, program, buffers), lost, precision
 

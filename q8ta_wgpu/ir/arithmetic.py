@@ -116,6 +116,11 @@ LARGEST_ROW_MULTIPLIER = 2.0**24
 """Bound of a multiplier that is multiplied with the scales of rows: the product stays a normal float32."""
 
 
+def row_unit(x: QParams | None) -> QParams:
+    """The quantization of int8 rows of what is quantized as `x`, or float32, but for the scales of the rows."""
+    return QParams(x.scale if x else FLOAT_UNIT, 0)
+
+
 def row_scale(largest: Array) -> NDArray[np.float32]:
     """The scale of rows whose largest magnitudes these are, in units: the smallest r * 2^e >= largest/127 with a whole
     r of 64..127, at least 1."""
@@ -147,6 +152,18 @@ def row_multiplier(multiplier: Array, scale: Array) -> NDArray[np.float32]:
     r, e = _row_parts(scale)
     product: NDArray[np.float64] = np.ldexp(r.astype(np.float64), e) * multiplier.astype(np.float64)
     return product.astype(np.float32)
+
+
+def round_rows(x: Array, unit: float) -> NDArray[np.float32]:
+    """Real numbers rounded as rows in int8 with scales of their own: multiples of the unit, as int16 stores them, or
+    with FLOAT_UNIT any float32."""
+    with np.errstate(over="ignore"):
+        steps = np.nan_to_num(x.astype(np.float64) / unit, nan=0.0)
+        steps = (steps if unit == FLOAT_UNIT else np.rint(steps)).astype(np.float32)
+        scale = row_scale(np.abs(steps).max(-1, keepdims=True))
+        rounded = np.rint(np.clip(steps * row_inverse(scale), np.float32(-127), np.float32(127)))
+    real: NDArray[np.float64] = rounded.astype(np.float64) * (scale.astype(np.float64) * unit)
+    return real.astype(np.float32)
 
 
 def saturate(v: Int64, zero: int, lo: int, hi: int, dtype: str = INT8X4) -> Array:

@@ -9,7 +9,6 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.border.by_row import unit
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Rows
 from q8ta_wgpu.model import reference
@@ -49,7 +48,7 @@ def graph_of(index: int, after: str, setting: Setting, dtype: str) -> tuple[Grap
         graph.types["x0"] = TensorType(x.shape)
     types = graph.types
     types["scales"] = TensorType((*x.shape[:-1], 1))
-    types["rows"] = TensorType(x.shape, INT8X4, unit(types[source]))
+    types["rows"] = TensorType(x.shape, INT8X4, arithmetic.row_unit(types[source].q))
     types["steps"] = types["real rows"] = TensorType(x.shape)
     made = [
         Node("row_scale", ("x0",), "scales"),

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading, needs
+from q8ta_wgpu.frontend.calibrate.rows import round_rows
 from q8ta_wgpu.frontend.calibrate.simulate import (
     ROLES,
     Reads,
     Rounder,
     Run,
     Storage,
+    Stored,
     Views,
     Width,
     decibels,
@@ -30,7 +32,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     shares_of_255,
     sums_weights,
 )
-from q8ta_wgpu.frontend.calibrate.steps import Step, always, cheap, ranked, traffic, widths
+from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.widen import widen
 
 _INPUTS = 4
@@ -148,15 +150,18 @@ class Precisions:
     Args:
         observed: with observers that met the calibration.
         back: the inputs that are simulated.
+        dynamic: whether the device chooses a scale for each row that a linear reads.
     """
 
-    def __init__(self, observed: GraphModule, back: HeldBack) -> None:
+    def __init__(self, observed: GraphModule, back: HeldBack, dynamic: bool = False) -> None:
         self.module, self.items, self._all_wide = observed, back.items, back.all_wide
         self.storage, self.rounder = Storage(observed), Rounder(back.before)
+        rows = by_rows(self.storage) if dynamic else []
+        self._by_rows = {stored for stored, _ in widths(rows)}
         self.floats = self._outputs(self._unrounded, _same, _same)
         self.yardstick = noise(self._outputs(self._of_sums, self._weight_of_sums, _same), self.floats)
         self._allowed = list(map(_allowed, self.yardstick, self.floats[0]))
-        self._always = always(self.storage)
+        self._always = [*always(self.storage), *rows]
 
     def is_worse(self) -> bool:
         """Whether the yardstick has more noise on some output, more than is left, with the weights as they are."""
@@ -170,7 +175,10 @@ class Precisions:
         short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > wanted[i]]
         steps: list[Step] = []
         if short:
-            every = ranked(self.storage, self.rounder, needs(self.storage, self.rounder, self.items, short))
+            needed = needs(self.storage, self.rounder, self.items, short)
+            for step in self._always:
+                needed.pop(step.reading, None)
+            every = ranked(self.storage, self.rounder, needed)
             steps = [step for step in every if step.width == "int16"]
             if not self._all_wide:
                 steps = self._enough(every, wanted)
@@ -230,7 +238,8 @@ class Precisions:
             widths = {role: chosen[stored, role] for role in ROLES if (stored, role) in chosen}
             seen = {reads: stored.width_for(reads, widths) for reads in stored.users[node].values()}
             made = {width: self.rounder.rounded(stored, value, width) for width in set(seen.values())}
-            return {reads: made[width] for reads, width in seen.items()}
+            found = {reads: made[width] for reads, width in seen.items()}
+            return self._rounded_by_rows(stored, found)
 
         def shares(node: Node, value: Tensor) -> Tensor:
             return value if (node, "others") in chosen else shares_of_255(value)
@@ -252,7 +261,15 @@ class Precisions:
         stored, found = self.storage.values[node], dict(self._unrounded(node, value))
         sums = Reads(frozenset({"sums"}))
         if sums in found:
-            found[sums] = self.rounder.rounded(stored, value, stored.width)
+            by_rows = stored in self._by_rows
+            found[sums] = self.rounder.rounded(stored, value, "int16" if by_rows else stored.width)
+        return self._rounded_by_rows(stored, found)
+
+    def _rounded_by_rows(self, stored: Stored, found: dict[Reads, Tensor]) -> Views:
+        """What linears read of a value rounded once more, where each of its rows has a scale of its own."""
+        sums = Reads(frozenset({"sums"}))
+        if stored in self._by_rows and sums in found:
+            found[sums] = round_rows(found[sums], self.rounder.scale(stored, "int16")[0])
         return found
 
     def _weight_of_sums(self, node: Node, value: Tensor, reader: Node) -> Tensor:

@@ -77,10 +77,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             for each group of inputs of each output: half the bytes. Those of fewer inputs than a group, of convolutions
             and of recurrent layers stay in 8 bits.
         group: inputs that share a factor: 32, 64 or 128.
+        activations: "dynamic" stores what linears read in 16 bits, and the device rounds each row of it (each token) to
+            8 bits by a scale of its own, with the same bytes on every device (8da8w; with weights="int4" 8da4w). All
+            else is as with "static".
 
     Raises:
-        InputError: `residual`, `precision`, `weights` or `group` is none of these, `skip` is no list of strings, `qat`
-            or `fit_weights` is no bool, or both `qat` and 4 bits are asked for.
+        InputError: `residual`, `precision`, `weights`, `group` or `activations` is none of these, `skip` is no list of
+            strings, `qat` or `fit_weights` is no bool, or `qat` is asked for with 4 bits or scales of rows.
     """
 
     def __init__(
@@ -92,12 +95,14 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         precision: str = "auto",
         weights: str = "int8",
         group: int = 32,
+        activations: str = "static",
     ) -> None:
         super().__init__()
         for name, value, known in (
             ("residual", residual, ("int16", "int8")),
             ("precision", precision, ("auto", "int8", "int16")),
             ("weights", weights, ("int8", "int4")),
+            ("activations", activations, ("static", "dynamic")),
         ):
             if not isinstance(value, str) or value not in known:
                 listed = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
@@ -108,12 +113,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             raise InputError(f"group must be one of {', '.join(map(str, GROUPS))}, found {shown(group)}")
         if qat and weights == "int4":
             raise InputError('weights of 4 bits are not trained: use qat=False with weights="int4"')
+        if qat and activations == "dynamic":
+            raise InputError('scales of rows are not trained: use qat=False with activations="dynamic"')
         if isinstance(skip, str):
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
         self.fit_weights = fit_weights and not qat
         self.precision = "int8" if qat else precision
+        self.dynamic = activations == "dynamic"
         self._streams = residual == "int16"
         self._skip = tuple(skip)
         self._activation = scheme.activation(qat)

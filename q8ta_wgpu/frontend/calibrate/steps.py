@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
+from q8ta_wgpu.frontend.calibrate.rows import operands
 from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
 from q8ta_wgpu.frontend.export.recurrent import weights_of
 from q8ta_wgpu.frontend.nodes import integer, is_in_attention, kind, named_arguments, source_of
@@ -67,6 +68,21 @@ def always(storage: Storage) -> list[Step]:
     ]
     why = "since a softmax tells the largest apart"
     return [Step(each, "int16", 0.0, math.inf, _cost(each, "int16"), why) for each in readings]
+
+
+def by_rows(storage: Storage) -> list[Step]:
+    """What linears alone multiply, in 16 bits: each row of it becomes int8 by a scale that the device chooses."""
+    why = "since the device chooses a scale for each of its rows"
+    return [
+        Step((stored, "sums"), "int16", 0.0, math.inf, _size(stored.nodes[0]), why)
+        for stored in storage.stored
+        if (readers := stored.readers("sums")) and all(_multiplies_rows(storage, user) for user in readers)
+    ]
+
+
+def _multiplies_rows(storage: Storage, user: Node) -> bool:
+    found = operands(user)
+    return found is not None and found[1] in storage.weights
 
 
 def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) -> list[Step]:

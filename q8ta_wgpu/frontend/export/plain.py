@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.export.constants import is_pure
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.tracing import traced
-from q8ta_wgpu.frontend.nodes import QDQ, integer, named_arguments
+from q8ta_wgpu.frontend.nodes import OWN, QDQ, integer, named_arguments
 from q8ta_wgpu.kernels import ATEN
 
 
@@ -58,7 +58,7 @@ def _is_known(node: torch.fx.Node) -> bool:
         return node.op in ("placeholder", "output") or target is operator.getitem
     if target is torch.ops.aten.index_put.default and named_arguments(node).get("accumulate"):
         return False
-    known = str(target) in ATEN or target.namespace == QDQ or not node.users
+    known = str(target) in ATEN or target.namespace in (QDQ, OWN) or not node.users
     return known and not target._schema.is_mutable
 
 

@@ -28,6 +28,7 @@ from q8ta_wgpu.frontend.nodes import (
     CONVERSIONS,
     INPUTS,
     INTEGERS,
+    OWN,
     QDQ,
     integer,
     is_complex,
@@ -342,7 +343,7 @@ class _Importer(GraphBuilder):
             self.ranges.check(node)
             args: Mapping[str, Any] = arguments_of(node, values)
             namespace, _, overload = name.partition(".")
-            if namespace == QDQ:
+            if namespace in (QDQ, OWN):
                 return qdq.import_call(self, overload, args)
             if name in CONVERSIONS:
                 return self._converted(node, args)

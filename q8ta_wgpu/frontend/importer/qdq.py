@@ -1,4 +1,4 @@
-"""The operators of quantized_decomposed: where values become int8 and real again."""
+"""The operators of quantized_decomposed, and our own: where values become int8 and real again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType
 
 
-def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str:
-    """The value that the operator `name` of the namespace becomes with these arguments; raises RefusedError."""
+def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str | list[str]:
+    """The value, or values, that the operator `name` of the namespaces becomes with these arguments; raises
+    RefusedError."""
     if name not in _IMPORTS:
-        raise RefusedError("only static quantization (scales known at compile time) is supported")
+        raise RefusedError("this quantization is not supported: scales of a tensor, of channels and of rows are")
     return _IMPORTS[name](b, args)
 
 
@@ -69,6 +70,46 @@ def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.emit("dequantize", (x,))
 
 
+_CHOSEN = "scale chosen at run time"
+"""Stands for scales and zero points that a program chooses while it runs, for a tensor or for each of its rows. Here
+each row has a scale of its own, and the zero point 0."""
+
+
+def _choose(b: GraphBuilder, args: Mapping[str, Any]) -> list[str]:
+    return [_CHOSEN, _CHOSEN]
+
+
+def _quantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    if args.get("scale", args.get("scales")) != _CHOSEN:
+        raise RefusedError("its scale must be known at compile time, or chosen by choose_qparams")
+    if args["dtype"] not in (torch.int8, torch.uint8) or args["quant_max"] - args["quant_min"] < 2 * 63:
+        found = f"{args['dtype']} of {args['quant_min']}..{args['quant_max']}"
+        raise RefusedError(f"values whose scale is chosen at run time are rounded to 7 or 8 bits, found {found}")
+    return _rows(b, args["input"])
+
+
+def _rows(b: GraphBuilder, name: str) -> str:
+    """int8 rows by scales that the device chooses. A pass finds what is int16 behind them (passes/read_rows.py)."""
+    x = b.operand(name)
+    scale = b.emit("row_scale", (x,))
+    rows = b.graph.fresh(b.hint)
+    b.graph.types[rows] = TensorType(b.type(x).shape, INT8X4, arithmetic.row_unit(b.type(x).q))
+    b.append(Node("quantize_rows", (x, scale), rows, {}, b.source))
+    return rows
+
+
+def _dequantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    rows = args["input"]
+    made = next((node for node in reversed(b.graph.nodes) if node.output == rows), None)
+    if made is None or made.op != "quantize_rows":
+        raise RefusedError("it must read what was quantized with the scale that was chosen, unmoved")
+    return b.emit("mul", (b.emit("dequantize", (rows,)), made.inputs[1]))
+
+
+def _round_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+    return _dequantize_rows(b, {"input": _rows(b, args["x"])})
+
+
 _WEIGHTS: Mapping[Any, type[np.generic]] = {torch.int8: np.int8, torch.int16: np.int16}
 """Dtypes of weights. int16 holds products of 4 bits with the factor of a group of inputs."""
 
@@ -99,9 +140,19 @@ def _dequantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.emit("dequantize_weight", operands, {"axis": args["axis"] % w.ndim})
 
 
-_IMPORTS: Mapping[str, Callable[[GraphBuilder, Mapping[str, Any]], str]] = {
+_IMPORTS: Mapping[str, Callable[[GraphBuilder, Mapping[str, Any]], str | list[str]]] = {
     "quantize_per_tensor.default": _quantize,
     "dequantize_per_tensor.default": _dequantize,
     "quantize_per_channel.default": _quantize_channel,
     "dequantize_per_channel.default": _dequantize_channel,
+    "round_rows.default": _round_rows,
+    "choose_qparams.tensor": _choose,
+    "choose_qparams_symmetric.tensor": _choose,
+    "choose_qparams_per_token.default": _choose,
+    "choose_qparams_per_token_asymmetric.default": _choose,
+    "_choose_qparams_per_token_asymmetric_impl.default": _choose,
+    "quantize_per_tensor.tensor": _quantize_rows,
+    "quantize_per_token.default": _quantize_rows,
+    "dequantize_per_tensor.tensor": _dequantize_rows,
+    "dequantize_per_token.default": _dequantize_rows,
 }
