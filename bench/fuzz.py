@@ -1,7 +1,7 @@
 """Model files and tuning caches at random, by `python -m bench fuzz`: nothing but our errors, soon, in little memory.
 
 The files are real ones: a small network, also of any batch and of uint8 images, a call of every operator, as float32
-and in int8, every epilogue, and int16 wherever it can be. A quarter of the inputs
+and in int8, every epilogue, int16 wherever it can be, states, and token numbers. A quarter of the inputs
 are files with other bytes, which the checksum mostly stops; the others are edited documents and tensors with a checksum
 that fits. What still loads is scheduled or refused, the reference runs it or refuses it, and one in RUNS of those goes
 to a device, which must give the same bytes or refuse it as well. Every input follows from its number.
@@ -31,7 +31,7 @@ from q8ta_wgpu import Session, load
 from q8ta_wgpu.commands.arguments import random_inputs
 from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.errors import ModelFileError, Q8taError
-from q8ta_wgpu.ir.graph import FLOAT32, UINT8, Array, Graph
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, UINT8, Array, Graph, Node, TensorType
 from q8ta_wgpu.ir.size import Dynamic, Size
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
@@ -46,6 +46,7 @@ from q8ta_wgpu.tune import cache
 from tests import attention_graphs, int16_graphs, op_graphs
 from tests.modelfiles import sealed
 from tests.small import small_model
+from tests.states import exchanged, written
 
 SECONDS = 5.0
 """Of processor time that one input may take."""
@@ -100,6 +101,7 @@ def corpus() -> list[bytes]:
     ]
     structures = {2: small_model().structure, 1: Structure(0)}
     models = [Model(graph, structures[len(graph.outputs)]) for graph in graphs]
+    models += [exchanged(), written(INT8X4), written(FLOAT32), _tokens()]
     files = []
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
@@ -126,6 +128,23 @@ def _variants() -> Iterator[Graph]:
     image.types[name] = replace(image.types[name], q=UINT8)
     image.uint8.add(name)
     yield run_passes(image)
+
+
+def _tokens() -> Model:
+    """Rows of a table by token numbers, of any count, which are counted in what stays."""
+    rng, graph = np.random.default_rng(0), Graph(["ids", "seen"], ["rows", "counted"])
+    table = graph.add_constant("table", rng.integers(-127, 128, (11, 6)).astype(np.int8), INT8)
+    scales = graph.add_constant("scales", rng.uniform(0.5, 1.5, 11).astype(np.float32))
+    graph.types |= {"ids": TensorType((7, 1), INT32), "seen": TensorType((7, 6)), "counted": TensorType((7, 6))}
+    graph.types["rows"] = TensorType((7, 6))
+    graph.nodes = [
+        Node("embedding", (table, scales, "ids"), "rows"),
+        Node("add", ("rows", "seen"), "counted", {"alpha": 1.0}),
+    ]
+    graph.bounds["ids"] = (0, 10)
+    graph.buffers["seen"] = graph.add_constant("seen.initial", np.zeros((7, 6), np.float32))
+    graph.whole["seen"] = "int64"
+    return Model(graph, Structure(0))
 
 
 def mutated(files: list[bytes], number: int) -> bytes:
