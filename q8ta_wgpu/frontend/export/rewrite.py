@@ -17,7 +17,7 @@ from q8ta_wgpu.frontend.export.constants import is_pure
 from q8ta_wgpu.frontend.export.decompose import table
 from q8ta_wgpu.frontend.export.editor import call, replace, splice, value_of
 from q8ta_wgpu.frontend.export.identities import is_idle_dropout
-from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS
+from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
 from q8ta_wgpu.frontend.export.writes import compute_written
 from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
@@ -33,8 +33,8 @@ _COPIES = ("aten.cat.default", "aten.clone.default")
 def rewrite(program: ExportedProgram) -> None:
     """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
     elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
-    constants put together by writes, weighted sums of one image, for one output or with weights that the network
-    computes, and composites of one result by what they are made of."""
+    embedding bags, constants put together by writes, weighted sums of one image, for one output or with weights that
+    the network computes, and composites of one result by what they are made of."""
     traced: dict[Any, Graph | None] = {}
     for node in list(program.graph.nodes):
         target = node.target
@@ -44,6 +44,8 @@ def rewrite(program: ExportedProgram) -> None:
             _replace(node, node.args[0])
         elif target is torch.ops.aten.expand_as.default:
             _name_sizes(node)
+        elif target._schema.name == "aten::embedding_bag":
+            _expand_bag(program, node)
         elif target._schema.is_mutable:
             _make_functional(node)
         elif isinstance(kind(node), WeightedSum):
@@ -175,6 +177,32 @@ def _expand(program: ExportedProgram, node: Node, traced: dict[Any, Graph | None
     (result,) = splice(node, operators, sources)
     replace(program, node, result)
     program.graph.erase_node(node)
+
+
+def _expand_bag(program: ExportedProgram, node: Node) -> None:
+    """Puts the rows of an embedding, reduced, in place of embedding bags, where the bags alone are read."""
+    results = [user for user in node.users if user.users]
+    if [user.args[1] for user in results] != [0]:
+        return
+    given = named_arguments(node)
+    names = [name for name, value in given.items() if isinstance(value, Node)]
+    even = _is_even(given["offsets"], given["indices"])
+
+    def made_of(*tensors: torch.Tensor) -> torch.Tensor:
+        return embedding_bags(**{**given, **dict(zip(names, tensors, strict=True))}, even=even)
+
+    operators = make_fx(made_of, decomposition_table=table())(*(given[name].meta["val"] for name in names)).graph
+    (found,) = splice(node, operators, [given[name] for name in names])
+    replace(program, results[0], found)
+
+
+def _is_even(offsets: Any, indices: Any) -> bool:
+    """Whether bags are the rows of a matrix, of which torch makes one long list."""
+    if not isinstance(offsets, Node) or offsets.target is not torch.ops.aten.arange.start_step:
+        return False
+    start, end, step = offsets.args[:3]
+    count = step * offsets.meta["val"].numel()
+    return bool(start == 0 and end == count == indices.meta["val"].numel())
 
 
 def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:

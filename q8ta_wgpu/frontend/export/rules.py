@@ -166,6 +166,70 @@ def _multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return result if bias is None else result + bias
 
 
+_SUM, _MEAN, _MAX = range(3)
+"""torch's numbers of what an embedding bag makes of its rows."""
+
+
+def embedding_bags(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    mode: int = _SUM,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+    even: bool = False,
+    **_: Any,
+) -> Tensor:
+    """What torch.nn.functional.embedding_bag gives. Bags that are `even` are the rows of a matrix of indices."""
+    shape = (offsets.numel(), -1) if even else (1, -1)
+    indices = indices.reshape(shape)
+    rows = torch.nn.functional.embedding(indices, weight)  # (bags, indices of a bag, width), or all in one
+    counted = None if even else _inside(offsets, indices.numel(), include_last_offset)
+    if padding_idx is not None:
+        real = indices != padding_idx % weight.shape[0]
+        counted = real if counted is None else counted & real
+    if mode == _MAX:
+        if counted is None:
+            return rows.amax(1)
+        largest = torch.where(counted.unsqueeze(-1), rows, weight.amin()).amax(1)
+        return torch.where(counted.any(1, True), largest, 0.0)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape(shape).unsqueeze(-1)
+    if counted is None:
+        return rows.mean(1) if mode == _MEAN else rows.sum(1)
+    chosen = counted.to(rows.dtype)
+    sums = (rows * chosen.unsqueeze(-1)).sum(1) if even else chosen @ rows[0]
+    return sums / counted.sum(1, True).clamp(min=1) if mode == _MEAN else sums  # counts are integers, not rounded
+
+
+def _inside(offsets: Tensor, count: int, include_last: bool) -> Tensor:
+    """Which indices of one list each bag has, (bags, indices) bools."""
+    places = torch.arange(count)
+    if include_last:
+        begins, ends = offsets[:-1], offsets[1:]
+    else:
+        begins, ends = offsets, torch.cat([offsets[1:], offsets.new_full((1,), count)])
+    return (places >= begins.unsqueeze(1)) & (places < ends.unsqueeze(1))
+
+
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The bags, and what torch keeps for their gradients, which nothing reads."""
+    padding = None if padding_idx < 0 else padding_idx
+    bags = embedding_bags(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding)
+    return bags, offsets, offsets, offsets
+
+
 AS_PRODUCTS: Mapping[Any, Callable[..., Tensor]] = {
     _aten.conv1d.default: _correlated_rows,
     _aten.conv2d.default: _correlated,
@@ -188,4 +252,6 @@ ARITHMETIC: Mapping[Any, Callable[..., Any]] = {
     _aten.bucketize.Tensor: _bucketize,
     _aten.searchsorted.Tensor: _search,
     _aten.bilinear.default: _bilinear,
+    _aten._embedding_bag.default: _embedding_bag,
+    _aten._embedding_bag_forward_only.default: _embedding_bag,
 }
