@@ -12,6 +12,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_halves import fold_halves
 from q8ta_wgpu.passes.fold_image import fold_image
+from q8ta_wgpu.passes.join_linears import join_linears
 from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.store_states import store_states
@@ -21,6 +22,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     fold_image,
     # Linears take the halves of int16 values while they load them.
     fold_halves,
+    # Linears of one row that read the same value are one, before attention asks where its operands lie.
+    join_linears,
     # Attention reads heads where a linear wrote them.
     place_attention,
     # A dispatch binds only so many tensors.

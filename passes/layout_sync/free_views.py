@@ -1,4 +1,4 @@
-"""Which reshapes and permutes a choice of layouts makes free: the same bytes read under another shape.
+"""Which reshapes, permutes and slices a choice of layouts makes free: the same bytes read under another shape.
 
 The address of an element is a sum of digits of its row-major index, each times a stride. Two tensors hold the same
 values at the same addresses if, walked in the same order, their merged digits are equal.
@@ -10,7 +10,8 @@ import functools
 import math
 from collections.abc import Sequence
 
-from q8ta_wgpu.ir.layout import Layout, Shape, canonical, packing_of, word_grid
+from q8ta_wgpu.ir.graph import INT16X4, TensorType
+from q8ta_wgpu.ir.layout import PART_ALIGNMENT, Layout, Shape, canonical, packing_of, word_grid
 
 Digit = tuple[int, tuple[int, ...]]
 """An extent and the byte strides of an index in it: one stride, or those of index // 4 and index % 4."""
@@ -76,3 +77,18 @@ def address_order(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = N
         return None
     axes = [*range(lead if lead > 0 else min(folded, 1)), *(d + lead for d in dims[folded:])]
     return _merged([digit for axis in axes for digit in _digit(extents[axis], strides[axis])])
+
+
+def part_offset(x: TensorType, y: TensorType, dim: int, start: int, layout: Layout) -> int | None:
+    """The byte of `x` from which its elements from `start` on along a dimension are a buffer of `y`; None where they
+    are none, or the byte is no multiple of PART_ALIGNMENT."""
+    if len(x.shape) > 4:
+        return None
+    strides, axis = _axis_strides(x.shape, layout), 4 - len(x.shape) + dim
+    own = zip(canonical(y.shape), strides, _axis_strides(y.shape, layout), strict=True)
+    block = 4 if len(strides[axis]) > 1 else 1
+    if start % block or any(_digit(extent, a) != _digit(extent, b) for extent, a, b in own):
+        return None
+    offset = start // block * strides[axis][0] * (2 if x.dtype == INT16X4 else 1)
+    fits = offset % PART_ALIGNMENT == 0 and offset + y.stored_bytes(layout) <= x.stored_bytes(layout)
+    return offset if fits else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import RANGES, Call, Graph, Node, TensorType
@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.kernel import ANY, Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.free_views import address_order
+from q8ta_wgpu.passes.layout_sync.free_views import address_order, part_offset
 from q8ta_wgpu.passes.layout_sync.greedy import Registered
 from q8ta_wgpu.passes.layout_sync.limits import Fit, allowed, bound, preferred, refusal, too_large
 from q8ta_wgpu.passes.layout_sync.op_repsets import NodeShapes, OpRepSets
@@ -38,10 +38,14 @@ def kernel_options(fit: Fit, call: Call, base: float) -> list[Option[Layout]]:
 
 
 def free_views(call: Call, target: Target) -> list[Option[Layout]]:
-    """For a view or permute: the layouts in which its result is its operand's buffer as it is."""
+    """For a view, permute or slice: the layouts in which its result is its operand's buffer as it is, or a part of
+    it."""
+    x, y = call.inputs[0], call.output
+    if call.op == "slice":
+        outs = bound(y, bound(x, allowed(ANY, x.dtype), target), target)
+        return [Option(None, ({out: 0.0},), out, 0.0) for out in outs if slice_offset(call, out) is not None]
     if call.op not in ("view", "permute"):
         return []
-    x, y = call.inputs[0], call.output
     dims = tuple(call.attrs["dims"]) if call.op == "permute" else None
     layouts = allowed(ANY, x.dtype)
     views = []
@@ -53,21 +57,35 @@ def free_views(call: Call, target: Target) -> list[Option[Layout]]:
     return views
 
 
+def slice_offset(call: Call, layout: Layout) -> int | None:
+    """The byte of its operand at which the result of a slice begins where it is a part of it in a layout; else None."""
+    x, attrs = call.inputs[0], call.attrs
+    taken = range(x.shape[attrs["dim"]])[attrs["start"] : attrs["end"] : attrs["step"]]
+    return part_offset(x, call.output, attrs["dim"], taken.start, layout) if attrs["step"] == 1 else None
+
+
 Options = tuple[Option[Layout], ...]
 Known = dict[object, Options]
 
 
 def options(
-    graph: Graph, node: Node, target: Target, known: Known, measured: cost.Measurements = cost.UNMEASURED
+    graph: Graph,
+    node: Node,
+    target: Target,
+    known: Known,
+    measured: cost.Measurements = cost.UNMEASURED,
+    ports: Collection[str] = (),
 ) -> Options:
-    """All options worth considering for a node, only the measured ones of a measured call.
+    """All options worth considering for a node, only the measured ones of a measured call. `ports` are values that are
+    read or written from outside, as those that are the same buffer: no part of a buffer stands for one.
 
     Raises UnsupportedError if no kernel is made for the call, DeviceError if none fits the target.
 
     Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
     """
     call = graph.call(node)
-    views = [] if any(name in graph.constants for name in node.inputs) else free_views(call, target)
+    fixed = any(name in graph.constants for name in node.inputs) or (node.op == "slice" and node.output in ports)
+    views = [] if fixed else free_views(call, target)
     types = call.unscaled().inputs, call.output.unscaled()
     same: tuple[object, ...] = (call.op, types, tuple((v.out, *v.reads[0]) for v in views))
     if variants := measured.get(call):
@@ -154,19 +172,30 @@ def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.
     known: Known = {}
 
     def of_node(node: Node) -> Options:
-        found = options(graph, node, target, known, measured)
+        found = options(graph, node, target, known, measured, ports)
         if node.output not in kept:
             return found
-        every = (*found, *options(graph, node, target, {})) if measured else found
+        every = (*found, *options(graph, node, target, {}, ports=ports)) if measured else found
         return tuple(option for option in every if option.out == kept[node.output])
 
-    kept = _kept(graph, target)
+    kept, ports = _kept(graph, target), _ports(graph)
     return Problem(
         tuple(Choice(n.inputs, n.output, of_node(n)) for n in graph.nodes),
         {name: (kept[name],) if name in kept else free(name) for name in graph.inputs},
         graph.constants.keys(),
         transition,
     )
+
+
+def _ports(graph: Graph) -> set[str]:
+    """Inputs and outputs, what may be a part of an input, and what an output may be a part of."""
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
+    moves = [node for node in graph.nodes if node.op in ("view", "permute", "slice")]
+    for node in moves:
+        inputs.update((node.output,) if node.inputs[0] in inputs else ())
+    for node in reversed(moves):
+        outputs.update(node.inputs[:1] if node.output in outputs else ())
+    return inputs | outputs
 
 
 def _kept(graph: Graph, target: Target) -> dict[str, Layout]:

@@ -18,7 +18,14 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.greedy import Pick, greedy
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
-from q8ta_wgpu.passes.layout_sync.options import Transitions, clone_call, problem_of, registered, transitions
+from q8ta_wgpu.passes.layout_sync.options import (
+    Transitions,
+    clone_call,
+    problem_of,
+    registered,
+    slice_offset,
+    transitions,
+)
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Option, Problem, cheapest
 
 POLICIES = ("optimal", "greedy")
@@ -41,12 +48,14 @@ class Plan:
 
     Attributes:
         aliases: values that are another value's buffer under their own name, as views that a layout makes free.
+        offsets: of those that are a part of it, the byte at which they begin.
         policy: 'optimal' or 'greedy'; cost: total estimate in bytes; bound: what no assignment can be below.
     """
 
     steps: tuple[Step, ...]
     layouts: dict[str, Layout]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    offsets: Mapping[str, int] = field(default_factory=dict)
     policy: str = ""
     cost: float = 0.0
     bound: float = 0.0
@@ -56,6 +65,14 @@ class Plan:
         while name in self.aliases:
             name = self.aliases[name]
         return name
+
+    def offset(self, name: str) -> int:
+        """The byte of that buffer at which `name` begins."""
+        total = self.offsets.get(name, 0)
+        while name in self.aliases:
+            name = self.aliases[name]
+            total += self.offsets.get(name, 0)
+        return total
 
     @property
     def transitions(self) -> tuple[Step, ...]:
@@ -131,6 +148,7 @@ def plan_of(
     """The steps of an assignment: copies just before their first reader, free views as aliases."""
     layouts = dict(found.free)
     aliases: dict[str, str] = {}
+    offsets: dict[str, int] = {}
     steps: list[Step] = []
     for node, option, reads in zip(graph.nodes, found.options, found.reads, strict=True):
         names = []
@@ -143,10 +161,12 @@ def plan_of(
         layouts[node.output] = option.out
         if option.kernel is None:
             aliases[node.output] = names[0]
+            if node.op == "slice" and (offset := slice_offset(graph.call(node), option.out)):
+                offsets[node.output] = offset
             continue
         renamed = Node(node.op, tuple(names), node.output, node.attrs, node.source)
         steps.append(Step(renamed, graph.call(node), Variant(option.kernel, reads, option.out)))
-    return Plan(tuple(steps), layouts, aliases, policy, found.cost(problem), bound)
+    return Plan(tuple(steps), layouts, aliases, offsets, policy, found.cost(problem), bound)
 
 
 def _copy(

@@ -50,6 +50,9 @@ class Layout(enum.Enum):
         return self.short
 
 
+PART_ALIGNMENT = 256
+"""Bytes: WebGPU binds a part of a buffer that begins at a multiple of them, on every device."""
+
 ROW_MAJOR = Layout.TENSOR_WIDTH_PACKED
 INT8_LAYOUTS = (
     Layout.PACKED_INT8_4W,

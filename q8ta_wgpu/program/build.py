@@ -87,6 +87,7 @@ class _Builder:
                 buffers.append(("slot", self.slot[name]))
                 moved += call.inputs[position].stored_bytes(layout or self.plan.layouts[name])
         buffers.append(("slot", self.slot[step.node.output]))
+        offsets = (*map(self.plan.offset, step.node.inputs), 0)
         self.dispatches.append(
             Dispatch(
                 kernel=kernel.name,
@@ -100,6 +101,7 @@ class _Builder:
                 moved=moved,
                 macs=op.macs(call) if op.macs else 0,
                 stages=call.attrs["epilogue"].label if "epilogue" in call.attrs else "",
+                offsets=offsets if any(offsets) else (),
             )
         )
 

@@ -41,6 +41,7 @@ class Dispatch:
         moved: bytes read and written if every operand moves once.
         macs: multiply-accumulates; 0 where its time does not depend on them.
         stages: names of the stages of a weighted sum's epilogue.
+        offsets: the byte from which each buffer is bound; empty where all are from the first.
     """
 
     kernel: str
@@ -54,6 +55,7 @@ class Dispatch:
     moved: int
     macs: int
     stages: str = ""
+    offsets: tuple[int, ...] = ()
 
     @property
     def described(self) -> str:

@@ -164,7 +164,9 @@ class Executor:
         self._pipelines.append(pipeline)
         offset, size = dispatch.uniform
         uniform = {"buffer": self._uniforms, "offset": offset, "size": size}
-        group = self.device.bind_group(pipeline, [*({"buffer": self.buffer(p)} for p in dispatch.buffers), uniform])
+        offsets = dispatch.offsets or (0,) * len(dispatch.buffers)
+        bound = [{"buffer": self.buffer(p), "offset": o} for p, o in zip(dispatch.buffers, offsets, strict=True)]
+        group = self.device.bind_group(pipeline, [*bound, uniform])
         return pipeline.pipeline, group, dispatch.grid
 
     def buffer(self, ref: BufferRef) -> Any:

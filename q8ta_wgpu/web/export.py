@@ -176,6 +176,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
                 "value": d.value,
                 "shader": d.shader,
                 "buffers": [place(ref) for ref in d.buffers],
+                **({"offsets": d.offsets} if d.offsets else {}),
                 "uniform": d.uniform,
                 "grid": d.grid,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Layout, Shape
-from q8ta_wgpu.passes.layout_sync.free_views import address_order
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, QParams, TensorType
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, PART_ALIGNMENT, ROW_MAJOR, Layout, Shape
+from q8ta_wgpu.passes.layout_sync.free_views import address_order, part_offset
 from tests.layout_graphs import addresses
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
@@ -100,3 +101,33 @@ def test_channels_last() -> None:
 def test_folded_dimensions_do_not_move() -> None:
     assert address_order((2, 3, 4, 5, 6), L4W, (1, 0, 2, 3, 4)) is None
     assert address_order((2, 3, 4, 5, 6), L4C, (0, 1, 3, 4, 2)) == address_order((2, 3, 5, 6, 4), L4W)
+
+
+def test_a_part_of_a_buffer_has_the_addresses_of_its_own() -> None:
+    """Of every dimension, start and end of some shapes, in every layout."""
+    free = 0
+    for shape in ((1, 768), (6, 64), (1, 1, 3, 256), (2, 256, 1, 3), (3, 8, 4, 64), (5, 16, 4, 4)):
+        for layout, dim in itertools.product((*INT8_LAYOUTS, ROW_MAJOR), range(len(shape))):
+            whole = addresses(shape, layout)
+            for start, end in (
+                (0, shape[dim]),
+                (0, -(-shape[dim] // 2)),
+                (shape[dim] // 3, shape[dim]),
+                (1, 2),
+                (4, 9),
+            ):
+                index = (*[slice(None)] * dim, slice(start, end))
+                if not (part := whole[index]).size:
+                    continue
+                q = QParams(1.0, 0) if layout.is_int8 else None
+                x, y = (TensorType(s, INT8X4 if q else "float32", q) for s in (shape, part.shape))
+                found = part_offset(x, y, dim, start, layout)
+                own = addresses(part.shape, layout)
+                if found is not None:
+                    np.testing.assert_array_equal(part - found, own)
+                    free += start > 0
+                elif layout is Layout.PACKED_INT8_4W and len(set((part - own).reshape(-1))) == 1:
+                    assert (part - own).flat[0] % PART_ALIGNMENT
+    assert free > 40
+    wide = QParams(1.0, 0, INT16X4)
+    assert part_offset(TensorType((1, 768), INT16X4, wide), TensorType((1, 256), INT16X4, wide), 1, 256, L4W) == 512

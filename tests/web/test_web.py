@@ -20,6 +20,8 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.web import export
 from tests import int16_graphs, op_graphs
 from tests.conftest import SWIFTSHADER
+from tests.passes.test_join_linears import compiled as of_parts
+from tests.quantizing import data
 from tests.small import small_input, small_model
 from tests.states import calls, compiled, written
 from tests.web import engines
@@ -114,6 +116,14 @@ def test_bytes_of_integers(js: Any, folder: Path) -> None:
     equal(outputs(js, folder, "integers", model, inputs), model, inputs)
     code = "return await net.run(BigInt64Array.from(new Array(10).fill(-70000001n))).catch((e) => e.message);"
     assert "input a holds -70000001, and must be in [-70000000, 2147483647]" in js(code, "integers")
+
+
+def test_bytes_of_what_reads_a_part_of_a_buffer(js: Any, folder: Path) -> None:
+    model, inputs = of_parts((256, 512), 1), {"x": data(1, 64).numpy()}
+    found = outputs(js, folder, "parts", model, inputs)
+    dispatches = json.loads((folder / "parts" / "gpu.json").read_bytes())["dispatches"]
+    assert [d["offsets"][0] for d in dispatches if "offsets" in d] == [256]
+    equal(found, model, inputs)
 
 
 @pytest.mark.parametrize("name", ["permute 0", "requantize 0", "elu 0", "elu 2"])

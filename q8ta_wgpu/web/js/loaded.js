@@ -28,8 +28,9 @@ export class Loaded {
         pipelines.set(shader, made.finally(() => report({ stage: "compile", done: ++done, total })));
       }
     }
-    const steps = program.dispatches.map(async ({ shader, buffers, uniform: [offset, size], grid }) => {
-      const bound = [...buffers.map((i) => ({ buffer: this.buffers[i] })), { buffer: this.#uniforms, offset, size }];
+    const steps = program.dispatches.map(async ({ shader, buffers, offsets, uniform: [offset, size], grid }) => {
+      const parts = buffers.map((place, i) => ({ buffer: this.buffers[place], offset: offsets?.[i] ?? 0 }));
+      const bound = [...parts, { buffer: this.#uniforms, offset, size }];
       const group = grouped(device, layouts.get(buffers.length), bound);
       return { pipeline: await pipelines.get(shader), group, grid };
     });

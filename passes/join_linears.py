@@ -1,0 +1,84 @@
+"""Makes linears of one row that read the same value one linear: queries, keys and values, of which each then is a part
+of one buffer.
+
+A dispatch of one row takes as long as it takes to begin, and its weights are too few to fill a GPU. Multipliers and
+offsets are numbers of each output as they are, so the sums and their rounding stay the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import PART_ALIGNMENT
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.move.view import LEFT
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+
+def join_linears(graph: Graph, target: Target) -> None:
+    """Joins linears of one row that are rounded to int8 in the same range, each as many outputs as a part of a buffer
+    may begin behind, but for the last."""
+    groups = defaultdict[object, list[Node]](list)
+    for node in graph.nodes:
+        if node.op == "q8ta_linear" and _may_join(graph, node):
+            weight = graph.types[node.inputs[1]].shape[1:]
+            groups[node.inputs[0], weight, str(node.attrs["epilogue"])].append(node)
+    rewriter = Rewriter(graph)
+    for nodes in groups.values():
+        outputs = [graph.types[node.output].shape[-1] for node in nodes]
+        whole = [node for node, n in zip(nodes, outputs, strict=True) if n % PART_ALIGNMENT == 0]
+        joined = [*whole, *(node for node in nodes if node not in whole)][: len(whole) + 1]
+        size = sum(graph.constants[node.inputs[1]].nbytes for node in joined)
+        if len(joined) > 1 and size <= target.binding_size // 2 and _offsets(graph, joined) is not None:
+            _join(rewriter, nodes[0], joined)
+    rewriter.commit()
+
+
+def _may_join(graph: Graph, node: Node) -> bool:
+    """Whether a linear has one row and gives a part of the network int8 values, with nothing else in its dispatch."""
+    stages = node.attrs["epilogue"].stages
+    plain = len(stages) == 1 and isinstance(stages[0], Requantize)
+    return plain and math.prod(graph.types[node.output].shape[:-1]) == 1 and node.output not in graph.outputs
+
+
+def _offsets(graph: Graph, nodes: Sequence[Node]) -> Array | None:
+    """The offsets of all outputs, where zero points differ with the steps between them; None where one is too large."""
+    zeros = [q.zero for node in nodes if (q := graph.types[node.output].q) is not None]
+    found = [
+        graph.constants[node.inputs[3]].astype(np.int64) + ((zero - zeros[0]) << arithmetic.FRACTION)
+        for node, zero in zip(nodes, zeros, strict=True)
+    ]
+    offsets = np.concatenate(found)
+    return offsets.astype(np.int32) if np.abs(offsets).max() <= arithmetic.OFFSET_LIMIT else None
+
+
+def _join(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
+    """Puts one linear before the first one, and a part of its result in place of each."""
+    graph, offsets = rewriter.graph, _offsets(rewriter.graph, nodes)
+    assert offsets is not None
+    types = [graph.types[node.output] for node in nodes]
+    ends = list(itertools.accumulate(t.shape[-1] for t in types))
+    zero = types[0].q.zero if types[0].q is not None else 0
+    to = replace(types[0], shape=(*types[0].shape[:-1], ends[-1]), q=QParams(1.0, zero))
+    arrays = [np.concatenate([graph.constants[node.inputs[i]] for node in nodes]) for i in (1, 2, 4)]
+    arrays.insert(2, offsets)
+    names = ("weight", "multiplier", "offset", "correction")
+    constants = (graph.add_constant(f"{first.output}.joint.{n}", a) for n, a in zip(names, arrays, strict=True))
+    inputs = (first.inputs[0], *constants)
+    joint = rewriter.insert(first, "q8ta_linear", inputs, first.attrs, to, f"{first.output}.joint")
+    for node, t, end in zip(nodes, types, ends, strict=True):
+        dim, start = len(t.shape) - 1, end - t.shape[-1]
+        attrs = {"dim": dim, "start": start, "end": end, "step": 1, "extent": ends[-1]}
+        part = rewriter.insert(
+            node, "slice", (joint,), attrs, TensorType(t.shape, t.dtype, to.q), f"{node.output}.part"
+        )
+        rewriter.replace(node, Node("view", (part,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))
