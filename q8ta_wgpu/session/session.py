@@ -100,6 +100,11 @@ class Session:
     as a context manager, or call `close()`, to free device memory.
     """
 
+    model: Model
+    device: Device | None
+    opening: Opening
+    tuning: Tuning | None
+
     def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool | None = None) -> None:
         if not isinstance(getattr(model, "graph", None), Graph):
             raise InputError(
@@ -121,9 +126,9 @@ class Session:
         self._ordered: threading.Lock = sharing._ordered if sharing else threading.Lock()
         self._others = ByShape[tuple[Shape, ...], Session]()
         self._closed = False
-        self.device: Device | None = None
+        self.device = None
         self.opening = Opening()
-        self.tuning: Tuning | None = None
+        self.tuning = None
         self._executor: Executor | None = None
         self._state: SessionState = sharing._state if sharing else SessionState(model.graph, None)
         if not (isinstance(device, str) and device == "reference"):

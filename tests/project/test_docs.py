@@ -165,4 +165,5 @@ def test_attributes(page: str) -> None:
         fields = getattr(owner, "__dataclass_fields__", {})
         instance = getattr(owner, "__init__", None)
         assigned = instance.__code__.co_names if instance and hasattr(instance, "__code__") else ()
-        assert owner is None or hasattr(owner, attribute) or attribute in (*fields, *assigned), f"{page}: {attribute}"
+        known = (*fields, *assigned, *getattr(owner, "__annotations__", {}))
+        assert owner is None or hasattr(owner, attribute) or attribute in known, f"{page}: {attribute}"
