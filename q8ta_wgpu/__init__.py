@@ -78,6 +78,10 @@ def __getattr__(name: str) -> Any:
 
                 module = compare if name == "compare" else quantize
             except ModuleNotFoundError as error:
+                if name == "quantize":  # which takes ONNX files without torch
+                    from q8ta_wgpu.onnx_import.quantize import quantize as of_files
+
+                    return of_files
                 raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

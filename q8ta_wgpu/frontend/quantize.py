@@ -6,10 +6,10 @@ import inspect
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch.export import ExportedProgram
@@ -46,12 +46,16 @@ from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import FIXED, PRECISION, check_module, import_decomposed
 from q8ta_wgpu.frontend.nodes import DYNAMIC
 from q8ta_wgpu.frontend.sizes import fixed_sizes
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.onnx_import.from_onnx import FILES, File
+from q8ta_wgpu.onnx_import.quantize import quantize as quantize_file
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
 """What is done once: export, fold, place observers, convert."""
 
 
+@overload
 def quantize(
     module: torch.nn.Module,
     example_inputs: Sequence[torch.Tensor],
@@ -61,8 +65,35 @@ def quantize(
     dynamic_batch: bool = False,
     unsupported: str = "error",
     dynamic_shapes: Any = None,
-) -> ExportedProgram:
-    """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it.
+) -> ExportedProgram: ...
+
+
+@overload
+def quantize(
+    module: File,
+    example_inputs: None = None,
+    calibration: Iterable[Any] = (),
+    *,
+    sizes: Mapping[str, int] | None = None,
+    residual: str = "int16",
+    fit_weights: bool = True,
+    progress: bool = True,
+) -> Model: ...
+
+
+def quantize(
+    module: Any,
+    example_inputs: Any = None,
+    calibration: Iterable[Any] = (),
+    quantizer: TorchaoQuantizer | None = None,
+    progress: bool = True,
+    dynamic_batch: bool = False,
+    unsupported: str = "error",
+    dynamic_shapes: Any = None,
+    **of_file: Any,
+) -> ExportedProgram | Model:
+    """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it. A float
+    ONNX file, its path or bytes, it quantizes as `q8ta_wgpu.onnx_import.quantize` says, to a Model.
 
     Examples:
         >>> exported = q8.quantize(module, (x,), calibration=[x, 2 * x])    # some dozens of real inputs, in practice
@@ -84,6 +115,7 @@ def quantize(
             arrive. The module is traced at three sizes and more; calibration items have the example's. Where it holds
             tables made for a size, such as positions or a causal mask, that of the example is the largest. With
             `Dim.AUTO` and `Dim.DYNAMIC`, dimensions that are equal in the example stay equal.
+        of_file: `sizes`, `residual` and `fit_weights` of an ONNX file.
 
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
@@ -98,6 +130,13 @@ def quantize(
         UnsupportedError: the module cannot be exported, holds operators that `compile` would refuse, changes its
             inputs, or buffers and attributes that it computes with, or does not follow the sizes in `dynamic_shapes`.
     """
+    if isinstance(module, FILES):
+        given = {"quantizer": quantizer, "dynamic_batch": dynamic_batch, "dynamic_shapes": dynamic_shapes}
+        if wrong := [name for name, value in given.items() if value]:
+            raise InputError(f"{wrong[0]} is for modules: an ONNX file takes sizes, residual and fit_weights")
+        return quantize_file(module, example_inputs, calibration, progress=progress, **of_file)
+    if of_file:
+        raise InputError(f"{next(iter(of_file))} is for ONNX files: a module takes a quantizer and dynamic_shapes")
     checks.check_module(module)
     checks.check_quantizer(quantizer, TorchaoQuantizer)
     check_switch("progress", progress)

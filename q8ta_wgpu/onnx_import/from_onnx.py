@@ -6,13 +6,21 @@ import operator
 import os
 from collections.abc import Mapping
 
+from q8ta_wgpu.calibrate.insert import FloatProgram
 from q8ta_wgpu.errors import InputError, UnsupportedError, shown
 from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
 
+File = str | os.PathLike[str] | bytes | bytearray
+"""A path of a file, or its bytes."""
 
-def from_onnx(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None) -> Model:
+FILES = (str, os.PathLike, bytes, bytearray)
+"""The classes of these."""
+
+
+def from_onnx(source: File, sizes: Mapping[str, int] | None = None) -> Model:
     """Reads a quantized ONNX network: QDQ, QOperator, or dynamic (DynamicQuantizeLinear). Needs no torch.
 
     Examples:
@@ -32,15 +40,21 @@ def from_onnx(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] |
             are named).
         InputError: `source` is neither a path nor bytes, there is no such file, or `sizes` are no sizes.
     """
+    program, structure = imported(source, sizes)
+    graph = program.graph
+    if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
+        graph.notes.append("the file holds no quantized values: quantize it first")
+    return Model(run_passes(graph), structure)
+
+
+def imported(source: File, sizes: Mapping[str, int] | None) -> tuple[FloatProgram, Structure]:
+    """The graph of a file, and the structure of its outputs. Raises as `from_onnx` does."""
     try:
         from q8ta_wgpu.onnx_import.importer import import_program
         from q8ta_wgpu.onnx_import.read import read
     except ModuleNotFoundError as error:
-        raise UnsupportedError(f'from_onnx needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
-    graph, structure = import_program(read(source), _checked(sizes))
-    if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
-        graph.notes.append("the file holds no quantized values: quantize it first")
-    return Model(run_passes(graph), structure)
+        raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
+    return import_program(read(source), _checked(sizes))
 
 
 def _checked(sizes: object) -> dict[str, int]:

@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from q8ta_wgpu.calibrate.insert import FloatProgram
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.model.structure import Structure
@@ -49,8 +50,8 @@ class Scope:
     dtypes: dict[str, int] = field(default_factory=dict)
 
 
-def import_program(program: Program, sizes: Mapping[str, int]) -> tuple[Graph, Structure]:
-    """The graph of a program, and the structure of its outputs.
+def import_program(program: Program, sizes: Mapping[str, int]) -> tuple[FloatProgram, Structure]:
+    """The graph of a program with what its values are in the file, and the structure of its outputs.
 
     Raises:
         UnsupportedError: names every node that cannot be imported, equal causes on one line; or an input.
@@ -89,19 +90,23 @@ class _Importer(GraphBuilder):
         self.problems: dict[tuple[str, str], list[str]] = {}
         self.made: dict[str, int] = {}
         self.sized = ""
+        self.found = FloatProgram(self.graph)
 
-    def run(self) -> tuple[Graph, Structure]:
+    def run(self) -> tuple[FloatProgram, Structure]:
         scope, graph = Scope(), self.program.graph
         for name, array in self.program.constants.items():
             self._define(scope, name, self.raw_constant(array, name), nodes.dtype_of(array))
         for port in graph.input:
             if port.name not in self.program.constants:
                 self._input(scope, port)
+        self._note_rest()
         self._walk(graph.node, scope, 0)
         if self.problems:
             lines = "\n".join(f"  {op} at {_places(at)}: {why}" for (op, why), at in self.problems.items())
             raise UnsupportedError(f"cannot import this program:\n{lines}\n{WAY_OUT}")
-        return self.graph, self._outputs(scope, [port.name for port in graph.output])
+        structure = self._outputs(scope, [port.name for port in graph.output])
+        self._note_rest()
+        return self.found, structure
 
     # --- inputs and outputs ---
 
@@ -140,6 +145,8 @@ class _Importer(GraphBuilder):
         graph.inputs.append(name)
         if dtype in quantized.STORED:
             self.made[name] = dtype
+        if dtype == TensorProto.FLOAT:
+            self.found.observable.add(name)
         self.hint = f"{name}.real"
         value = self.emit("dequantize", (name,)) if dtype == TensorProto.BOOL else name
         self._define(scope, name, value, dtype)
@@ -220,12 +227,31 @@ class _Importer(GraphBuilder):
                 raise
             except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, ArithmeticError) as bad:
                 self._problem(node, f"its inputs or attributes are not what it takes: {shown(str(bad))}")
+        self._note_call(node, found, depth)
         for i, name in enumerate(node.output):
             value, dtype = found[i] if i < len(found) else (None, FLOAT)
             if name:
                 if known and found and value is None:
                     self._problem(node, f"its result {i} is not supported")
                 self._define(scope, name, value, dtype)
+
+    def _note_call(self, node: onnx.NodeProto, found: Sequence[tuple[str, int]], depth: int) -> None:
+        """Notes which nodes of the graph a node of the file became, and the floats that it gives."""
+        made, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
+        if made:
+            call = made[-1].output
+            self.found.calls.update((each.output, call) for each in made)
+            if name in ONNX and isinstance(kind := ONNX[name][0].int8, Moves | Monotonic):
+                self.found.moving[call] = kind
+        for at, (value, dtype) in zip(node.output, found, strict=False):
+            if dtype == FLOAT and value not in self.raw and self.type(value).dtype == FLOAT32:
+                self.found.observable.add(value)
+                if at and not depth:
+                    self.found.names.setdefault(value, at)
+
+    def _note_rest(self) -> None:
+        """Notes the nodes that belong to inputs and outputs."""
+        self.found.calls.update((n.output, n.output) for n in self.graph.nodes[len(self.found.calls) :])
 
     def _problem(self, node: onnx.NodeProto, reason: str) -> None:
         version = self.opsets.get(nodes.domain_of(node), 1)

@@ -42,7 +42,7 @@ class Program:
     opsets: Mapping[str, int]
 
 
-def read(source: str | os.PathLike[str] | bytes) -> Program:
+def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
     """Reads a file, or its bytes.
 
     Raises:

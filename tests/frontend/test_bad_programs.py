@@ -150,7 +150,7 @@ def test_an_unknown_operator_is_named_with_a_way_out() -> None:
 
 def test_what_is_no_module() -> None:
     with pytest.raises(q8.InputError, match=r"torch\.nn\.Module"):
-        q8.quantize(lambda x: x, (data(1, 3),), calibration=[data(1, 3)])  # type: ignore[arg-type]
+        q8.quantize(lambda x: x, (data(1, 3),), calibration=[data(1, 3)])  # type: ignore[call-overload]
 
 
 def test_a_module_that_changes_its_buffers() -> None:

@@ -89,7 +89,7 @@ def test_rows_of_all_tokens_are_met() -> None:
     ):
         met = Inputs(node, weight.shape)
         met(x)
-        covariance = met.covariance()
+        covariance = met.met.covariance()
         assert covariance is not None
-        variances = covariance.diagonal(dim1=1, dim2=2)
+        variances = covariance.diagonal(axis1=1, axis2=2)
         assert float(variances.min() / variances.mean()) > 0.2, variances

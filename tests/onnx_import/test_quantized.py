@@ -144,15 +144,18 @@ def made(nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, ...]], consta
 def test_a_file_is_read_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(quantized("residual", "QDQ", "s8s8"))
+    whole = tmp_path / "float.onnx"
+    onnx.save(NETWORKS["residual"](), whole)
     np.save(tmp_path / "x.npy", inputs("residual", 1)[0])
     code = (
         "import sys; sys.modules['torch'] = sys.modules['onnxruntime'] = None\n"
         "import numpy, q8ta_wgpu as q8\n"
         f"model = q8.from_onnx({str(path)!r}); x = numpy.load({str(tmp_path / 'x.npy')!r})\n"
-        "print([y.shape for y in q8.Session(model, device='reference')(x).values()])"
+        "print([y.shape for y in q8.Session(model, device='reference')(x).values()])\n"
+        f"model = q8.quantize({str(whole)!r}, calibration=[x]); print(model.report().macs[0] == 912544)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.strip() == "[(1, 16, 12, 12), (1, 10)]", done.stderr
+    assert done.stdout.split("\n") == ["[(1, 16, 12, 12), (1, 10)]", "True", ""], done.stderr
 
 
 def test_token_numbers_are_rows_of_their_table() -> None:

@@ -54,14 +54,24 @@ ROOMS: dict[str, set[str]] = {
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,
     "frontend.importer.builder": GRAPH,
-    "onnx_import": GRAPH | {"frontend.importer.builder", "kernels.lib", "passes"},
+    "calibrate": GRAPH | {"passes", "passes.plan", *REWRITING},
+    "onnx_import": GRAPH | {"calibrate", "frontend.importer.builder", "kernels.lib", "passes", "progress", "session"},
     "frontend.export": TABLE | {"frontend.nodes"},
     "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.export"},
-    "frontend.calibrate": GRAPH | {"passes.plan", *FRONTEND},
+    "frontend.calibrate": GRAPH | {"calibrate", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": IR | {"frontend.nodes"},
     "frontend": GRAPH
-    | {"passes", "progress", "writing", "frontend.calibrate", "frontend.checks", "frontend.hybrid", *FRONTEND},
+    | {
+        "passes",
+        "progress",
+        "writing",
+        "onnx_import",
+        "frontend.calibrate",
+        "frontend.checks",
+        "frontend.hybrid",
+        *FRONTEND,
+    },
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress", "writing"},
@@ -79,7 +89,7 @@ OUTSIDE: dict[str, set[str]] = {
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
     "frontend": {"torch", "torchao", "triton", "matplotlib"},
-    "onnx_import": {"onnx"},
+    "onnx_import": {"onnx", "onnxruntime"},
     "progress": {"rich"},
     "view": {"fast_sugiyama", "matplotlib"},
 }

@@ -9,18 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from q8ta_wgpu.calibrate.ranges import ROOM, best_range
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
-from q8ta_wgpu.ir.graph import Array
-
-_CANDIDATES = 64
-"""Ends tried on each side."""
-
-_WORTH = 1.2
-"""By how much clipping must lower the error. Pixels lie on steps of the whole range, which rounding then keeps, and
-what is clipped is rare but large."""
-
-_TRIED = 16
-"""Ranges, the best by the estimate, whose error is computed: an estimate knows no zero point."""
 
 
 class RangeObserver(HistogramObserver):  # type: ignore[misc]
@@ -80,17 +70,12 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         return found
 
 
-_ROOM = 2.0
-"""Times the range that calibration met, for values in 16 bits: 15 of them are fine enough, and what other inputs reach
-is not clipped."""
-
-
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
     """The range that was met, with room around it."""
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
-        found: tuple[Tensor, Tensor] = self._calculate_qparams(_ROOM * self.min_val, _ROOM * self.max_val)
+        found: tuple[Tensor, Tensor] = self._calculate_qparams(ROOM * self.min_val, ROOM * self.max_val)
         return found
 
 
@@ -145,37 +130,3 @@ class WholeObserver(RangeObserver):
             return scale, zero
         unmet = self.quant_min if self.low == 0 else self.quant_max if self.high == 0 else 0
         return torch.ones_like(scale), torch.full_like(zero, min(max(unmet, first), last))
-
-
-def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[float, float]:
-    """The ends, each on its side of zero, with the least squared error of values counted in equal bins of [low, high]
-    that are clipped to them and rounded to `steps` equal steps between them."""
-    width = (high - low) / len(counts)
-    x = low + width * (np.arange(len(counts)) + 0.5)
-    sums = [np.concatenate(([0.0], np.cumsum(counts * x**power))) for power in range(3)]
-    share = np.arange(1, _CANDIDATES + 1) / _CANDIDATES
-    lows, highs = (np.unique(end * share) if end else np.zeros(1) for end in (min(low, 0.0), max(high, 0.0)))
-
-    def clipped(part: list[Array], end: Array) -> Array:
-        n, first, second = part
-        return np.asarray(second - 2 * end * first + end**2 * n)
-
-    below = [s[np.clip(np.rint((lows - low) / width).astype(int), 0, len(counts))] for s in sums]
-    above = [s[np.clip(np.rint((highs - low) / width).astype(int), 0, len(counts))] for s in sums]
-    clipping = clipped(below, lows)[:, None] + clipped([s[-1] - a for s, a in zip(sums, above, strict=True)], highs)
-    inside = above[0] - below[0][:, None]
-    step = (highs - lows[:, None]) / steps
-    estimate = (clipping + inside * step**2 / 12).reshape(-1)
-    best = np.argsort(estimate)[:_TRIED]
-    errors = [_error(counts, x, lows[i // len(highs)], step.reshape(-1)[i], steps) for i in best]
-    whole = _error(counts, x, lows.min(), (highs.max() - lows.min()) / steps, steps)
-    if whole <= _WORTH * min(errors):
-        return float(lows.min()), float(highs.max())
-    row, column = divmod(int(best[np.argmin(errors)]), len(highs))
-    return float(lows[row]), float(highs[column])
-
-
-def _error(counts: Array, x: Array, low: float, step: float, steps: int) -> float:
-    """The squared error of the range with its zero point rounded."""
-    zero = np.rint(low / step)
-    return float(counts @ (np.clip(np.rint(x / step), zero, zero + steps) * step - x) ** 2)

@@ -1,11 +1,4 @@
-"""Rounding weights by what calibration met at a layer's inputs: what is lost in one weight others take over.
-
-Neighbouring pixels and channels vary together, so that what rounding changes in the weight of one can be made up for in
-the weights that follow it: each error is spread over the later ones as the inputs' covariance says (Frantar et al.,
-GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2022). What is left on average is
-taken out of the bias: inputs have means far from zero, and depthwise layers few taps, so that errors move every output
-of a channel (Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, 2019).
-"""
+"""Rounding weights of a prepared torch module by what its layers read in calibration (calibrate/weights.py)."""
 
 from __future__ import annotations
 
@@ -17,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.calibrate import weights
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.export.editor import folded, give
 from q8ta_wgpu.frontend.nodes import (
@@ -28,103 +22,24 @@ from q8ta_wgpu.frontend.nodes import (
     multiplies,
     named_arguments,
 )
-
-_LARGEST, _LARGEST_OF_4_BITS = 512, 2048
-"""Inputs of one output up to which they are told apart: the time it takes grows with the square. 4 bits gain more."""
-
-_SAMPLES = 4
-"""Samples for each input that a covariance needs, and that a call of the network gives."""
-
-_LEAST = 512
-"""Samples that a call gives, where it has them, however few the inputs."""
-
-_CALLS = 4
-"""Calls whose samples suffice."""
-
-_DAMPING = 0.01
-"""Of the mean variance, added to every input's: what calibration met is not all there is."""
-
-_LOST = 1e-9
-"""Of the mean square, added to every variance: what float64 loses where inputs hardly vary beside their mean."""
-
-_GOLDEN = 0.6180339887498949
-"""The golden ratio without its whole: of all steps around a circle the one that spreads its places best."""
-
-_BLOCK = 64
-"""Inputs whose errors are taken over by those behind the block at once, as one product."""
+from q8ta_wgpu.ir.graph import Array
 
 
 class Inputs(torch.nn.Module):
-    """What a layer reads in calibration.
-
-    Attributes:
-        mean: of the input over the first dimension, which stays as 1; each call counts the same.
-        samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
-            products: (groups, inputs) and (groups, inputs, inputs).
-        zeros: whether a linear met rows of zeros, such as padding.
-        coarse: whether the weight has 4 bits, which gain from few samples, and from those of every call.
-    """
+    """What a layer reads in calibration: `met`, of the layer's call and its weight's shape."""
 
     def __init__(self, node: Node, shape: torch.Size, coarse: bool = False) -> None:
         super().__init__()
         arguments = named_arguments(node)
-        self.shape, self.groups, self.size = shape, arguments.get("groups", 1), shape[1:].numel()
-        starts = (("stride", 1), ("padding", 0), ("dilation", 1))
-        self.steps = [_each(arguments.get(name, start), len(shape) - 2) for name, start in starts]
-        largest = _LARGEST_OF_4_BITS if coarse else _LARGEST
-        self.told = self.size <= largest and not is_transposed(node) and "padding" not in str(node.target)
-        self.calls = self.samples = 0
-        self.coarse = coarse
-        self.zeros = False
-        self.mean: Tensor | None = None
-        self.total: Any = 0.0
-        self.products: Any = 0.0
+        given = (("stride", 1), ("padding", 0), ("dilation", 1))
+        stride, padding, dilation = (_each(arguments.get(name, start), len(shape) - 2) for name, start in given)
+        steps = [(s, (p, p), d) for s, p, d in zip(stride, padding, dilation, strict=True)]
+        told = not is_transposed(node) and "padding" not in str(node.target)
+        self.met = weights.Inputs(shape, steps, arguments.get("groups", 1), told, coarse)
 
     def forward(self, x: Tensor) -> None:
         """Counts a batch."""
-        self.calls += 1
-        x = x.detach()
-        mean = x.mean(0, keepdim=True)
-        self.mean = mean if self.mean is None else self.mean + (mean - self.mean) / self.calls
-        if len(self.shape) == 2 and self.calls <= _CALLS:
-            self.zeros = self.zeros or not bool(x.any(-1).all())
-        if self.told and (self.calls <= _CALLS or (self.coarse and self.samples < _SAMPLES * self.size)):
-            rows = self._rows(x, max(_SAMPLES * self.size, _LEAST)).double()
-            self.samples += rows.shape[1]
-            self.total = self.total + rows.sum(1)
-            self.products = self.products + rows.mT @ rows
-
-    def covariance(self) -> Tensor | None:
-        """Of the inputs of one output, (groups, inputs, inputs) in float64; None where too few were met."""
-        if not self.samples or self.samples < (1 if self.coarse else _SAMPLES) * self.size:
-            return None
-        mean, squares = self.total / self.samples, self.products / self.samples
-        lost = _LOST * squares.diagonal(dim1=1, dim2=2).mean(1)
-        added = lost[:, None, None] * torch.eye(self.size, dtype=torch.float64)
-        covariance: Tensor = squares - mean[:, :, None] * mean[:, None, :] + added
-        return covariance
-
-    def _rows(self, x: Tensor, most: int) -> Tensor:
-        """The inputs of outputs that are spread evenly over a batch, at most `most`: (groups, samples, inputs)."""
-        if len(self.shape) == 2:
-            return _spread(x.flatten(0, -2), most)[None]
-        axes, (stride, padding, dilation) = len(self.shape) - 2, self.steps
-        x = torch.nn.functional.pad(x, [end for end in reversed(padding) for _ in range(2)])
-        for axis, (kernel, step, apart) in enumerate(zip(self.shape[2:], stride, dilation, strict=True), start=2):
-            x = x.unfold(axis, apart * (kernel - 1) + 1, step)[..., ::apart]
-        x = x.movedim(1, 1 + axes)
-        outputs = x.shape[: 1 + axes]
-        x = x[torch.unravel_index(_spread(torch.arange(outputs.numel()), most), outputs)]
-        return x.reshape(len(x), self.groups, self.size).transpose(0, 1)
-
-
-def _spread(rows: Tensor, most: int) -> Tensor:
-    """As many rows, spread evenly. Even steps may be those from a token or pixel of one input to that of the next, and
-    meet no other; steps of the golden ratio, back at the start behind the end, have no such period (Weyl, 1916)."""
-    if len(rows) <= most:
-        return rows
-    places = torch.arange(1, most + 1, dtype=torch.float64) * _GOLDEN % 1.0
-    return rows[(places * len(rows)).long()]
+        self.met.meet(x.detach().cpu().numpy())
 
 
 def watch_inputs(model: GraphModule) -> None:
@@ -164,7 +79,7 @@ def round_weights(model: GraphModule) -> Rounded:
     for node in _layers(model):
         arguments = named_arguments(node)
         watch: Node = next(user for user in arguments["input"].users if user.target == f"_inputs_of_{node.name}")
-        inputs: Any = model.get_submodule(str(watch.target))
+        inputs: Any = model.get_submodule(str(watch.target)).met
         model.graph.erase_node(watch)
         model.delete_submodule(str(watch.target))
         observer, bias = arguments["weight"], arguments.get("bias")
@@ -172,7 +87,7 @@ def round_weights(model: GraphModule) -> Rounded:
         found.before.append((node, weight, constant(model, bias).detach() if bias else None))
         rounded = _rounded(weight.double(), model.get_submodule(str(observer.target)), inputs.covariance())
         _set_weight(model, node, rounded)
-        _correct_bias(model, node, (rounded - weight).float(), inputs.mean, inputs.zeros)
+        _correct_bias(model, node, (rounded - weight).float(), torch.from_numpy(inputs.mean), inputs.zeros)
     return found
 
 
@@ -185,30 +100,11 @@ def _set_weight(model: GraphModule, node: Node, weight: Tensor) -> None:
         model.graph.erase_node(given)
 
 
-def _rounded(weight: Tensor, observer: Any, covariance: Tensor | None) -> Tensor:
-    """A weight on the steps of its observer, in float64: input after input, each error taken over by those behind it,
-    as far as they vary together; without a covariance each on the nearest."""
-    scale, *ends = _grid(weight, observer)
-    if covariance is None or observer.ch_axis:
-        nearest: Tensor = torch.clamp(torch.round(weight / scale), *ends) * scale
-        return nearest
-    groups, size = covariance.shape[:2]
-    scale = scale.expand_as(weight).reshape(groups, -1, size).mT
-    left = weight.reshape(groups, -1, size).mT.clone(memory_format=torch.contiguous_format)
-    variance = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-12)
-    damped = covariance + _DAMPING * variance[:, None, None] * torch.eye(size, dtype=torch.float64)
-    factor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
-    errors = torch.zeros_like(left)
-    for first in range(0, size, _BLOCK):
-        last = min(first + _BLOCK, size)
-        for i in range(first, last):
-            nearest = torch.clamp(torch.round(left[:, i] / scale[:, i]), *ends) * scale[:, i]
-            errors[:, i] = (left[:, i] - nearest) / factor[:, i, i, None]
-            left[:, i + 1 : last] -= factor[:, i, i + 1 : last, None] * errors[:, i, None]
-            left[:, i] = nearest
-        left[:, last:] -= factor[:, first:last, last:].mT @ errors[:, first:last]
-    rounded: Tensor = left.mT.reshape(weight.shape)
-    return rounded
+def _rounded(weight: Tensor, observer: Any, covariance: Array | None) -> Tensor:
+    """A weight on the steps of its observer, in float64."""
+    step, *ends = _grid(weight, observer)
+    fits = None if observer.ch_axis else covariance
+    return torch.from_numpy(weights.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits))
 
 
 def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from q8ta_wgpu.calibrate.ranges import EPS
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import (
     PerChannelWeightObserver,
@@ -25,19 +26,15 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
 from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import QParams
 
-_EPS = 2.0**-30
-"""Smallest scale: no value that varies is lost beside it (torchao's default is 2^-12), and the eps of a norm, in
-squared steps of what it reads, fits two words."""
-
 
 def activation(qat: bool, scheme: torch.qscheme = torch.per_tensor_affine) -> QuantizationSpec:
     """int8 for a whole tensor, over the range that calibration or training meets."""
     if qat:
         observer = FusedMovingAvgObsFakeQuantize.with_args(
-            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS
+            observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=EPS
         )
     else:
-        observer = RangeObserver.with_args(eps=_EPS)
+        observer = RangeObserver.with_args(eps=EPS)
     return QuantizationSpec(
         dtype=torch.int8,
         quant_min=-128,
@@ -52,7 +49,7 @@ def whole(qat: bool) -> QuantizationSpec:
     return (
         activation(True)
         if qat
-        else replace(activation(False), observer_or_fake_quant_ctr=WholeObserver.with_args(eps=_EPS))
+        else replace(activation(False), observer_or_fake_quant_ctr=WholeObserver.with_args(eps=EPS))
     )
 
 
@@ -77,9 +74,9 @@ def share(q: QParams) -> QuantizationSpec:
 def residual(qat: bool) -> QuantizationSpec:
     """int16: fine enough for twice the range that is met."""
     observer = (
-        FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=_EPS)
+        FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, averaging_constant=0.05, eps=EPS)
         if qat
-        else RoomyObserver.with_args(eps=_EPS)
+        else RoomyObserver.with_args(eps=EPS)
     )
     return QuantizationSpec(
         dtype=torch.int16,
@@ -97,7 +94,7 @@ def wide(low: torch.Tensor, high: torch.Tensor) -> RoomyObserver:
         qscheme=torch.per_tensor_symmetric,
         quant_min=-(2**15),
         quant_max=2**15 - 1,
-        eps=_EPS,
+        eps=EPS,
     )
     observer.min_val, observer.max_val = low.detach(), high.detach()
     return observer
@@ -109,10 +106,10 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
         # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
         fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
         observer = fake.with_args(
-            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=_EPS, ch_axis=channels
+            observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=EPS, ch_axis=channels
         )
     else:
-        observer = PerChannelWeightObserver.with_args(eps=_EPS)
+        observer = PerChannelWeightObserver.with_args(eps=EPS)
     return QuantizationSpec(
         dtype=torch.int8,
         quant_min=-127,
@@ -131,5 +128,5 @@ def groups(group: int, channels: int) -> QuantizationSpec:
         quant_max=LARGEST_OF_4_BITS,
         qscheme=torch.per_channel_symmetric,
         ch_axis=channels,
-        observer_or_fake_quant_ctr=PerChannelGroupObserver.with_args(group=group, eps=_EPS),
+        observer_or_fake_quant_ctr=PerChannelGroupObserver.with_args(group=group, eps=EPS),
     )

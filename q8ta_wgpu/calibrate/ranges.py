@@ -1,0 +1,120 @@
+"""Ranges of values that calibration met: those that int8 and int16 represent with the least squared error."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
+from q8ta_wgpu.passes.plan.storage import INT16, SLICE, WHOLE, Storage
+
+EPS = 2.0**-30
+"""Smallest scale: no value that varies is lost beside it, and the eps of a norm, in squared steps of what it reads,
+fits two words."""
+
+ROOM = 2.0
+"""Times the range that calibration met, for values in 16 bits: 15 of them are fine enough, and what other inputs reach
+is not clipped."""
+
+_CANDIDATES = 64
+"""Ends tried on each side."""
+
+_WORTH = 1.2
+"""By how much clipping must lower the error. Pixels lie on steps of the whole range, which rounding then keeps, and
+what is clipped is rare but large."""
+
+_TRIED = 16
+"""Ranges, the best by the estimate, whose error is computed: an estimate knows no zero point."""
+
+_BINS = 2048
+
+
+class Range:
+    """The values that were met, counted in equal bins from the smallest to the largest.
+
+    Zeros, of which an activation may have many, are exact in every range and not counted.
+
+    Attributes:
+        low, high: the smallest and the largest value.
+        whole: whether all were whole numbers.
+    """
+
+    def __init__(self) -> None:
+        self.low, self.high = float("inf"), float("-inf")
+        self.whole = True
+        self._counts = np.zeros(_BINS)
+
+    def meet(self, x: Array) -> None:
+        """Counts finite float32 values."""
+        if not x.size:
+            return
+        low, high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        if (low, high) != (self.low, self.high) and self.low <= self.high:
+            middles = self.low + (np.arange(_BINS) + 0.5) / _BINS * (self.high - self.low)
+            self._counts = _counted(middles.astype(np.float32), low, high, self._counts)
+        self.low, self.high = low, high
+        self.whole = self.whole and bool((x == np.rint(x)).all())
+        self._counts += _counted(x[x != 0], low, high)
+
+    def stored(self, storage: Storage) -> QParams:
+        """Scale and zero point of a storage that shares none."""
+        low, high = min(self.low, 0.0), max(self.high, 0.0)
+        if storage == INT16:
+            return QParams(_scale(ROOM * max(-low, high), (2**16 - 1) / 2), 0, INT16X4)
+        if self.low < self.high:
+            low, high = best_range(self._counts, self.low, self.high, 255)
+        if storage == SLICE:
+            return QParams(_scale(max(-low, high), 255 / 2), 0)
+        if isinstance(storage, QParams):
+            return QParams(min(_scale(high, 255), storage.scale), -128)
+        if storage == WHOLE and self.whole:
+            first, last = -128 - int(min(self.low, 0)), 127 - int(max(self.high, 0))
+            if first <= last:
+                unmet = -128 if self.low >= 0 else 127 if self.high <= 0 else 0
+                return QParams(1.0, min(max(unmet, first), last))
+        scale = _scale(high - low, 255)
+        return QParams(scale, int(np.clip(-128 - np.rint(low / scale), -128, 127)))
+
+
+def _scale(span: float, steps: float) -> float:
+    """The float32 scale by which so many steps cover a span."""
+    return float(np.float32(max(span / steps, EPS)))
+
+
+def _counted(x: Array, low: float, high: float, weights: Array | None = None) -> Array:
+    """How many values lie in each bin."""
+    places = (x.reshape(-1).astype(np.float64) - low) * (_BINS / max(high - low, EPS))
+    return np.bincount(np.clip(places.astype(np.int64), 0, _BINS - 1), weights, _BINS).astype(np.float64)
+
+
+def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[float, float]:
+    """The ends, each on its side of zero, with the least squared error of values counted in equal bins of [low, high]
+    that are clipped to them and rounded to `steps` equal steps between them."""
+    width = (high - low) / len(counts)
+    x = low + width * (np.arange(len(counts)) + 0.5)
+    sums = [np.concatenate(([0.0], np.cumsum(counts * x**power))) for power in range(3)]
+    share = np.arange(1, _CANDIDATES + 1) / _CANDIDATES
+    lows, highs = (np.unique(end * share) if end else np.zeros(1) for end in (min(low, 0.0), max(high, 0.0)))
+
+    def clipped(part: list[Array], end: Array) -> Array:
+        n, first, second = part
+        return np.asarray(second - 2 * end * first + end**2 * n)
+
+    below = [s[np.clip(np.rint((lows - low) / width).astype(int), 0, len(counts))] for s in sums]
+    above = [s[np.clip(np.rint((highs - low) / width).astype(int), 0, len(counts))] for s in sums]
+    clipping = clipped(below, lows)[:, None] + clipped([s[-1] - a for s, a in zip(sums, above, strict=True)], highs)
+    inside = above[0] - below[0][:, None]
+    step = (highs - lows[:, None]) / steps
+    estimate = (clipping + inside * step**2 / 12).reshape(-1)
+    best = np.argsort(estimate)[:_TRIED]
+    errors = [_error(counts, x, lows[i // len(highs)], step.reshape(-1)[i], steps) for i in best]
+    whole = _error(counts, x, lows.min(), (highs.max() - lows.min()) / steps, steps)
+    if whole <= _WORTH * min(errors):
+        return float(lows.min()), float(highs.max())
+    row, column = divmod(int(best[np.argmin(errors)]), len(highs))
+    return float(lows[row]), float(highs[column])
+
+
+def _error(counts: Array, x: Array, low: float, step: float, steps: int) -> float:
+    """The squared error of the range with its zero point rounded."""
+    zero = np.rint(low / step)
+    return float(counts @ (np.clip(np.rint(x / step), zero, zero + steps) * step - x) ** 2)

@@ -1,0 +1,146 @@
+"""Rounding weights by what calibration met at a layer's inputs: what is lost in one weight others take over.
+
+Neighbouring pixels and channels vary together, so that what rounding changes in the weight of one can be made up for in
+the weights that follow it: each error is spread over the later ones as the inputs' covariance says (Frantar et al.,
+GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2022). What is left on average is
+taken out of the bias: inputs have means far from zero, and depthwise layers few taps, so that errors move every output
+of a channel (Nagel et al., Data-Free Quantization Through Weight Equalization and Bias Correction, 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array
+
+LARGEST, LARGEST_OF_4_BITS = 512, 2048
+"""Inputs of one output up to which they are told apart: the time it takes grows with the square. 4 bits gain more."""
+
+_SAMPLES = 4
+"""Samples for each input that a covariance needs, and that a call of the network gives."""
+
+_LEAST = 512
+"""Samples that a call gives, where it has them, however few the inputs."""
+
+_CALLS = 4
+"""Calls whose samples suffice."""
+
+_DAMPING = 0.01
+"""Of the mean variance, added to every input's: what calibration met is not all there is."""
+
+_LOST = 1e-9
+"""Of the mean square, added to every variance: what float64 loses where inputs hardly vary beside their mean."""
+
+_GOLDEN = 0.6180339887498949
+"""The golden ratio without its whole: of all steps around a circle the one that spreads its places best."""
+
+_BLOCK = 64
+"""Inputs whose errors are taken over by those behind the block at once, as one product."""
+
+
+class Inputs:
+    """What a layer reads in calibration.
+
+    Args:
+        shape: of its weight, outputs first.
+        steps: stride, begin and end of the padding, and dilation along each axis of its kernel.
+        groups: of its channels.
+        told: whether inputs are told apart.
+        coarse: whether the weight has 4 bits, which gain from few samples, and from those of every call.
+
+    Attributes:
+        mean: of the input over the first dimension, which stays as 1; each call counts the same.
+        samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
+            products: (groups, inputs) and (groups, inputs, inputs).
+        zeros: whether a linear met rows of zeros, such as padding.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        steps: Sequence[tuple[int, tuple[int, int], int]],
+        groups: int,
+        told: bool,
+        coarse: bool = False,
+    ) -> None:
+        self.shape, self.steps, self.groups, self.coarse = tuple(shape), steps, groups, coarse
+        self.size = int(np.prod(shape[1:]))
+        self.told = told and self.size <= (LARGEST_OF_4_BITS if coarse else LARGEST)
+        self.calls = self.samples = 0
+        self.zeros = False
+        self.mean: Array | None = None
+        self.total: Any = 0.0
+        self.products: Any = 0.0
+
+    def meet(self, x: Array) -> None:
+        """Counts a batch."""
+        self.calls += 1
+        mean = x.mean(0, keepdims=True)
+        self.mean = mean if self.mean is None else self.mean + (mean - self.mean) / np.float32(self.calls)
+        if len(self.shape) == 2 and self.calls <= _CALLS:
+            self.zeros = self.zeros or not x.any(-1).all()
+        if self.told and (self.calls <= _CALLS or (self.coarse and self.samples < _SAMPLES * self.size)):
+            rows = self._rows(x, max(_SAMPLES * self.size, _LEAST)).astype(np.float64)
+            self.samples += rows.shape[1]
+            self.total = self.total + rows.sum(1)
+            self.products = self.products + rows.swapaxes(1, 2) @ rows
+
+    def covariance(self) -> Array | None:
+        """Of the inputs of one output, (groups, inputs, inputs) in float64; None where too few were met."""
+        if not self.samples or self.samples < (1 if self.coarse else _SAMPLES) * self.size:
+            return None
+        mean, squares = self.total / self.samples, self.products / self.samples
+        lost = _LOST * squares.diagonal(axis1=1, axis2=2).mean(1)
+        added = lost[:, None, None] * np.eye(self.size)
+        return np.asarray(squares - mean[:, :, None] * mean[:, None, :] + added)
+
+    def _rows(self, x: Array, most: int) -> Array:
+        """The inputs of outputs that are spread evenly over a batch, at most `most`: (groups, samples, inputs)."""
+        if len(self.shape) == 2:
+            x = x.reshape(-1, x.shape[-1])
+            return x[_spread(len(x), most)][None]
+        axes = len(self.shape) - 2
+        x = np.pad(x, ((0, 0), (0, 0), *(padding for _, padding, _ in self.steps)))
+        spans = [apart * (kernel - 1) + 1 for kernel, (_, _, apart) in zip(self.shape[2:], self.steps, strict=True)]
+        x = np.lib.stride_tricks.sliding_window_view(x, spans, tuple(range(2, 2 + axes)))
+        places = tuple(slice(None, None, step) for step, _, _ in self.steps)
+        taps = tuple(slice(None, None, apart) for _, _, apart in self.steps)
+        x = np.moveaxis(x[(slice(None), slice(None), *places, *taps)], 1, 1 + axes)
+        outputs = x.shape[: 1 + axes]
+        x = x[np.unravel_index(_spread(int(np.prod(outputs)), most), outputs)]
+        return x.reshape(len(x), self.groups, self.size).swapaxes(0, 1)
+
+
+def _spread(count: int, most: int) -> Array:
+    """As many of `count` rows, spread evenly. Even steps may be those from a token or pixel of one input to that of the
+    next, and meet no other; steps of the golden ratio, back at the start behind the end, have no such period (Weyl,
+    1916)."""
+    if count <= most:
+        return np.arange(count)
+    return np.asarray((np.arange(1, most + 1) * _GOLDEN % 1.0 * count).astype(np.int64))
+
+
+def rounded(weight: Array, step: Array, ends: tuple[int, int], covariance: Array | None) -> Array:
+    """A weight, outputs first, on steps that broadcast with it, in float64: input after input, each error taken over by
+    those behind it, as far as they vary together; without a covariance each on the nearest."""
+    if covariance is None:
+        return np.asarray(np.clip(np.rint(weight / step), *ends) * step)
+    groups, size = covariance.shape[:2]
+    steps = np.broadcast_to(step, weight.shape).reshape(groups, -1, size).swapaxes(1, 2)
+    left = weight.reshape(groups, -1, size).swapaxes(1, 2).copy()
+    variance = np.maximum(covariance.diagonal(axis1=1, axis2=2).mean(1), 1e-12)
+    damped = covariance + _DAMPING * variance[:, None, None] * np.eye(size)
+    factor = np.linalg.cholesky(np.linalg.inv(damped)).swapaxes(1, 2)
+    errors = np.zeros_like(left)
+    for first in range(0, size, _BLOCK):
+        last = min(first + _BLOCK, size)
+        for i in range(first, last):
+            nearest = np.clip(np.rint(left[:, i] / steps[:, i]), *ends) * steps[:, i]
+            errors[:, i] = (left[:, i] - nearest) / factor[:, i, i, None]
+            left[:, i + 1 : last] -= factor[:, i, i + 1 : last, None] * errors[:, i, None]
+            left[:, i] = nearest
+        left[:, last:] -= factor[:, first:last, last:].swapaxes(1, 2) @ errors[:, first:last]
+    return np.asarray(left.swapaxes(1, 2).reshape(weight.shape))

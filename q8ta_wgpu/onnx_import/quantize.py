@@ -1,0 +1,91 @@
+"""quantize: a float ONNX file to an int8 Model, without torch."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from q8ta_wgpu.calibrate.insert import Calibration
+from q8ta_wgpu.calibrate.prepare import prepare
+from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch, shown
+from q8ta_wgpu.ir.graph import BOOL
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.onnx_import.computed import Computed
+from q8ta_wgpu.onnx_import.from_onnx import FILES, File, imported
+from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.progress import bar
+from q8ta_wgpu.session.inputs import arguments, arrays
+
+
+def quantize(
+    file: File,
+    example_inputs: None = None,
+    calibration: Iterable[Any] = (),
+    *,
+    sizes: Mapping[str, int] | None = None,
+    residual: str = "int16",
+    fit_weights: bool = True,
+    progress: bool = True,
+) -> Model:
+    """Quantizes a float ONNX file statically. Needs no torch; ONNX Runtime computes what calibration meets where it is
+    installed, else the numpy reference does.
+
+    Values are rounded where those of a module are, and stored as `Quantizer(precision="int8")` stores them: which
+    values need 16 bits is measured with gradients, which only PyTorch has.
+
+    Examples:
+        >>> model = q8.quantize("net.onnx", calibration=[x, 2 * x])    # some dozens of real inputs, in practice
+
+    Args:
+        file: the path of an .onnx file, or its bytes.
+        example_inputs: none: the file says what its inputs are.
+        calibration: representative inputs. Each item is an array, a tuple of arrays in the order of the file's inputs,
+            or a dict by their names, of the inputs' shapes. It is iterated once.
+        sizes: as `from_onnx` takes them.
+        residual: dtype of residual streams, "int16" or "int8", as `Quantizer` takes it.
+        fit_weights: whether weights are fitted to what their layers read, and biases corrected for it.
+        progress: show a progress bar on stderr if that is a terminal.
+
+    Returns:
+        A Model, as `compile` makes.
+
+    Warns (UserWarning) of a calibration that is zeros alone.
+
+    Raises:
+        InputError: an argument is invalid, there is no such file; the calibration is empty, or an item is unlike the
+            inputs or leads to NaN or infinities.
+        UnsupportedError: as `from_onnx`; or the file is quantized already.
+    """
+    if not isinstance(file, FILES):
+        raise UnsupportedError('quantize of what is no ONNX file needs torch: pip install "q8ta-wgpu[compile]"')
+    if example_inputs is not None:
+        raise InputError("example_inputs are those of a module; a file says what its inputs are: leave them out")
+    if residual not in ("int16", "int8"):
+        raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
+    check_switch("fit_weights", fit_weights)
+    check_switch("progress", progress)
+    program, structure = imported(file, sizes)
+    graph = program.graph
+    if any(node.op == "dequantize_weight" or ((t := graph.types[node.output].q) and t != BOOL) for node in graph.nodes):
+        raise UnsupportedError("the file is quantized already, at least in part: read it by q8.from_onnx")
+    prepare(graph)
+    made = Calibration(program, residual == "int16", fit_weights)
+    met, zeros = 0, True
+    with bar("quantizing", shown=progress) as update:
+        computed = Computed(file, {name: program.names[name] for name in made.wanted & set(program.names)})
+        count = operator.length_hint(calibration, 0)
+        for item in calibration:
+            update(met, count, "calibrating")
+            given = arrays(graph, *arguments(item))
+            zeros = zeros and not any(x.any() for x in given.values())
+            made.meet(given, met, computed(given))
+            met += 1
+        if not met:
+            raise InputError("the calibration is empty: give an iterable of representative inputs")
+        update(met, met, "choosing scales and quantizing weights")
+        model = Model(run_passes(made.quantized()), structure)
+    if zeros:
+        warnings.warn("the calibration is zeros alone: give inputs as the network will meet them", stacklevel=2)
+    return model

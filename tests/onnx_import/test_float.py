@@ -1,0 +1,118 @@
+"""Float ONNX files are quantized as modules are, without torch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.calibrate.ranges import Range
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE
+from tests.harness import flat
+from tests.onnx_import.networks import NETWORKS, Net, inputs, quantized
+
+
+def decibels(found: Array, expected: Array) -> float:
+    return float(10 * np.log10((expected**2).sum() / ((found - expected) ** 2).sum()))
+
+
+def by_onnx_runtime(data: bytes, x: Array) -> list[Array]:
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    return [np.asarray(y) for y in session.run(None, {"x": x})]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_float_network_is_quantized_whole(name: str) -> None:
+    data, (x, *items) = NETWORKS[name]().SerializeToString(), inputs(name, 9)
+    model = q8.quantize(data, calibration=items)
+    report = model.report()
+    assert not report.islands
+    assert report.macs[0] == report.macs[1]
+    found = flat(q8.Session(model, device="reference")(x))
+    for y, expected in zip(found, by_onnx_runtime(data, x), strict=True):
+        assert decibels(y, expected) > 30
+
+
+def normed() -> onnx.ModelProto:
+    """Factors and terms of channels behind a convolution and a linear, as exporters leave them."""
+    net = Net((1, 3, 12, 12))
+    parameters = [net.constant(np.abs(net.random.standard_normal(8)).astype(np.float32) + 0.1) for _ in range(4)]
+    x = net.add("Relu", net.add("BatchNormalization", net.conv("x", 3, 8), *parameters))
+    x = net.add("Mul", net.conv(x, 8, 8), net.constant(np.float32(0.3)))
+    x = net.add("Add", x, net.weight(8, 1, 1))
+    return net.model(net.linear(net.add("Flatten", net.add("GlobalAveragePool", x)), 8, 5))
+
+
+def test_factors_and_terms_of_channels_are_part_of_the_sum_before_them() -> None:
+    data = normed().SerializeToString()
+    x, *items = (np.random.default_rng(i).standard_normal((1, 3, 12, 12)).astype(np.float32) for i in range(5))
+    model = q8.quantize(data, calibration=items)
+    assert [n.op for n in model.graph.nodes if "conv" in n.op or "linear" in n.op or "norm" in n.op] == [
+        "q8ta_conv2d",
+        "q8ta_conv2d",
+        "q8ta_linear",
+    ]
+    assert decibels(q8.Session(model, device="reference")(x), by_onnx_runtime(data, x)[0]) > 30
+
+
+def test_values_that_onnx_runtime_computes_are_those_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, items = NETWORKS["depthwise"]().SerializeToString(), inputs("depthwise", 3)
+    with_it = q8.quantize(data, calibration=items)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    without = q8.quantize(data, calibration=items)
+    pairs = [(with_it.graph.types[n].q, without.graph.types[n].q) for n in with_it.graph.types]
+    for a, b in pairs:
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            np.testing.assert_allclose((a.scale, a.zero), (b.scale, b.zero), rtol=1e-2, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "given"),
+    [
+        ("the calibration is empty", {"calibration": []}),
+        ("'x' must have shape", {"calibration": [np.zeros((1, 3, 5, 5), np.float32)]}),
+        ("leads to NaN or an infinity at x", {"calibration": [np.full((1, 16, 24, 24), np.nan, np.float32)]}),
+        ("residual must be 'int16' or 'int8', found 'int4'", {"residual": "int4"}),
+        ("quantizer is for modules", {"quantizer": q8.Quantizer()}),
+        ("example_inputs are those of a module", {"example_inputs": ()}),
+        ("fit_weights", {"fit_weights": 1}),
+    ],
+)
+def test_what_is_wrong_is_an_input_error(problem: str, given: dict[str, Any]) -> None:
+    with pytest.raises(q8.InputError, match=problem):
+        q8.quantize(NETWORKS["single"]().SerializeToString(), **given)
+
+
+def test_a_quantized_file_is_not_quantized_again() -> None:
+    with pytest.raises(q8.UnsupportedError, match=r"quantized already.*from_onnx"):
+        q8.quantize(quantized("single", "QDQ", "s8s8"), calibration=inputs("single", 1))
+
+
+def test_zeros_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="zero"):
+        q8.quantize(NETWORKS["single"]().SerializeToString(), calibration=[np.zeros((1, 16, 24, 24), np.float32)])
+
+
+def test_ranges_are_those_of_all_values_however_they_come() -> None:
+    """And hold what was met: int16 with room, whole numbers as they are, slices about zero."""
+    random = np.random.default_rng(0)
+    items = [random.standard_normal(1000).astype(np.float32) * np.float32(k + 1) for k in range(4)]
+    met = Range()
+    for item in items:
+        met.meet(item)
+    at_once = Range()
+    at_once.meet(np.concatenate(items))
+    assert abs(met.stored(INT8).scale / at_once.stored(INT8).scale - 1) < 0.05
+    largest = max(float(np.abs(item).max()) for item in items)
+    assert met.stored(INT16).scale == pytest.approx(2 * largest / 32767.5)
+    assert met.stored(SLICE).zero == 0
+    whole = Range()
+    whole.meet(np.arange(-3, 9, dtype=np.float32))
+    assert whole.stored(WHOLE).scale == 1.0
