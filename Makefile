@@ -17,7 +17,7 @@ demo: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan
 	$(RUN) -m demo $(if $(IMAGE),--image "$(IMAGE)")
 
-# The demo in a web page, at http://localhost:8000
+# The demo in web pages, at http://localhost:8000: photographs, and text
 web: $(VENV)/ready
 	$(RUN) -m demo.web
 

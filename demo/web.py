@@ -1,10 +1,11 @@
-"""`make web`: a page that enlarges photographs by the demo's int8 network in the browser, built and served."""
+"""`make web`: pages that enlarge photographs and write text by int8 networks in the browser, built and served."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import functools
+import json
 import shutil
 import sys
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +14,13 @@ from pathlib import Path
 import q8ta_wgpu as q8
 from demo import photos
 from demo.__main__ import build
+from demo.decoder import CONTEXT
 from demo.network import trained
+from demo.text import Tokenizer
+from examples import generate
 from q8ta_wgpu.commands.export_web import write_check
 
-PAGE = Path(__file__).with_name("page")
+PAGE, TEXT_PAGE = Path(__file__).with_name("page"), Path(__file__).with_name("text_page")
 OUT = Path("out/web")
 SIZE = (320, 240)
 """Width and height of the small picture; a portrait has them turned."""
@@ -38,13 +42,23 @@ def write(model: q8.Model, folder: Path, size: tuple[int, int] = SIZE) -> None:
     write_check(checked, folder / "check", q8.__version__)
 
 
+def write_text(model: q8.Model, tokenizer: Tokenizer, folder: Path) -> None:
+    """The page that writes text in a folder: its own files, the decoder for one token, and the pairs of its tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (*TEXT_PAGE.iterdir(), PAGE / "style.css"):
+        shutil.copy(file, folder)
+    q8.export_web(model.reshape((1,), (1,)), folder / "step")
+    (folder / "tokens.json").write_text(json.dumps({"merges": tokenizer.merges, "context": CONTEXT}))
+
+
 def main() -> None:
-    """Builds the page and serves it to this machine until it is interrupted."""
+    """Builds the pages and serves them to this machine until it is interrupted."""
     parser = argparse.ArgumentParser(prog="python -m demo.web", description=__doc__)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--build", action="store_true", help=f"write {OUT} and serve nothing")
     options = parser.parse_args()
     write(build(trained()), OUT)
+    write_text(*generate.build(), OUT / "text")
     print(f"{OUT}: for any static server")
     if options.build:
         return

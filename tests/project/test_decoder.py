@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +13,14 @@ import torch
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from demo import text
+from demo import text, web
 from demo.decoder import CONTEXT, LAYERS, TOKENS, WEIGHTS, Decoder, Step, trained
 from demo.train_text import fit, perplexity
 from examples import generate
 from q8ta_wgpu.runtime.device import Device
+from tests.web import engines
+from tests.web.engines import served
+from tests.web.exports import lacking, node_js
 
 PROMPT = "class Parser:\n    def read(self"
 
@@ -77,14 +83,24 @@ def test_training_repeats() -> None:
     assert all(map(torch.equal, after(), after()))
 
 
-def test_a_quantized_step_keeps_its_cache_on_the_device(known: tuple[Decoder, text.Tokenizer], vulkan: Device) -> None:
+@pytest.fixture(scope="module")
+def model() -> q8.Model:
+    return generate.build(progress=False)[0]
+
+
+@pytest.fixture(scope="module")
+def expected(model: q8.Model, known: tuple[Decoder, text.Tokenizer]) -> list[int]:
+    """The greedy text of the reference."""
+    return list(itertools.islice(generate.Writer(model, "reference").write(known[1].encode(PROMPT)), 48))
+
+
+def test_a_quantized_step_keeps_its_cache_on_the_device(
+    model: q8.Model, known: tuple[Decoder, text.Tokenizer], vulkan: Device
+) -> None:
     """From token numbers, rows written in place: the same bytes as the reference, and mostly the same next tokens as
     float."""
     decoder, tokenizer = known
-    met = [token for name in text.CALIBRATION for token in tokenizer.encode(text.read(name))[:40]]
-    items = [(torch.tensor([token]), torch.tensor([i])) for i, token in enumerate(met[:64])]
-    quantizer = q8.Quantizer(fit_weights=False, precision="int8")
-    model = q8.compile(q8.quantize(Step(decoder).eval(), items[0], items, quantizer, progress=False))
+    model = model.reshape((1,), (1,))
     session, exact = q8.Session(model, vulkan), q8.Session(model, "reference")
     kernels = [dispatch.kernel for dispatch in session.program.dispatches]
     assert kernels.count("update_rows") == len(model.graph.buffers) == 2 * LAYERS
@@ -98,17 +114,6 @@ def test_a_quantized_step_keeps_its_cache_on_the_device(known: tuple[Decoder, te
     assert sum(int(y[0, 0].argmax()) == int(w) for y, w in zip(found, wanted, strict=True)) >= 20
     with pytest.raises(q8.InputError, match=r"\[0, 511\]"):
         session(tokens[0, :1], torch.tensor([512]))
-
-
-@pytest.fixture(scope="module")
-def model() -> q8.Model:
-    return generate.build(progress=False)[0]
-
-
-@pytest.fixture(scope="module")
-def expected(model: q8.Model, known: tuple[Decoder, text.Tokenizer]) -> list[int]:
-    """The greedy text of the reference."""
-    return list(itertools.islice(generate.Writer(model, "reference").write(known[1].encode(PROMPT)), 48))
 
 
 def test_the_text_is_the_same_on_every_device(
@@ -158,6 +163,79 @@ def test_a_full_cache_begins_anew_and_drawn_text_repeats(
     drawn = [list(itertools.islice(writer.write(long, 0.8, seed=1), 6)) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert len(writer._known) < CONTEXT
+
+
+WRITTEN = 6
+
+
+@pytest.fixture(scope="module")
+def page(
+    model: q8.Model, known: tuple[Decoder, text.Tokenizer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, str]]:
+    """The page that writes text: its folder, and where that is served."""
+    made = tmp_path_factory.mktemp("text")
+    web.write_text(model, known[1], made)
+    (made / "package.json").write_text('{"type": "module"}')
+    with served(made) as url:
+        yield made, url
+
+
+def test_the_text_is_the_same_in_node(
+    page: tuple[Path, str], known: tuple[Decoder, text.Tokenizer], expected: list[int]
+) -> None:
+    """Tokens of a text, those that follow, and a seed that decides what is drawn."""
+    code = """
+        const { load } = await import(`${given.folder}/step/q8ta.js`);
+        const { Tokenizer, Writer, chosen, uniform } = await import(`${given.folder}/writer.js`);
+        const net = await load(`${given.url}step`, { verify: false });
+        const { merges, context } = await (await fetch(`${given.url}tokens.json`)).json();
+        const [tokens, pieces] = [given.prompt, given.source].map((text) => new Tokenizer(merges).encode(text));
+        const found = [];
+        for await (const token of new Writer(net, context).write(tokens)) {
+            if (found.push(token) === given.count) break;
+        }
+        const drawn = [5, 5, 6].map((seed) => {
+            const random = uniform(seed);
+            return Array.from({ length: 9 }, () => chosen(Float32Array.of(0, 1, 0.5, -30), 0.9, random));
+        });
+        return { tokens, pieces, found, drawn };
+    """
+    source = text.read("shlex.py")[:3000] + "grüße\x0b"
+    folder, url = page
+    with node_js() as node:
+        found = node.run(code, folder=str(folder), url=url, prompt=PROMPT, source=source, count=WRITTEN)
+    assert found["tokens"] == known[1].encode(PROMPT)
+    assert found["found"] == expected[:WRITTEN]
+    first, again, other = found["drawn"]
+    assert first == again != other
+    assert set(first) | set(other) == {0, 1, 2}
+    assert found["pieces"] == known[1].encode(source)
+
+
+def test_the_page_writes_the_same_text(
+    page: tuple[Path, str], known: tuple[Decoder, text.Tokenizer], expected: list[int]
+) -> None:
+    """In Chromium, as a person has it, with the tokens of a second."""
+    lacking(engines.missing_chromium())
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    chromium = engines.Chromium()
+    try:
+        driver = chromium.driver
+        driver.get(page[1])
+        wait = WebDriverWait(driver, 60, 0.05)
+        wait.until(lambda _: driver.find_element("id", "status").text == "Ready")
+        for name, value in (("prompt", PROMPT), ("count", str(WRITTEN)), ("temperature", "0")):
+            driver.execute_script(f"document.getElementById('{name}').value = arguments[0]", value)
+        driver.find_element("id", "write").click()
+        wait.until(lambda _: driver.find_element("id", "status").text == "Done")
+        written = driver.execute_script("return document.getElementById('text').textContent")
+        assert written == PROMPT + known[1].decode(expected[:WRITTEN])
+        assert re.fullmatch(r"\d+\.\d tokens a second", driver.find_element("id", "rate").text)
+        assert driver.find_element("id", "bytes").text == "equal to Python's"
+        assert [entry for entry in chromium.messages() if entry["level"] == "SEVERE"] == []
+    finally:
+        chromium.close()
 
 
 def test_the_example_writes_text(

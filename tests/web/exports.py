@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from demo.network import trained
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model
 from tests.blocks import EncoderLayer, conv_bn
+from tests.conftest import SWIFTSHADER
 from tests.harness import flat
 from tests.networks import example_input, mobilenet_v2, unet
 from tests.networks import trained as untrained
+from tests.web import engines
+from tests.web.engines import Node
 
 LOAD = """
     const q8ta = await import(given.script);
@@ -46,6 +50,17 @@ def lacking(what: str) -> None:
         pytest.fail(f"CI must have {what}: .ci/browser installs it")
     if what:
         pytest.skip(f"{what} is missing: `.ci/browser {sys.executable}` installs it")
+
+
+@contextlib.contextmanager
+def node_js() -> Iterator[Node]:
+    """Node on SwiftShader."""
+    lacking(engines.missing_node())
+    icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
+    assert icd is not None, "no SwiftShader: .ci/adapter installs it"
+    started = Node(icd)
+    yield started
+    started.close()
 
 
 class ImageEncoder(nn.Module):

@@ -19,27 +19,21 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.web import export
 from tests import int16_graphs, op_graphs
-from tests.conftest import SWIFTSHADER
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
 from tests.small import small_input, small_model
 from tests.states import calls, compiled, written
-from tests.web import engines
 from tests.web.engines import JavaScriptError
 from tests.web.engines import Node as NodeJS
-from tests.web.exports import LOAD, RUN, equal, lacking, network, outputs
+from tests.web.exports import LOAD, RUN, equal, network, node_js, outputs
 
 MODEL = small_model()
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[NodeJS]:
-    lacking(engines.missing_node())
-    icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
-    assert icd is not None, "no SwiftShader: .ci/adapter installs it"
-    started = NodeJS(icd)
-    yield started
-    started.close()
+    with node_js() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
