@@ -94,7 +94,9 @@ def parser() -> argparse.ArgumentParser:
     imported = command(import_, "make a .q8ta file of a quantized ONNX network")
     imported.add_argument("file", metavar="NET.onnx")
     imported.add_argument("-o", "--output", required=True, metavar="NET.q8ta")
-    imported.add_argument("--size", action="append", default=[], metavar="NAME=N", help="of a dimension of any size")
+    imported.add_argument(
+        "--size", action="append", default=[], metavar="NAME=N", help="of an open dimension: N, or LEAST:LARGEST"
+    )
 
     shown = command(show, "print or draw a model's graph, layouts and program")
     shown.add_argument("file", metavar="FILE")

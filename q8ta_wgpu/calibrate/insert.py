@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,6 +52,8 @@ class Calibration:
     """
 
     def __init__(self, program: FloatProgram, streams: bool, fit_weights: bool) -> None:
+        self._streams = streams
+        self._weights: dict[str, Sequence[Array]] = {}
         self.graph, self.calls = program.graph, program.calls
         self.plan = rounding_of(self.graph, program.observable, program.calls, program.moving, streams=streams)
         kept = set(self.plan.kept)
@@ -64,7 +66,8 @@ class Calibration:
         self._inputs = {n.output: _inputs(self.graph, n) for n in sums} if fit_weights else {}
 
     def _has_weight(self, node: Node) -> bool:
-        return isinstance(OPS[node.op].int8, WeightedSum) and node.inputs[1] in self.graph.constants
+        constant = all(name in self.graph.constants for name in node.inputs[1:3])
+        return isinstance(OPS[node.op].int8, WeightedSum) and constant
 
     def meet(self, inputs: Mapping[str, Array], item: int, known: Mapping[str, Array] | None = None) -> None:
         """Counts the values that the graph computes of one item's inputs, but for those that are known. Raises
@@ -134,31 +137,45 @@ class Calibration:
         graph.outputs = [real.get(name, name) for name in graph.outputs]
         return graph
 
+    def quantized_like(self, program: FloatProgram) -> Graph:
+        """The graph of the same program at other sizes of its inputs, quantized with the same numbers."""
+        other = Calibration(program, self._streams, fit_weights=False)
+        other._ranges = {root: self._ranges.get(root, met) for root, met in other._ranges.items()}
+        other._weights = self._weights
+        return other.quantized()
+
     def _is_weight(self, node: Node, position: int) -> bool:
         return position > 0 and self._has_weight(node)
 
     def _with_weight(self, node: Node, nodes: list[Node]) -> Node:
         """A weighted sum that reads int8 weights with a scale for each output."""
-        graph, inputs = self.graph, self._inputs.get(node.output)
-        weight = graph.constants[node.inputs[1]].astype(np.float64)
-        bias = graph.constants.get(node.inputs[2])
-        channels = (-1, *[1] * (weight.ndim - 1))
-        largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
-        scale = np.maximum(largest / _LARGEST_WEIGHT, EPS).astype(np.float32)
-        step = scale.astype(np.float64).reshape(channels)
-        ends = (-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
-        values = rounded(weight, step, ends, inputs.covariance() if inputs is not None else None)
-        names = list(node.inputs)
-        if inputs is not None and inputs.mean is not None and bias is not None:
-            moved = _moved(graph, node, inputs.mean, values - weight)
-            changed = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
-            names[2] = graph.add_constant(f"{node.output}.bias", changed.astype(np.float32))
-        parts = (np.rint(values / step).astype(np.int8), scale, np.zeros(len(scale), np.int32))
-        made = [graph.add_constant(f"{node.output}.{n}", a) for n, a in zip(("w", "scale", "zero"), parts, strict=True)]
+        graph, names = self.graph, list(node.inputs)
+        if node.output not in self._weights:
+            self._weights[node.output] = self._rounded(node)
+        hints = ("w", "scale", "zero", "bias")
+        *made, names[2] = (
+            graph.add_constant(f"{node.output}.{hint}", array)
+            for hint, array in zip(hints, self._weights[node.output], strict=True)
+        )
         names[1] = graph.fresh(f"{node.output}.weight")
-        graph.types[names[1]] = TensorType(weight.shape)
+        graph.types[names[1]] = graph.types[node.inputs[1]]
         nodes.append(Node("dequantize_weight", tuple(made), names[1], {"axis": 0}, node.source))
         return replace(node, inputs=tuple(names))
+
+    def _rounded(self, node: Node) -> Sequence[Array]:
+        """Weight in int8, scale, zero point, and bias of a weighted sum."""
+        graph, inputs = self.graph, self._inputs.get(node.output)
+        weight, bias = (graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
+        largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
+        scale = np.maximum(largest / _LARGEST_WEIGHT, EPS).astype(np.float32)
+        step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
+        ends = (-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+        values = rounded(weight, step, ends, inputs.covariance() if inputs is not None else None)
+        if inputs is not None and inputs.mean is not None:
+            moved = _moved(graph, node, inputs.mean, values - weight)
+            bias = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
+        steps = np.rint(values / step).astype(np.int8)
+        return steps, scale, np.zeros(len(scale), np.int32), bias.astype(np.float32)
 
 
 class _Slots:

@@ -16,12 +16,13 @@ def import_(options: argparse.Namespace) -> None:
     print(f"{printable(str(options.output))}: {model.report()}")
 
 
-def _sizes(given: Sequence[str]) -> dict[str, int]:
-    """Sizes of `--size NAME=NUMBER`."""
-    found = {}
+def _sizes(given: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
+    """Sizes of `--size NAME=NUMBER`, or of `NAME=LEAST:LARGEST` or `NAME=LEAST:LARGEST:STEP`."""
+    found: dict[str, int | tuple[int, ...]] = {}
     for text in given:
         name, separator, size = text.rpartition("=")
-        if not separator or not size.isdecimal():
-            raise InputError(f"--size takes NAME=NUMBER, such as batch=1, found {text!r}")
-        found[name] = int(size)
+        ends = size.split(":")
+        if not separator or len(ends) > 3 or not all(end.isdecimal() for end in ends):
+            raise InputError(f"--size takes NAME=NUMBER or NAME=LEAST:LARGEST, such as batch=1, found {text!r}")
+        found[name] = int(size) if len(ends) == 1 else tuple(map(int, ends))
     return found

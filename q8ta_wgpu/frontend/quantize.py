@@ -74,7 +74,7 @@ def quantize(
     example_inputs: None = None,
     calibration: Iterable[Any] = (),
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | tuple[int, ...]] | None = None,
     residual: str = "int16",
     fit_weights: bool = True,
     progress: bool = True,

@@ -22,6 +22,10 @@ Point = Mapping[str, int]
 """A value for each symbol."""
 
 
+MOST = 3
+"""Symbols of a program: it is read at two sizes of each, in all combinations."""
+
+
 class Size(int):
     """An integer that follows from symbols: a sum of products of them with integer coefficients.
 
@@ -138,3 +142,20 @@ def at_point(value: Any, point: Point) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(at_point(part, point) for part in value)
     return value.at(point) if isinstance(value, Size) else value
+
+
+def traced_points(here: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> list[Point]:
+    """At which sizes a program is read: those given, another size of each symbol in all combinations, and where these
+    are checked. Programs leave out operators at size 1."""
+
+    def other(symbol: str, share: float) -> int:
+        low, high = ranges[symbol]
+        size = here[symbol]
+        found = max(low, 2, int(size * share))
+        return found if found != size else min(high, size + 1)
+
+    second = {symbol: other(symbol, 0.7) for symbol in here}
+    every = itertools.product(*((here[s], second[s]) for s in here))
+    found: list[Point] = [dict(zip(here, values, strict=True)) for values in every]
+    found.append({s: other(s, 0.9) for s in here})
+    return [point for i, point in enumerate(found) if point not in found[:i]]

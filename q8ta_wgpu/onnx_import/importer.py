@@ -50,13 +50,30 @@ class Scope:
     dtypes: dict[str, int] = field(default_factory=dict)
 
 
-def import_program(program: Program, sizes: Mapping[str, int]) -> tuple[FloatProgram, Structure]:
-    """The graph of a program with what its values are in the file, and the structure of its outputs.
+@dataclass(frozen=True)
+class Imported:
+    """A program at some sizes.
+
+    Attributes:
+        program: its graph, with what its values are in the file.
+        structure: of its outputs.
+        open: by input and dimension, the name of each size that the file leaves open.
+    """
+
+    program: FloatProgram
+    structure: Structure
+    open: Mapping[tuple[str, int], str]
+
+
+def import_program(program: Program, sizes: Mapping[str, int]) -> Imported:
+    """A program at sizes of the dimensions that it leaves open.
 
     Raises:
         UnsupportedError: names every node that cannot be imported, equal causes on one line; or an input.
     """
-    return _Importer(program, sizes).run()
+    importer = _Importer(program, sizes)
+    found, structure = importer.run()
+    return Imported(found, structure, importer.open)
 
 
 class _Graph(Graph):
@@ -78,6 +95,7 @@ class _Importer(GraphBuilder):
         problems: nodes by operator and reason.
         made: the ONNX dtype of stored integers, by value.
         sized: a node that computed something from the sizes of values.
+        open: the names of sizes that the file leaves open.
     """
 
     def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
@@ -90,6 +108,7 @@ class _Importer(GraphBuilder):
         self.problems: dict[tuple[str, str], list[str]] = {}
         self.made: dict[str, int] = {}
         self.sized = ""
+        self.open: dict[tuple[str, int], str] = {}
         self.found = FloatProgram(self.graph)
 
     def run(self) -> tuple[FloatProgram, Structure]:
@@ -155,9 +174,11 @@ class _Importer(GraphBuilder):
         if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
             return int(dim.dim_value)
         key = dim.dim_param or f"{name}.{index}"
+        self.open[name, index] = key
         if key not in self.sizes:
             raise UnsupportedError(
-                f"dimension {index} of input {shown(name)} is of any size: give one, sizes={{{shown(key)}: 1}}"
+                f"dimension {index} of input {shown(name)} is of any size: give one, sizes={{{shown(key)}: 1}}, or "
+                f"the least and the largest, sizes={{{shown(key)}: (1, 64)}}"
             )
         return self.sizes[key]
 

@@ -13,8 +13,7 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch, shown
 from q8ta_wgpu.ir.graph import BOOL
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed
-from q8ta_wgpu.onnx_import.from_onnx import FILES, File, imported
-from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.session.inputs import arguments, arrays
 
@@ -24,7 +23,7 @@ def quantize(
     example_inputs: None = None,
     calibration: Iterable[Any] = (),
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | tuple[int, ...]] | None = None,
     residual: str = "int16",
     fit_weights: bool = True,
     progress: bool = True,
@@ -42,7 +41,8 @@ def quantize(
         file: the path of an .onnx file, or its bytes.
         example_inputs: none: the file says what its inputs are.
         calibration: representative inputs. Each item is an array, a tuple of arrays in the order of the file's inputs,
-            or a dict by their names, of the inputs' shapes. It is iterated once.
+            or a dict by their names, of the inputs' shapes, at their largest sizes. It is
+            iterated once.
         sizes: as `from_onnx` takes them.
         residual: dtype of residual streams, "int16" or "int8", as `Quantizer` takes it.
         fit_weights: whether weights are fitted to what their layers read, and biases corrected for it.
@@ -66,11 +66,13 @@ def quantize(
         raise InputError(f"residual must be 'int16' or 'int8', found {shown(residual)}")
     check_switch("fit_weights", fit_weights)
     check_switch("progress", progress)
-    program, structure = imported(file, sizes)
+    found = Sizes(file, sizes)
+    program = found.programs[0]
     graph = program.graph
     if any(node.op == "dequantize_weight" or ((t := graph.types[node.output].q) and t != BOOL) for node in graph.nodes):
         raise UnsupportedError("the file is quantized already, at least in part: read it by q8.from_onnx")
-    prepare(graph)
+    for each in found.programs:
+        prepare(each.graph)
     made = Calibration(program, residual == "int16", fit_weights)
     met, zeros = 0, True
     with bar("quantizing", shown=progress) as update:
@@ -85,7 +87,7 @@ def quantize(
         if not met:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         update(met, met, "choosing scales and quantizing weights")
-        model = Model(run_passes(made.quantized()), structure)
+        model = found.joined([made.quantized(), *map(made.quantized_like, found.programs[1:])])
     if zeros:
         warnings.warn("the calibration is zeros alone: give inputs as the network will meet them", stacklevel=2)
     return model

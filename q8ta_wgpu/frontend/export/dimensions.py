@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +14,7 @@ from torch.export.dynamic_shapes import _DerivedDim, _DimHint
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.frontend.nodes import sizes_noted
-from q8ta_wgpu.ir.size import Point, Size, Terms
-
-MOST = 3
-"""Symbols of a program: it is traced at two sizes of each, in all combinations."""
+from q8ta_wgpu.ir.size import MOST, Point, Size, Terms, traced_points
 
 UNBOUNDED = 1 << 24
 """The largest size where nothing bounds one."""
@@ -112,24 +108,7 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
         raise InputError("dynamic_shapes names no dimension of any size: leave it out, or name one by torch.export.Dim")
     if len(ranges) > MOST:
         raise InputError(f"dynamic_shapes may have {MOST} different sizes, found {len(ranges)}: {', '.join(ranges)}")
-    return Dimensions(tuple(sizes), ranges, tuple(_points(here, ranges)))
-
-
-def _points(here: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> list[Point]:
-    """Where to trace: the example, another size of each symbol in all combinations, and where these are checked. Torch
-    leaves out operators at size 1."""
-
-    def other(symbol: str, share: float) -> int:
-        low, high = ranges[symbol]
-        size = here[symbol]
-        found = max(low, 2, int(size * share))
-        return found if found != size else min(high, size + 1)
-
-    second = {symbol: other(symbol, 0.7) for symbol in here}
-    every = itertools.product(*((here[s], second[s]) for s in here))
-    found: list[Point] = [dict(zip(here, values, strict=True)) for values in every]
-    found.append({s: other(s, 0.9) for s in here})
-    return [point for i, point in enumerate(found) if point not in found[:i]]
+    return Dimensions(tuple(sizes), ranges, tuple(traced_points(here, ranges)))
 
 
 def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[Any]:
