@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, SMALLEST_SCALE, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
@@ -42,7 +45,8 @@ def _softmax(rewriter: Rewriter, name: str) -> tuple[Node | None, bool]:
 
 
 def _store_scores(rewriter: Rewriter, product: Node, factor: float, operands: tuple[str, str]) -> None:
-    """Stores the scores of an attention of int16, which is three operators, in int16 that holds all there may be."""
+    """Stores the scores of an attention of int16, which is three operators, in int16 that holds all there may be, and
+    their sums with constants that are no masks."""
     types, end = [rewriter.graph.types[name] for name in operands], product.output
     scaled = rewriter.only_reader(end)
     if scaled is not None and (by := factor_of(scaled)) is not None:
@@ -51,8 +55,38 @@ def _store_scores(rewriter: Rewriter, product: Node, factor: float, operands: tu
     for t in types:
         assert t.q is not None
         reached *= t.q.span * t.q.scale
-    if SMALLEST_SCALE <= reached / RANGES[INT16X4][1] <= 1 / SMALLEST_SCALE:
-        _store(rewriter, end, QParams(reached / RANGES[INT16X4][1], 0, INT16X4))
+    while SMALLEST_SCALE <= reached / RANGES[INT16X4][1] <= 1 / SMALLEST_SCALE:
+        reader = rewriter.only_reader(end)
+        _store(rewriter, end, _symmetric(reached))
+        add = rewriter.producer(reader.output) if reader is not None else None
+        bias = _bias(rewriter, add) if add is not None else None
+        if add is None or bias is None:
+            return
+        reached += _store_bias(rewriter, add, bias)
+        end = add.output
+
+
+def _bias(rewriter: Rewriter, add: Node) -> str | None:
+    """The constant that a sum adds to scores, and that masks nothing."""
+    constants = rewriter.graph.constants
+    found = next((name for name in add.inputs if name in constants), None) if add.op == "add" else None
+    masks = found is None or not constants[found].min() > MASKS_FROM
+    return None if masks or add.attrs["alpha"] != 1 else found
+
+
+def _symmetric(reached: float) -> QParams:
+    return QParams(reached / RANGES[INT16X4][1], 0, INT16X4)
+
+
+def _store_bias(rewriter: Rewriter, add: Node, name: str) -> float:
+    """Lets a sum read a constant in int16; how far it reaches."""
+    graph, values = rewriter.graph, rewriter.graph.constants[name]
+    reached = max(float(np.abs(values).max()), SMALLEST_SCALE * RANGES[INT16X4][1])
+    q = _symmetric(reached)
+    stored = graph.add_constant(f"{name}.stored", arithmetic.quantize(values, q, *q.range), INT16X4, q)
+    read = rewriter.insert(add, "dequantize", (stored,), {}, graph.types[name], f"{stored}.read")
+    rewriter.replace(add, replace(add, inputs=tuple(read if n == name else n for n in add.inputs)))
+    return reached
 
 
 def _store(rewriter: Rewriter, name: str, q: QParams) -> None:

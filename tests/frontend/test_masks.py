@@ -129,6 +129,20 @@ def test_what_low_numbers_mask_as_a_whole_has_equal_shares(form: str, written: A
     assert (found - expected.nan_to_num(0)).abs().max() < 0.04 * even.abs().max(), form
 
 
+def test_scores_of_16_bits_take_a_bias_beside_their_mask(vulkan: Device) -> None:
+    """As T5's: none of them is float32."""
+    torch.manual_seed(1)
+    module, given = Masked(("with a bias",)).eval(), example()
+    quantizer = q8.Quantizer(precision="int16")
+    model = q8.compile(q8.quantize(module, given, [given], quantizer=quantizer, progress=False))
+    assert "q16ta_softmax" in {node.op for node in model.graph.nodes}
+    assert not {"add", "where", "softmax"} & set(model.report().float32)
+    found, expected = q8.Session(model, "reference")(*given)["with a bias"], module(*given)["with a bias"].detach()
+    assert np.abs(found - expected.numpy()).max() < 0.01 * expected.abs().max()
+    with q8.Session(model, vulkan) as session:
+        np.testing.assert_array_equal(session(*given)["with a bias"], found)
+
+
 class Decoder(nn.Module):
     """torch's decoder: a causal mask and padding in its own attention, padding in the one to its memory."""
 
