@@ -22,6 +22,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "models": ("check", "part_models", "bytes of saved models"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
     "rows": ("rows", "part_rows", "chains of linears of one row, with weights of 8 and of 4 bits"),
+    "scales": ("rows", "part_scales", "linears that read int8, int16, and int16 rounded by a scale for each row"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "grouped": ("convolutions", "part_grouped", "grouped convolutions"),

@@ -44,6 +44,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
 from tests import attention_graphs, int16_graphs, op_graphs
+from tests.kernels import test_rows_with_scales
 from tests.modelfiles import sealed
 from tests.small import small_model
 from tests.states import exchanged, written
@@ -94,6 +95,7 @@ def corpus() -> list[bytes]:
             except Q8taError:  # operators that only passes make
                 continue
     graphs += attention_graphs.fused_graphs()
+    graphs += [graph for graph, _, _ in test_rows_with_scales.sums()]
     linear = OPS["linear"]
     graphs += [run_passes(graph_of(linear, case, True, False)) for case in linear.cases if "bits" in case.values]
     graphs += [

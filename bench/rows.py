@@ -1,4 +1,5 @@
-"""Linears of one row one behind the other, as a decoder's token meets them: bound by the bytes of their weights."""
+"""Linears one behind the other: of one row, as a decoder's token meets them, bound by the bytes of their weights; and
+by what they read: integers of a scale, or rows of a scale each."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import numpy as np
 from bench.graphs import ROUNDED, weights
 from bench.options import Options
 from bench.timing import compared, load
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.arithmetic import row_unit
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 
 SHAPES = ((2048, 2048), (2048, 8192), (2048, 128256))
@@ -54,6 +57,56 @@ def measured(device: Device, inputs: int, outputs: int, rows: int) -> dict[str, 
     sizes = {name: sum(a.nbytes for a in g.constants.values() if a.dtype == np.int8) for name, g in graphs.items()}
     each = count * len(turns)
     return {name: (times[name] / each, sizes[name] // each) for name in graphs}
+
+
+STREAMS = {"int8": INT8X4, "int16": INT16X4, "a scale a row": INT16X4}
+"""What linears read and give: integers of a dtype, multiplied as they are or, of the last one, rounded by rows."""
+
+BLOCKS = ((512, 2048), (2048, 512), (512, 512), (512, 512))
+"""(inputs, outputs) of the linears that `part_scales` runs, in order."""
+
+
+def stream(rows: int, name: str) -> Graph:
+    """The linears of BLOCKS with values of one of STREAMS between them."""
+    graph, q = Graph(["y0"], []), QParams(0.02 if name == "int8" else 1e-4, 0, STREAMS[name])
+    rng = np.random.default_rng(0)
+
+    def add(op: str, inputs: tuple[str, ...], t: TensorType, **attrs: int) -> str:
+        made = graph.fresh(op)
+        graph.types[made] = t
+        graph.nodes.append(Node(op, inputs, made, attrs))
+        return made
+
+    graph.types["y0"] = TensorType((rows, BLOCKS[0][0]), q.dtype, q)
+    last = "y0"
+    for number, (inputs, outputs) in enumerate(BLOCKS):
+        read = add("dequantize", (last,), TensorType((rows, inputs)))
+        if name == "a scale a row":
+            scale = add("row_scale", (last,), TensorType((rows, 1)))
+            whole = TensorType((rows, inputs), INT8X4, row_unit(q))
+            steps = add("dequantize", (add("quantize_rows", (last, scale), whole),), TensorType((rows, inputs)))
+            read = add("mul", (steps, scale), TensorType((rows, inputs)))
+        weight = rng.integers(-127, 128, (outputs, inputs), dtype=np.int8)
+        parts = (weight, np.full(outputs, 1 / (73 * inputs**0.5), np.float32), np.zeros(outputs, np.int32))
+        stored = tuple(graph.add_constant(f"c{number}", part) for part in parts)
+        real = add("dequantize_weight", stored, TensorType((outputs, inputs)), axis=0)
+        bias = graph.add_constant(f"b{number}", np.zeros(outputs, np.float32))
+        low, high = q.range
+        summed = add("linear", (read, real, bias), TensorType((rows, outputs)))
+        last = add("quantize", (summed,), TensorType((rows, outputs), q.dtype, q), lo=low, hi=high)
+    graph.outputs = [last]
+    return run_passes(graph)
+
+
+def part_scales(options: Options) -> None:
+    """Linears of a transformer's block, of one row and of 64, or of the batches given: by what they read."""
+    for rows in options.batches or (1, 64):
+        graphs = {name: stream(rows, name) for name in STREAMS}
+        loaded = {name: load(graph, options.device) for name, graph in graphs.items()}
+        times = compared(loaded)
+        for name, us in times.items():
+            count = len(loaded[name].program.dispatches)
+            print(f"{rows:>3} rows  {name:<14}{us:>10.1f} us {us / times['int8']:>6.2f} of int8  {count} dispatches")
 
 
 def part_rows(options: Options) -> None:

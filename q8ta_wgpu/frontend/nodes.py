@@ -142,8 +142,8 @@ def constant(module: torch.nn.Module, node: Node) -> torch.Tensor:
 
 
 def is_qdq(node: Node) -> bool:
-    """Whether a node quantizes or dequantizes."""
-    return str(node.target).startswith(f"{QDQ}.")
+    """Whether a node quantizes or dequantizes, or both."""
+    return str(node.target).startswith((f"{QDQ}.", f"{OWN}."))
 
 
 def quantizes(node: Node) -> bool:

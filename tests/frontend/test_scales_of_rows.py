@@ -80,6 +80,15 @@ def test_linears_of_one_value_share_its_rows(vulkan: Device) -> None:
     assert ops(model).count("row_scale") == 2
 
 
+def test_compare_shows_what_rows_lose() -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4)).eval(), data(3, 24)
+    exported = q8.quantize(module, (x,), [x], quantizer=_dynamic(), progress=False)
+    comparison = q8.compare(module, exported, (x,))
+    assert [layer.snr > 30 for layer in comparison.layers] == [True] * len(comparison.layers)
+    assert len(comparison.layers) > 1
+
+
 def test_convolutions_and_what_is_skipped_stay_as_they_are() -> None:
     module = nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 8), nn.Linear(8, 4)).eval()
     x = data(2, 4, 8)

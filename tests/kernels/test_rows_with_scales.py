@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,32 @@ def graph_of(index: int, after: str, setting: Setting, dtype: str) -> tuple[Grap
     return graph, inputs
 
 
+def sums() -> Iterator[tuple[Graph, dict[str, Array], int]]:
+    """The linear alone of each of AFTER, with what comes in, and its case."""
+    for number, (after, setting) in enumerate(AFTER):
+        index = CASES[number % len(CASES)]
+        graph, values = _fused(index, after, setting, INT16X4)
+        yield *_alone(graph, values), index
+
+
+def _fused(index: int, after: str, setting: Setting, dtype: str) -> tuple[Graph, dict[str, Array]]:
+    """The fused graph of a linear of rows, and all of its values."""
+    unfused, inputs = graph_of(index, after, setting, dtype)
+    graph = run_passes(unfused)
+    assert not graph.notes, graph.notes
+    assert [node.op for node in graph.nodes] == ["row_scale", "quantize_rows", "q8ta_linear"]
+    return graph, {**inputs, **reference.run(graph, inputs, keep=True)}
+
+
+def _alone(graph: Graph, values: dict[str, Array]) -> tuple[Graph, dict[str, Array]]:
+    linear = graph.nodes[2]
+    given = {name: values[name] for name in linear.inputs if name not in graph.constants}
+    alone = Graph(list(given), [linear.output], [linear])
+    alone.types = {name: graph.types[name] for name in (*linear.inputs, linear.output)}
+    alone.constants = {name: graph.constants[name] for name in linear.inputs if name in graph.constants}
+    return alone, given
+
+
 def _rows(x: Array, zero: int) -> Array:
     rows = x.reshape(-1, x.shape[-1]).astype(np.int64) - zero
     rows[1::4] = 0
@@ -79,24 +107,16 @@ def test_kernels(number: int, device: Device) -> None:
     after, setting = AFTER[number]
     for dtype in (INT16X4, FLOAT32)[: 1 if "curve" in after or number % 3 else 2]:
         index = CASES[number % len(CASES)]
-        unfused, inputs = graph_of(index, after, setting, dtype)
-        graph = run_passes(unfused)
-        assert not graph.notes, graph.notes
-        assert [node.op for node in graph.nodes] == ["row_scale", "quantize_rows", "q8ta_linear"]
-        values = reference.run(graph, inputs, keep=True)
-        (found,) = harness.run_poisoned(graph, inputs, None, device)
+        graph, values = _fused(index, after, setting, dtype)
+        (found,) = harness.run_poisoned(graph, values, None, device)
         np.testing.assert_array_equal(found, values[graph.outputs[0]], err_msg=dtype)
         if harness.sampled(device):
             continue
-        sums = graph.nodes[2]
-        given = {name: values[name] for name in sums.inputs if name not in graph.constants}
-        alone = Graph(list(given), [sums.output], [sums])
-        alone.types = {name: graph.types[name] for name in (*sums.inputs, sums.output)}
-        alone.constants = {name: graph.constants[name] for name in sums.inputs if name in graph.constants}
+        alone, given = _alone(graph, values)
         plans = list(harness.plans(alone, index))
         for name, plan in (plans[-1], plans[number * 5 % len(plans)]):
             (found,) = harness.run_poisoned(alone, given, plan, device)
-            np.testing.assert_array_equal(found, values[sums.output], err_msg=f"{name} {dtype}")
+            np.testing.assert_array_equal(found, values[graph.outputs[0]], err_msg=f"{name} {dtype}")
 
 
 def test_a_row_is_rounded_within_half_a_step_of_its_largest_magnitude() -> None:

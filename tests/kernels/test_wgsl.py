@@ -31,7 +31,7 @@ from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions, files, scan
 from q8ta_wgpu.runtime.rates import unit_module
 from tests import attention_graphs, harness, states
-from tests.kernels import test_chains
+from tests.kernels import test_chains, test_rows_with_scales
 
 TARGETS = (
     *(replace(kind, packed_dot=packed) for kind in (BASELINE, SOFTWARE) for packed in (True, False)),
@@ -47,6 +47,7 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
     yield from harness.graphs()
     yield from ((graph, index, 0) for index, graph in enumerate(test_chains.graphs()))
     yield from ((graph, index, 0) for index, graph in enumerate(attention_graphs.fused_graphs()))
+    yield from ((graph, index, 1 + n) for n, (graph, _, index) in enumerate(test_rows_with_scales.sums()))
     conv2d = OPS["conv2d"]
     for index, case in enumerate(conv2d.cases):
         yield lower(run_passes(graph_of(conv2d, case, quantized=True, image=True)), BASELINE), index, 0

@@ -19,6 +19,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.web import export
 from tests import int16_graphs, op_graphs
+from tests.kernels import test_rows_with_scales
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
 from tests.small import small_input, small_model
@@ -150,6 +151,12 @@ STATES = """
     net.destroy();
     return { first, later, again, anew, measured, refused, last: shown(last), names: net.states.map((s) => s.name) };
 """
+
+
+def test_bytes_of_rows_with_scales(js: Any, folder: Path) -> None:
+    unfused, inputs = test_rows_with_scales.graph_of(1, *test_rows_with_scales.AFTER[3], INT16X4)
+    model = Model(run_passes(unfused), Structure({"list": [0]}))
+    equal(outputs(js, folder, "scales", model, inputs), model, inputs)
 
 
 def test_rows_are_written_in_the_page(js: Any, folder: Path) -> None:
