@@ -31,7 +31,7 @@ def join_linears(graph: Graph, target: Target) -> None:
     for node in graph.nodes:
         if node.op == "q8ta_linear" and _may_join(graph, node):
             weight = graph.types[node.inputs[1]].shape[1:]
-            groups[node.inputs[0], weight, str(node.attrs["epilogue"])].append(node)
+            groups[node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"])].append(node)
     rewriter = Rewriter(graph)
     for nodes in groups.values():
         outputs = [graph.types[node.output].shape[-1] for node in nodes]
@@ -44,9 +44,10 @@ def join_linears(graph: Graph, target: Target) -> None:
 
 
 def _may_join(graph: Graph, node: Node) -> bool:
-    """Whether a linear has one row and gives a part of the network int8 values, with nothing else in its dispatch."""
-    stages = node.attrs["epilogue"].stages
-    plain = len(stages) == 1 and isinstance(stages[0], Requantize)
+    """Whether a linear has one row and gives a part of the network int8 values, with nothing else in its dispatch
+    than a scale for its row."""
+    after = node.attrs["epilogue"]
+    plain = len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize)
     return plain and math.prod(graph.types[node.output].shape[:-1]) == 1 and node.output not in graph.outputs
 
 
@@ -73,7 +74,7 @@ def _join(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
     arrays.insert(2, offsets)
     names = ("weight", "multiplier", "offset", "correction")
     constants = (graph.add_constant(f"{first.output}.joint.{n}", a) for n, a in zip(names, arrays, strict=True))
-    inputs = (first.inputs[0], *constants)
+    inputs = (first.inputs[0], *constants, *first.inputs[5:])
     joint = rewriter.insert(first, "q8ta_linear", inputs, first.attrs, to, f"{first.output}.joint")
     for node, t, end in zip(nodes, types, ends, strict=True):
         dim, start = len(t.shape) - 1, end - t.shape[-1]

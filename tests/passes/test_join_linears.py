@@ -38,7 +38,11 @@ def compiled(sizes: Sequence[int], rows: int, **options: Any) -> q8.Model:
     return q8.compile(q8.quantize(Parts(sizes).eval(), (x,), [x, 0.7 * x], quantizer=quantizer, progress=False))
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "int4", "group": 32}], ids=["8 bits", "4 bits"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weights": "int4", "group": 32}, {"activations": "dynamic"}],
+    ids=["8 bits", "4 bits", "a scale a row"],
+)
 def test_they_are_one_dispatch(options: dict[str, Any], device: Device) -> None:
     """One of a size that no part begins behind comes last, another stays by itself; scales and zero points differ."""
     model = compiled((256, 36, 512, 20), 1, **options)
