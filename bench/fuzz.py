@@ -95,7 +95,7 @@ def corpus() -> list[bytes]:
             except Q8taError:  # operators that only passes make
                 continue
     graphs += attention_graphs.fused_graphs()
-    graphs += [graph for graph, _, _ in test_rows_with_scales.sums()]
+    graphs += [graph for graph, _ in test_rows_with_scales.single_nodes()]
     linear = OPS["linear"]
     graphs += [run_passes(graph_of(linear, case, True, False)) for case in linear.cases if "bits" in case.values]
     graphs += [

@@ -66,12 +66,13 @@ def graph_of(index: int, after: str, setting: Setting, dtype: str) -> tuple[Grap
     return graph, inputs
 
 
-def sums() -> Iterator[tuple[Graph, dict[str, Array], int]]:
-    """The linear alone of each of AFTER, with what comes in, and its case."""
+def single_nodes() -> Iterator[tuple[Graph, int]]:
+    """The linear alone of each of AFTER, and its case; and what makes rows of int16."""
     for number, (after, setting) in enumerate(AFTER):
         index = CASES[number % len(CASES)]
         graph, values = _fused(index, after, setting, INT16X4)
-        yield *_alone(graph, values), index
+        for node in graph.nodes[2 if number else 0 :]:
+            yield _alone(graph, values, node)[0], index
 
 
 def _fused(index: int, after: str, setting: Setting, dtype: str) -> tuple[Graph, dict[str, Array]]:
@@ -83,12 +84,11 @@ def _fused(index: int, after: str, setting: Setting, dtype: str) -> tuple[Graph,
     return graph, {**inputs, **reference.run(graph, inputs, keep=True)}
 
 
-def _alone(graph: Graph, values: dict[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    linear = graph.nodes[2]
-    given = {name: values[name] for name in linear.inputs if name not in graph.constants}
-    alone = Graph(list(given), [linear.output], [linear])
-    alone.types = {name: graph.types[name] for name in (*linear.inputs, linear.output)}
-    alone.constants = {name: graph.constants[name] for name in linear.inputs if name in graph.constants}
+def _alone(graph: Graph, values: dict[str, Array], node: Node) -> tuple[Graph, dict[str, Array]]:
+    given = {name: values[name] for name in node.inputs if name not in graph.constants}
+    alone = Graph(list(given), [node.output], [node])
+    alone.types = {name: graph.types[name] for name in (*node.inputs, node.output)}
+    alone.constants = {name: graph.constants[name] for name in node.inputs if name in graph.constants}
     return alone, given
 
 
@@ -112,7 +112,7 @@ def test_kernels(number: int, device: Device) -> None:
         np.testing.assert_array_equal(found, values[graph.outputs[0]], err_msg=dtype)
         if harness.sampled(device):
             continue
-        alone, given = _alone(graph, values)
+        alone, given = _alone(graph, values, graph.nodes[2])
         plans = list(harness.plans(alone, index))
         for name, plan in (plans[-1], plans[number * 5 % len(plans)]):
             (found,) = harness.run_poisoned(alone, given, plan, device)

@@ -47,7 +47,8 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
     yield from harness.graphs()
     yield from ((graph, index, 0) for index, graph in enumerate(test_chains.graphs()))
     yield from ((graph, index, 0) for index, graph in enumerate(attention_graphs.fused_graphs()))
-    yield from ((graph, index, 1 + n) for n, (graph, _, index) in enumerate(test_rows_with_scales.sums()))
+    for n, (graph, index) in enumerate(test_rows_with_scales.single_nodes()):
+        yield graph, index, n if "epilogue" in graph.nodes[0].attrs else 0
     conv2d = OPS["conv2d"]
     for index, case in enumerate(conv2d.cases):
         yield lower(run_passes(graph_of(conv2d, case, quantized=True, image=True)), BASELINE), index, 0
