@@ -9,8 +9,8 @@ STORE = "store"
 """The operator whose result is the memory that a state is read from."""
 
 
-ROWS = "update_rows"
-"""The operator that writes rows into such memory."""
+ROWS, TURNED = "update_rows", "q8ta_rotary_update"
+"""The operators that write rows into such memory, as they are or turned by their positions' angles."""
 
 
 def store_states(graph: Graph, target: Target) -> None:
@@ -19,7 +19,7 @@ def store_states(graph: Graph, target: Target) -> None:
     reads what was there."""
     for state in graph.states:
         _write_rows(graph, state)
-    stored = {node.output for node in graph.nodes if node.op in (STORE, ROWS)}
+    stored = {node.output for node in graph.nodes if node.op in (STORE, ROWS, TURNED)}
     if all(state.written in stored for state in graph.states):
         return
     makers = {node.output: node for node in graph.nodes}
@@ -66,4 +66,18 @@ def _write_rows(graph: Graph, state: State) -> None:
     if seen.isdisjoint(graph.outputs) and seen.isdisjoint(node.inputs[1:]):
         dim = node.attrs["dim"]
         attrs = {"dim": dim, "extent": graph.types[state.read].shape[dim]}
-        graph.nodes[place] = Node(ROWS, node.inputs[1:], node.output, attrs, node.source)
+        along_rows = dim == len(graph.types[state.read].shape) - 1
+        made = None if along_rows else _turned(graph, node.inputs[1])
+        op, rows, more = (ROWS, node.inputs[1:2], {}) if made is None else (TURNED, made.inputs, made.attrs)
+        graph.nodes[place] = Node(op, (*rows, *node.inputs[2:]), node.output, {**more, **attrs}, node.source)
+
+
+def _turned(graph: Graph, name: str) -> Node | None:
+    """The node that turns rows which are read once; None where what it turns may be a state's memory."""
+    made = next((node for node in graph.nodes if node.output == name and node.op == "q8ta_rotary"), None)
+    once = [name in node.inputs for node in graph.nodes].count(True) == 1 and name not in graph.outputs
+    states = {state.read for state in graph.states}
+    for node in graph.nodes:
+        if node.op in ("view", "permute") and node.inputs[0] in states:
+            states.add(node.output)
+    return made if made is not None and once and states.isdisjoint(made.inputs) else None

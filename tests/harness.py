@@ -74,7 +74,7 @@ def rounding(node: Node) -> Requantize:
     return found
 
 
-PARTS = {"add": "q8ta_add", "table": "q8ta_table"}
+PARTS = {"add": "q8ta_add", "mul": "q8ta_mul", "table": "q8ta_table"}
 
 
 def parts(node: Node) -> list[str]:

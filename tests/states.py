@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.arithmetic import fraction
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from tests.quantizing import data
@@ -155,6 +157,27 @@ def written(dtype: str) -> Model:
     for seed, name in enumerate("ab"):
         values = (data(*shapes[name], seed=seed) * 30).numpy().astype(DTYPES[dtype])
         graph.buffers[name] = graph.add_constant(f"{name}.initial", values, dtype, q)
+    return Model(graph, Structure({"list": [0]}))
+
+
+def turned(dtype: str, pairs: bool = False) -> Model:
+    """Rows that are turned by angles and written into a state, which is a result, too."""
+    q, fine = QParams(0.1 if dtype == INT8X4 else 0.001, 3, dtype), QParams(2.0**-15, 0, INT16X4)
+    graph = Graph(inputs=["x", "cos", "sin", "place", "a"], outputs=["a.1", "a.1"])
+    shapes: dict[str, tuple[int, ...]] = {"x": (1, 3, 2, 6), "cos": (2, 6), "sin": (2, 3), "a": (1, 3, 7, 6)}
+    shapes |= {"rows": shapes["x"], "a.1": shapes["a"]}
+    for name, shape in shapes.items():
+        own = fine if name in ("cos", "sin") else q
+        graph.types[name] = TensorType(shape, own.dtype, own)
+    graph.types["place"] = TensorType((2,))
+    low, high = q.range
+    factor = 2.0 ** (fraction(dtype) - 15)
+    attrs = {"pairs": pairs, "cos_multiplier": factor, "sin_multiplier": factor, "lo": low, "hi": high}
+    graph.nodes = [
+        Node("q8ta_rotary", ("x", "cos", "sin"), "rows", attrs),
+        Node("update", ("a", "rows", "place"), "a.1", {"dim": 2}),
+    ]
+    graph.buffers["a"] = graph.add_constant("a.initial", np.zeros(shapes["a"], DTYPES[dtype]), dtype, q)
     return Model(graph, Structure({"list": [0]}))
 
 

@@ -20,6 +20,7 @@ from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, extent
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX
 
+ROWS_SCHEMA = {"dim": Attr("int", low=0, high=3), "extent": extent()}
 _PLACE = Operand("place", real=True)
 _W = 3
 """The canonical axis along which the layouts of states pack four elements to a word."""
@@ -42,7 +43,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return x.shape, x.dtype
 
 
-def _infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+def infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of rows that are written into a state, whose shape the result has."""
     rows, dim = types[0].shape, attrs["dim"]
     shape = (*rows[:dim], attrs["extent"], *rows[dim + 1 :])
     _check(shape, types[0], types[1].shape, dim)
@@ -64,8 +66,11 @@ def _written(x: Array, rows: Array, places: Array, dim: int) -> Array:
 
 
 def _reference_rows(call: Call, arrays: Sequence[Array]) -> Array:
+    return written_rows(call, *arrays)
+
+
+def written_rows(call: Call, rows: Array, places: Array) -> Array:
     """As if zeros had been there: what is not written stays what it was."""
-    rows, places = arrays
     return _written(np.zeros(call.output.shape, rows.dtype), rows, places, call.attrs["dim"])
 
 
@@ -77,7 +82,8 @@ def _count(call: Call) -> int:
     return call.inputs[-1].numel
 
 
-def _params(call: Call) -> Params:
+def place_params(call: Call) -> Params:
+    """The uniform fields of the places that rows are written at, the last operand."""
     return {"axis": np.uint32(_axis(call)), "count": np.uint32(_count(call))}
 
 
@@ -100,7 +106,7 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
         layouts,
         supports=takes,
         turns=lambda call: _count(call) * (_count(call) + 2 if source == "update_lanes" else 1),
-        params=lambda call: {**_params(call), "items": np.uint32(_items(call))},
+        params=lambda call: {**place_params(call), "items": np.uint32(_items(call))},
         threads=lambda call, layout: (_items(call), 1, 1),
     )
 
@@ -130,7 +136,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},
-        kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=_params, turns=_count),),
+        kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=place_params, turns=_count),),
         aten={"aten.index_copy.default": _import_copy},
         int8=Moves(),
         work=lambda call: call.output.numel * call.inputs[-1].numel,
@@ -144,9 +150,9 @@ OPS = (
     Op(
         name="update_rows",
         operands=(Operand("rows", dtypes=ANY_DTYPE), _PLACE),
-        infer=_infer_rows,
+        infer=infer_rows,
         reference=_reference_rows,
-        schema={"dim": Attr("int", low=0, high=3), "extent": extent()},
+        schema=ROWS_SCHEMA,
         kernels=(
             _rows_kernel("update_rows", "update_rows", ONLY_4W, lambda packed, lanes: packed and not lanes),
             _rows_kernel("update_rows.lanes", "update_lanes", ONLY_4W, lambda packed, lanes: packed and lanes),

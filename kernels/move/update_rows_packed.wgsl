@@ -7,5 +7,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let place = written_at(p[params.axis]);
   if (place == params.y_dims[params.axis]) { return; }
   p[params.axis] = place;
-  y[y_index(p)] = rows[word];
+  y[y_index(p)] = row_word(word);
 }
+
+fn row_word(word: u32) -> Word { return rows[word]; }

@@ -25,6 +25,7 @@ WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
 WITHOUT = {
     "q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two",
     "update_rows": "an update that writes a part of a state: tests/session/test_state.py compares it with the whole",
+    "q8ta_rotary_update": "rotary and update_rows in one: tests/passes/test_rotary.py compares it with the two",
 }
 """Operators that no torch function is compared with, and why."""
 

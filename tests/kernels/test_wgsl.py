@@ -65,8 +65,9 @@ def steps() -> Iterator[tuple[Step, tuple[Target, ...]]]:
             targets = TARGETS if not epilogue else (TARGETS[turn % len(TARGETS)],) if rest == 0 else ()
             yield step, tuple(target for target in targets if kernel.runs(step.call, target))
     for dtype, target in itertools.product((FLOAT32, INT8X4, INT16X4), TARGETS):
-        plan = sync_layouts(lower(states.written(dtype).graph, target), target)
-        yield from ((step, (target,)) for step in plan.steps if step.node.op in OPS)
+        for model in (states.written(dtype), *((states.turned(dtype),) if dtype != FLOAT32 else ())):
+            plan = sync_layouts(lower(model.graph, target), target)
+            yield from ((step, (target,)) for step in plan.steps if step.node.op in OPS)
 
 
 @functools.cache

@@ -15,7 +15,9 @@ from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.runtime.device import Device
+from tests.op_graphs import extremes, rng
 from tests.quantizing import check, data, ops
+from tests.states import turned as state_of_turned
 
 Rotary = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -128,3 +130,19 @@ def test_a_program_that_rounds_within_keeps_its_roundings() -> None:
 
     model = q8.compile(torch.export.export(Turned(turned).eval(), (data(1, 2, 5, 8),)))
     assert {"q8ta_mul", "q8ta_add"} <= set(ops(model)) and "q8ta_rotary" not in ops(model)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
+def test_rows_are_turned_while_they_are_written(dtype: str, pairs: bool, device: Device) -> None:
+    """At places that others are written over, and outside."""
+    model, draw = state_of_turned(dtype, pairs), rng("turned", dtype, pairs)
+    exact = q8.Session(model, "reference")
+    with q8.Session(model, device) as session:
+        assert [dispatch.kernel for dispatch in session.program.dispatches] == ["q8ta_rotary_update"]
+        for place in ([3, 0], [6, 6], [-1, 2], [7, 4]):
+            types = [model.graph.types[name] for name in ("x", "cos", "sin")]
+            arrays = [extremes(draw, t.shape, t.dtype) for t in types]
+            arrays.append(np.array(place, np.float32))
+            np.testing.assert_array_equal(session(*arrays), exact(*arrays))
+            np.testing.assert_array_equal(session.state["a"], exact.state["a"])

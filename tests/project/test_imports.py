@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels.norm": IR | {"kernels.lib", "kernels.epilogue", "kernels.elementwise"},
     "kernels.recurrent": IR | {"kernels.lib"},
     "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
+    "kernels.rotary": IR | {"kernels.elementwise", "kernels.lib", "kernels.move"},
     **dict.fromkeys(
         ("kernels.conv2d", "kernels.linear", "kernels.transposed"),
         IR | {"kernels.lib", "kernels.product", "kernels.epilogue"},

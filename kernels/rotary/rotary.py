@@ -1,12 +1,13 @@
 """rotary: pairs of elements of the last dimension, turned by angles whose cosines and sines are given.
 
 Found where programs write it as products, slices and a cat (passes/plan/rotary.py). In int8 it is two terms as those of
-q16ta_add, rounded once.
+q16ta_add, rounded once. Lowering makes `q8ta_rotary_update` of one whose result is written into a state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
+from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape, word_count
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims
 from q8ta_wgpu.kernels.elementwise import chain
+from q8ta_wgpu.kernels.move import update
 
 _NAMES = ("x", "cos", "sin")
 
@@ -73,6 +75,23 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return arithmetic.stored(call, arithmetic.rte(a + b, arithmetic.fraction(call.q.dtype)))
 
 
+def _rows(call: Call) -> Call:
+    """The call that gives the rows that one call writes."""
+    return replace(call, inputs=call.inputs[:3], output=replace(call.output, shape=call.inputs[0].shape))
+
+
+def _infer_update(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    rows, places = replace(types[0], shape=_infer_int8(types[:3], attrs)[0]), types[3]
+    if attrs["dim"] == len(rows.shape) - 1:
+        raise GraphError(f"turned rows are written along another dimension than their own, found {attrs['dim']}")
+    return update.infer_rows((rows, places), attrs)[0], INT16X4
+
+
+def _reference_update(call: Call, arrays: Sequence[Array]) -> Array:
+    *operands, places = arrays
+    return update.written_rows(call, _reference_int8(_rows(call), operands), places)
+
+
 def _lower(call: QuantizedCall) -> Int8Form | str:
     x, cos, sin = call.q
     if x is None or cos is None or sin is None or call.out is None:
@@ -96,8 +115,19 @@ def _params(call: Call) -> Params:
     return {**arithmetic.stored_fields(call), **_float_params(call), **zeros, **factors, **shift}
 
 
+def _items(call: Call) -> int:
+    return word_count(call.inputs[0].shape, Layout.PACKED_INT8_4W)
+
+
+def _update_params(call: Call) -> Params:
+    places = {**update.place_params(call), "items": np.uint32(_items(call)), "rows_dims": dims(call.inputs[0])}
+    return {**_params(_rows(call)), **places}
+
+
 _FACTOR = Attr("float", low=0, high=3.4e38)
 _SCHEMA = {"pairs": Attr("bool")}
+_INT8_SCHEMA = {**_SCHEMA, **WIDE_RANGE, "cos_multiplier": _FACTOR, "sin_multiplier": _FACTOR}
+_INT8_OPERANDS = tuple(Operand(name, dtypes=INTEGERS) for name in _NAMES)
 
 OPS = (
     Op(
@@ -119,13 +149,33 @@ OPS = (
     ),
     Op(
         name="q8ta_rotary",
-        operands=tuple(Operand(name, dtypes=INTEGERS) for name in _NAMES),
+        operands=_INT8_OPERANDS,
         infer=_infer_int8,
         results=(INT8X4,),
         reference=_reference_int8,
-        schema={**_SCHEMA, **WIDE_RANGE, "cos_multiplier": _FACTOR, "sin_multiplier": _FACTOR},
+        schema=_INT8_SCHEMA,
         kernels=(
             Kernel("q8ta_rotary", ("rotary", "map", "compute=q8ta_turned"), (ANY_INT8,), ANY_INT8, params=_params),
         ),
+    ),
+    Op(
+        name="q8ta_rotary_update",
+        operands=(*_INT8_OPERANDS, Operand("place", real=True)),
+        infer=_infer_update,
+        results=(INT8X4,),
+        reference=_reference_update,
+        schema={**_INT8_SCHEMA, **update.ROWS_SCHEMA},
+        kernels=(
+            Kernel(
+                "q8ta_rotary_update",
+                ("update_rows_packed", "rotary", "row_word=turned_word"),
+                (ANY_INT8, ANY_INT8, ANY_INT8, FLOAT),
+                ONLY_4W,
+                turns=lambda call: call.inputs[-1].numel,
+                params=_update_params,
+                threads=lambda call, layout: (_items(call), 1, 1),
+            ),
+        ),
+        work=lambda call: _items(call) * call.inputs[-1].numel,
     ),
 )

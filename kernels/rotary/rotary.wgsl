@@ -29,3 +29,11 @@ fn q8ta_turned(p: vec4<u32>) -> i32 {
   let v = scaled_term(own, params.cos_multiplier) + select(term, -term, is_first(p));
   return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
 }
+
+// A word of rows that are turned while they are written into a state.
+fn turned_word(word: u32) -> Word {
+  let p = coord_4W(word, params.rows_dims);
+  let lane = vec4<u32>(0u, 0u, 0u, 1u);
+  return packed(vec4<i32>(
+    q8ta_turned(p), q8ta_turned(p + lane), q8ta_turned(p + 2u * lane), q8ta_turned(p + 3u * lane)));
+}
