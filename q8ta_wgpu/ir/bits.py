@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.arithmetic import FACTORS, GROUPS, STEPS
+from q8ta_wgpu.ir.arithmetic import FACTORS, GROUPS, INT32_MAX, STEPS
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.layout import Shape
 
@@ -31,6 +31,12 @@ def check(weight: Shape, depth: int) -> Shape:
             "inputs"
         )
     return weight[0], depth
+
+
+def largest_factor(inputs: int) -> int:
+    """Up to which factors a sum of so many products stays in int32, whatever the weights: 256 steps of an input and its
+    zero point, times 8 of a weight."""
+    return max(1, min(FACTORS[1], INT32_MAX // (256 * -STEPS[0] * inputs)))
 
 
 def pack(values: Array, whole: bool = False) -> NDArray[np.int8] | None:

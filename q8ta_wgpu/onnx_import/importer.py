@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Array, Graph
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.onnx_import import nodes, quantized
+from q8ta_wgpu.onnx_import import four_bits, nodes, quantized
 from q8ta_wgpu.onnx_import.fold import Folder
 from q8ta_wgpu.onnx_import.nodes import FLOAT, INTEGERS, label
 from q8ta_wgpu.onnx_import.read import Program, array_of
@@ -26,6 +26,9 @@ WAY_OUT = (
     "Write these with operators of the table (docs/onnx.md), compute them before or after the network, or add them "
     "(CONTRIBUTING.md)."
 )
+
+RULES = {**quantized.RULES, "com.microsoft.MatMulNBits": four_bits.matmul}
+"""The importer functions of operators on integers, by name."""
 
 RESULTS: dict[int, str] = {
     TensorProto.BOOL: "bool",
@@ -296,9 +299,9 @@ class _Importer(GraphBuilder):
             return [(self.raw_constant(array), nodes.dtype_of(array)) for array in made]
         schema = nodes.schema_of(node, self.opsets)
         results = nodes.result_dtypes(schema, node, dtypes)
-        if name in quantized.RULES:
+        if name in RULES:
             args = self._arguments(node, schema, attributes, given)
-            values = quantized.RULES[name](self, {**args, "dtypes": [*dtypes, *[0] * 8]})
+            values = RULES[name](self, {**args, "dtypes": [*dtypes, *[0] * 8]})
             values = [values] if isinstance(values, str) else values
             return [(v, self.made.get(v, t)) for v, t in zip(values, results, strict=False)]
         if name in ONNX:

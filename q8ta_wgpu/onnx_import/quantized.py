@@ -39,6 +39,9 @@ class QuantizedBuilder(Builder, Protocol):
     def numbers(self, x: str) -> str:
         """The integers of a value as float32 numbers."""
 
+    def rounded_rows(self, x: str) -> str:
+        """A value of which each row is rounded to int8 by a scale that the device chooses."""
+
     def raw_constant(self, array: Array) -> str:
         """Adds a constant of any dtype."""
 

@@ -11,16 +11,11 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver
 from q8ta_wgpu.frontend.export.editor import new_constant
 from q8ta_wgpu.frontend.nodes import constant
-from q8ta_wgpu.ir.arithmetic import FACTORS, INT32_MAX, LARGEST_OF_4_BITS, STEPS
+from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS, STEPS
+from q8ta_wgpu.ir.bits import largest_factor
 
 _ENDS = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Tried as the largest number that a group holds, of that which it has: clipping one may suit the others."""
-
-
-def largest_factor(inputs: int) -> int:
-    """Up to which factors a sum of so many products stays in int32, whatever the weights: 256 steps of an input and its
-    zero point, times 8 of a weight."""
-    return max(1, min(FACTORS[1], INT32_MAX // (256 * -STEPS[0] * inputs)))
 
 
 class PerChannelGroupObserver(PerChannelWeightObserver):

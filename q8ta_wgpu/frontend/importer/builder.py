@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.op import Operand, whole
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
@@ -149,6 +150,24 @@ class GraphBuilder:
         low, high = q.range
         self.append(Node("quantize", (self.operand(name),), stored, {"lo": low, "hi": high}, self.source))
         return self.emit("dequantize", (stored,))
+
+    def rows(self, name: str) -> str:
+        """int8 rows by scales that the device chooses. A pass finds what is int16 behind them (passes/read_rows.py)."""
+        x = self.operand(name)
+        scale = self.emit("row_scale", (x,))
+        stored = self.graph.fresh(self.hint)
+        self.graph.types[stored] = TensorType(self.type(x).shape, INT8X4, arithmetic.row_unit(self.type(x).q))
+        self.append(Node("quantize_rows", (x, scale), stored, {}, self.source))
+        return stored
+
+    def real_rows(self, rows: str, scale: str) -> str:
+        """The numbers that int8 rows stand for."""
+        return self.emit("mul", (self.emit("dequantize", (rows,)), scale))
+
+    def rounded_rows(self, x: str) -> str:
+        """A value of which each row is rounded to int8 by a scale that the device chooses."""
+        rows = self.rows(x)
+        return self.real_rows(rows, self.graph.nodes[-1].inputs[1])
 
     def aten(self, name: str, args: Mapping[str, Any]) -> Any:
         """What another aten operator becomes with these arguments."""

@@ -85,17 +85,7 @@ def _quantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     if args["dtype"] not in (torch.int8, torch.uint8) or args["quant_max"] - args["quant_min"] < 2 * 63:
         found = f"{args['dtype']} of {args['quant_min']}..{args['quant_max']}"
         raise RefusedError(f"values whose scale is chosen at run time are rounded to 7 or 8 bits, found {found}")
-    return _rows(b, args["input"])
-
-
-def _rows(b: GraphBuilder, name: str) -> str:
-    """int8 rows by scales that the device chooses. A pass finds what is int16 behind them (passes/read_rows.py)."""
-    x = b.operand(name)
-    scale = b.emit("row_scale", (x,))
-    rows = b.graph.fresh(b.hint)
-    b.graph.types[rows] = TensorType(b.type(x).shape, INT8X4, arithmetic.row_unit(b.type(x).q))
-    b.append(Node("quantize_rows", (x, scale), rows, {}, b.source))
-    return rows
+    return b.rows(args["input"])
 
 
 def _dequantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
@@ -103,11 +93,11 @@ def _dequantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     made = next((node for node in reversed(b.graph.nodes) if node.output == rows), None)
     if made is None or made.op != "quantize_rows":
         raise RefusedError("it must read what was quantized with the scale that was chosen, unmoved")
-    return b.emit("mul", (b.emit("dequantize", (rows,)), made.inputs[1]))
+    return b.real_rows(rows, made.inputs[1])
 
 
 def _round_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
-    return _dequantize_rows(b, {"input": _rows(b, args["x"])})
+    return b.rounded_rows(args["x"])
 
 
 _WEIGHTS: Mapping[Any, type[np.generic]] = {torch.int8: np.int8, torch.int16: np.int16}
