@@ -159,14 +159,13 @@ class Precisions:
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self.floats = self._outputs(self._unrounded, _same, _same)
-        self.yardstick = noise(self._outputs(self._of_sums, self._weight_of_sums, _same), self.floats)
+        self.yardstick = self._noise_of_sums()
         self._allowed = list(map(_allowed, self.yardstick, self.floats[0]))
         self._always = [*always(self.storage), *rows]
 
     def is_worse(self) -> bool:
         """Whether the yardstick has more noise on some output, more than is left, with the weights as they are."""
-        found = noise(self._outputs(self._of_sums, self._weight_of_sums, _same), self.floats)
-        return any(map(operator.gt, found, self._allowed))
+        return any(map(operator.gt, self._noise_of_sums(), self._allowed))
 
     def choose(self) -> Precision | None:
         """Widens what needs it, in the module itself; None where no output has a yardstick."""
@@ -245,6 +244,14 @@ class Precisions:
             return value if (node, "others") in chosen else shares_of_255(value)
 
         return noise(self._outputs(views, self._weight, shares), self.floats)
+
+    def _noise_of_sums(self) -> list[float]:
+        """The noise of each output where only what sums read is rounded, and weights; with rounded tables, to which
+        weights may be fitted, where that is less."""
+        readers = (user for node in self.storage.weights for user in node.users)
+        ways = [self._weight_of_sums, self._weight] if not all(map(sums_weights, readers)) else [self._weight]
+        found = [noise(self._outputs(self._of_sums, way, _same), self.floats) for way in ways]
+        return [min(ratios) for ratios in zip(*found, strict=True)]
 
     def _outputs(
         self,
