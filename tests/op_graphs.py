@@ -24,7 +24,7 @@ from q8ta_wgpu.ir.graph import (
     TensorType,
 )
 from q8ta_wgpu.ir.int8 import Product, Recurrent, WeightedSum
-from q8ta_wgpu.ir.op import Case, Op
+from q8ta_wgpu.ir.op import FLOAT_MAX, Case, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.recurrent.q8ta_recurrent import PROJECTED
 from q8ta_wgpu.model import reference
@@ -136,9 +136,14 @@ def takes_integers(op: Op) -> bool:
     return any(INT32 in operand.dtypes and not operand.constant for operand in op.operands)
 
 
+def _whole(value: float) -> float:
+    """A number of an attribute as an integer; a bound that leaves a side open stays one."""
+    return value if abs(value) == FLOAT_MAX else float(round(4 * value))
+
+
 def integer_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     """`float_graph` with int32 where the operator takes it: small numbers, and the ends of what int32 holds."""
-    attrs = {name: float(round(4 * v)) if isinstance(v, float) else v for name, v in case.attrs.items()}
+    attrs = {name: _whole(v) if isinstance(v, float) else v for name, v in case.attrs.items()}
     graph, inputs = float_graph(op, replace(case, attrs=attrs))
     for position, (name, array) in enumerate(inputs.items()):
         if INT32 in op.operand(position, case.attrs).dtypes:

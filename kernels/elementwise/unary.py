@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
@@ -26,6 +27,7 @@ from q8ta_wgpu.ir.op import (
     Import,
     Op,
     Operand,
+    number,
     one_dtype,
     reads_same_place,
     same_as_first,
@@ -141,6 +143,10 @@ def _none(args: Mapping[str, Any]) -> Attrs:
     return {}
 
 
+def _divided_integers(function: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
+    return lambda x, attrs: function(x, int(attrs["divisor"]))
+
+
 ROWS = (
     _Row(
         "relu",
@@ -164,6 +170,7 @@ ROWS = (
         },
         onnx_rules={"Clip": aten_calls.onnx_clip},
         clamp=lambda a: (a["min"], a["max"]),
+        of_integers=lambda x, a: np.clip(x, int(number(a["min"], INT32)), int(number(a["max"], INT32))),
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
         tolerance=1e-7,  # bounds are rounded to float32 for the device
     ),
@@ -239,7 +246,14 @@ ROWS = (
     _Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}, onnx={"Sqrt": _none}),
     _Row("rsqrt", lambda x, _: 1.0 / np.sqrt(x), aten={"rsqrt.default": _none}),
     _Row("reciprocal", lambda x, _: 1.0 / x, aten={"reciprocal.default": _none}, onnx={"Reciprocal": _none}),
-    _Row("abs", lambda x, _: np.abs(x), aten={"abs.default": _none}, onnx={"Abs": _none}, tolerance=0),
+    _Row(
+        "abs",
+        lambda x, _: np.abs(x),
+        aten={"abs.default": _none},
+        onnx={"Abs": _none},
+        of_integers=lambda x, _: np.abs(x),
+        tolerance=0,
+    ),
     _Row(
         "pow",
         lambda x, a: np.power(x, a["exponent"]),
@@ -285,13 +299,14 @@ ROWS = (
             schema={"divisor": NUMBER},
             rules=rules,
             whole=name.endswith("divide"),
+            of_integers=_divided_integers(integers),
             attrs=({"divisor": 0.75}, {"divisor": -3.0}),
         )
-        for name, function, rules in (
-            ("floor_divide", np.floor_divide, {}),
-            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), {}),
-            ("remainder", np.remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
-            ("fmod", np.fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
+        for name, function, integers, rules in (
+            ("floor_divide", np.floor_divide, np.floor_divide, {}),
+            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), lambda x, d: (x - np.fmod(x, d)) // d, {}),
+            ("remainder", np.remainder, np.remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
+            ("fmod", np.fmod, np.fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
         )
     ),
     _Row(
@@ -422,13 +437,15 @@ def _reference(row: _Row) -> Callable[[Call, Sequence[Array]], Array]:
 def _infer_numbers(row: _Row) -> Callable[[tuple[TensorType, ...], Attrs], tuple[Shape, str]]:
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
         dtype = one_dtype(types, attrs)
+        if dtype == INT32 and attrs.get("divisor") == 0:
+            raise GraphError("integers are divided by 0")
         return types[0].shape, FLOAT32 if row.name.endswith("_scalar") else dtype
 
     return infer
 
 
 def _kernel(index: int, row: _Row) -> Kernel:
-    integers = "compared_int32" if row.name.endswith("_scalar") else "affine_int32"
+    integers = "compared_int32" if row.name.endswith("_scalar") else "computed_int32"
 
     def source(call: Call) -> tuple[str, ...]:
         return ("unary_int32", "map", f"compute={integers}") if call.inputs[0].dtype == INT32 else ("unary", "map")
@@ -436,7 +453,8 @@ def _kernel(index: int, row: _Row) -> Kernel:
     def params(call: Call) -> Params:
         if call.inputs[0].dtype != INT32:
             return _params(row)(call)
-        return {name: np.int32(call.attrs[key]) for name, key in zip("ab", row.schema, strict=False)}
+        values = (*(call.attrs[key] for key in row.schema), 0.0, 0.0)
+        return {name: number(value, INT32) for name, value in zip("ab", values, strict=False)}
 
     return Kernel(
         row.name, source, (FLOAT,), FLOAT, params=params, constants=lambda call: {"FUNCTION": index, **_NUMBERS}

@@ -13,11 +13,11 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import INTEGERS, NUMBERS, WIDE_RANGE, Attr, Builder, Case, Op, Operand, one_dtype, reads_same_place
 from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 
 NAMES = ("condition", "a", "b")
@@ -32,7 +32,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     lead = shape[: max(len(shape) - 3, 0)]
     if len(shape) > 4 and any(np.prod(s) > 1 and s[: len(s) - 3] != lead for s in shapes):
         raise GraphError(f"where of shapes {shapes} broadcasts in a dimension left of the last three; expand first")
-    return tuple(shape), FLOAT32
+    return tuple(shape), one_dtype(types[1:3], attrs) if types[0].dtype == FLOAT32 else FLOAT32
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -100,7 +100,8 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    names = [args["condition"], *(_value(b, args[name]) for name in ("self", "other"))]
+    dtype = _dtype(b, args["self"], args["other"])
+    names = [args["condition"], *(_value(b, args[name], dtype) for name in ("self", "other"))]
     shapes = [b.type(name).shape for name in names]
     shape = np.broadcast_shapes(*shapes)
     if len(shape) > 4:
@@ -113,10 +114,19 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("where", names)
 
 
-def _value(b: Builder, value: Any) -> str:
-    """An operand; a number, or a constant of one element, becomes a float constant."""
+def _dtype(b: Builder, *values: Any) -> str:
+    """INT32 where a value that is computed is integers, and so are the numbers and constants beside it."""
+    computed = {b.type(v).dtype for v in values if isinstance(v, str) and b.array(v) is None}
+    arrays = [b.array(v) if isinstance(v, str) else np.array(v) for v in values]
+    numbers = [x for x in arrays if x is not None]
+    fits = all(x.dtype.kind in "biu" and (x.astype(np.int32) == x).all() for x in numbers)
+    return INT32 if computed == {INT32} and fits else FLOAT32
+
+
+def _value(b: Builder, value: Any, dtype: str) -> str:
+    """An operand; a number, or a constant of one element, becomes a constant of a dtype."""
     array = b.array(value) if isinstance(value, str) else np.array(value)
-    return str(value) if array is None else b.constant(np.asarray(array, np.float32))
+    return str(value) if array is None else b.constant(np.asarray(array, dtype))
 
 
 def _onnx_thresholded(b: Builder, args: Mapping[str, Any]) -> str:
@@ -139,9 +149,9 @@ _SHAPES: tuple[tuple[Shape, ...], ...] = (
 OPS = (
     Op(
         name="where",
-        operands=tuple(map(Operand, NAMES)),
+        operands=(Operand("condition"), *(Operand(name, dtypes=NUMBERS) for name in NAMES[1:])),
         infer=_infer,
-        reference=lambda call, arrays: np.where(arrays[0] != 0, arrays[1], arrays[2]).astype(np.float32),
+        reference=lambda call, arrays: np.where(arrays[0] != 0, arrays[1], arrays[2]),
         kernels=(Kernel("where", ("where", "map", "compute=chosen"), (FLOAT,), FLOAT),),
         aten={
             **{f"aten.where.{name}": _import for name in ("self", "Scalar", "ScalarSelf", "ScalarOther")},

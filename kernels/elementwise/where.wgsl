@@ -1,5 +1,5 @@
 // Elements of one of two operands, chosen by a third; a dimension of extent 1 is read at 0.
-fn chosen(p: vec4<u32>) -> f32 {
+fn chosen(p: vec4<u32>) -> Element {
   let holds = (bitcast<u32>(condition_at(min(p, params.condition_dims - 1u))) & 0x7fffffffu) != 0u;
   return select(b_at(min(p, params.b_dims - 1u)), a_at(min(p, params.a_dims - 1u)), holds);
 }

@@ -1,5 +1,5 @@
-"""gather: elements at indices computed at run time, float32 numbers as argmax gives them. embedding, index_select and
-indexing with one computed index are imported as it."""
+"""gather: elements at indices computed at run time, int32 as argmax gives them, or float32 numbers. embedding,
+index_select and indexing with one computed index are imported as it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def rows_at(indices: Array, count: int) -> Array:
-    """Computed indices among so many, clamped; NaN is 0."""
+    """Computed indices among so many: integers below 0 count from the end, others outside are clamped; NaN is 0."""
+    if indices.dtype.kind == "i":
+        indices = indices + np.where(indices < 0, count, 0)
     inside: Array = np.clip(np.nan_to_num(indices), 0, count - 1).astype(np.int64)
     return inside
 

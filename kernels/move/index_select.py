@@ -146,6 +146,8 @@ def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> st
         x = b.emit("permute", (x,), {"dims": (*dims, *(d for d in range(len(shape)) if d not in dims))})
         first = 0
     extents = [shape[dim] for dim in dims]
+    if count == 1 and b.type(given[0][1]).dtype == INT32:  # a gather counts negative ones from the end
+        return gather.along(b, x, first, given[0][1])
     if math.prod(extents) > gather.LARGEST_INDEX:
         raise b.refuse(f"indices among {extents} elements are no float32 numbers, at most {gather.LARGEST_INDEX} are")
     place = ""
@@ -161,10 +163,12 @@ def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> st
 
 
 def _counted(b: Builder, index: Any, size: int) -> str:
-    """An index whose negative values count from the end, as non-negative float32 numbers."""
+    """An index whose negative values count from the end, as non-negative numbers, of int32 where it is."""
     array = b.array(index)
     if array is not None:
-        return b.constant(np.where(array < 0, array + size, array).astype(np.float32), "index")
+        return b.constant(np.where(array < 0, array + size, array).astype(np.int32), "index")
+    if b.type(index).dtype == INT32:
+        return b.emit("remainder", (index,), {"divisor": float(size)})
     negative = b.emit("lt_scalar", (index,), {"number": 0.0})
     return b.emit("add", (index, negative), {"alpha": float(size)})
 
@@ -175,7 +179,7 @@ def _onnx_gather(b: Builder, args: Mapping[str, Any]) -> str:
     shape = b.type(x).shape
     dim, places = onnx_calls.axis(b, args, len(shape)), b.array(index)
     if places is None:
-        whole = b.type(index).dtype == INT32  # an input, whose bounds are those of its tables
+        whole = b.type(index).dtype == INT32
         return gather.along(b, x, dim, index if whole else _counted(b, index, shape[dim]))
     _check_places(b, places, shape[dim])
     y = select(b, x, dim, places.reshape(-1))

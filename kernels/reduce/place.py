@@ -1,5 +1,4 @@
-"""argmax and argmin over one dimension. Indices are float32 numbers, which are exact: a graph has no integers but
-int8."""
+"""argmax and argmin over one dimension: int32 indices."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand
@@ -24,7 +23,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, dim = types[0].shape, attrs["dim"]
     check_dim(shape, dim)
     kept = _kept(shape, attrs)
-    return kept if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), FLOAT32
+    return kept if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), INT32
 
 
 def _params(call: Call) -> Params:
@@ -73,7 +72,7 @@ def _onnx(op: str) -> Import:
 def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
         places = function(arrays[0], axis=call.attrs["dim"], keepdims=call.attrs["keepdim"])
-        return np.asarray(places, np.float32)
+        return np.asarray(places, np.int32)
 
     return Op(
         name=name,

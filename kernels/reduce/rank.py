@@ -1,6 +1,6 @@
 """rank and ranked: the order of elements along a dimension, in two steps that any number of threads share.
 
-topk and sort are imported as these and a gather. Indices are float32 numbers, as in argmax.
+topk and sort are imported as these and a gather. Ranks are float32 numbers, the indices that come of them int32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent
@@ -39,7 +39,7 @@ def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
     check_dim(shape, dim)
     if attrs["count"] > shape[dim]:
         raise GraphError(f"the first {attrs['count']} along dimension {dim} of {shape}: there are only {shape[dim]}")
-    return (*shape[:dim], attrs["count"] or shape[dim], *shape[dim + 1 :]), FLOAT32
+    return (*shape[:dim], attrs["count"] or shape[dim], *shape[dim + 1 :]), INT32
 
 
 def _order(x: Array, dim: int, largest: bool) -> Array:
@@ -60,9 +60,9 @@ def _reference_ranked(call: Call, arrays: Sequence[Array]) -> Array:
     with np.errstate(invalid="ignore"):
         taken = (ranks >= 0) & (ranks < count) & (ranks == np.floor(ranks))
     slots = np.where(taken, ranks, count).astype(np.int64)
-    found = np.zeros((*ranks.shape[:-1], count + 1), np.float32)
+    found = np.zeros((*ranks.shape[:-1], count + 1), np.int32)
     for place in range(ranks.shape[-1]):
-        np.put_along_axis(found, slots[..., place : place + 1], np.float32(place), -1)
+        np.put_along_axis(found, slots[..., place : place + 1], place, -1)
     return np.moveaxis(found[..., :count], -1, dim)
 
 
@@ -85,7 +85,7 @@ def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
         x, shape = args["self"], b.type(args["self"]).shape
         if not shape:
-            return [x, b.constant(np.zeros((), np.float32))]
+            return [x, b.constant(np.zeros((), np.int32))]
         if len(shape) > 4:
             raise b.refuse(f"it orders a tensor of at most 4 dimensions, found {shape}")
         dim = args["dim"] % len(shape)

@@ -12,4 +12,4 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
   return found;
 }
 
-fn finish(p: vec4<u32>, found: Partial) -> f32 { return f32(found); }
+fn finish(p: vec4<u32>, found: Partial) -> i32 { return i32(found); }

@@ -317,13 +317,14 @@ def one_dtype(types: tuple[TensorType, ...], attrs: Attrs) -> str:
 
 
 def whole(attrs: Attrs) -> bool:
-    """Whether all numbers of attributes are integers that int32 holds."""
-    return all(float(v).is_integer() and abs(v) < 1 << 31 for v in attrs.values() if isinstance(v, float))
+    """Whether all numbers of attributes are integers that int32 holds, or bounds that leave a side open."""
+    floats = [v for v in attrs.values() if isinstance(v, float)]
+    return all(float(v).is_integer() and (abs(v) < 1 << 31 or abs(v) == FLOAT_MAX) for v in floats)
 
 
 def number(value: float, dtype: str) -> np.float32 | np.int32:
     """A number of an attribute as a uniform field beside operands of a dtype."""
-    return np.int32(value) if dtype == INT32 else np.float32(value)
+    return np.int32(min(max(value, -(1 << 31)), (1 << 31) - 1)) if dtype == INT32 else np.float32(value)
 
 
 def same_as_first(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
