@@ -130,7 +130,7 @@ def _source(call: Call) -> tuple[str, ...]:
     return "quantize_rows", "words", f"values_at=values_of_{kind}"
 
 
-_SHAPES = ((1, 64), (3, 13), (64, 9), (2, 3, 4, 7), (1, 2, 2, 3, 5), (3, 1040), (5,))
+_SHAPES = ((1, 64), (3, 13), (2, 3, 4, 7), (1, 2, 2, 3, 5), (3, 1040), (5,))
 
 OPS = (
     Op(
@@ -142,7 +142,7 @@ OPS = (
             _scale_kernel("row_scale.alone", lambda call: 1, 64, lambda call, target: not target.shares_memory),
             _scale_kernel("row_scale", _lanes, rows.THREADS, lambda call, target: True),
         ),
-        cases=tuple(Case((shape,), {}, values) for shape in _SHAPES for values in ("random", "special")),
+        cases=tuple(Case((shape,), {}, "special" if i < 2 else "random") for i, shape in enumerate(_SHAPES)),
         work=lambda call: call.inputs[0].numel,
     ),
     Op(
@@ -163,7 +163,7 @@ OPS = (
             ),
         ),
         cases=tuple(
-            Case((shape, (*shape[:-1], 1)), {}, values) for shape in _SHAPES for values in ("random", "special")
+            Case((shape, (*shape[:-1], 1)), {}, "special" if i < 2 else "random") for i, shape in enumerate(_SHAPES)
         ),
     ),
 )
