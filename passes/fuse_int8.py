@@ -184,7 +184,8 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
             continue
         if constant is None:
             return NOT_QUANTIZED
-        constants[position] = constant
+        weighted = isinstance(op.int8, WeightedSum | Recurrent)
+        constants[position] = constant if weighted else _real(constant)
     out, lo, hi = rounded_to(graph, region, quantize) if quantize else (None, -128, 127)
     if reason := _too_wide(op, q, out):
         return reason
@@ -263,6 +264,15 @@ def _constant(rewriter: Rewriter, name: str) -> Weight | Array | None:
         scale = np.full(channels, t.q.scale)
         return Weight(graph.constants[node.inputs[0]], scale, np.full(channels, t.q.zero), 0)
     return None
+
+
+def _real(constant: Weight | Array) -> Array:
+    """The numbers of a constant: parameters of norms are float32, however they are stored."""
+    if not isinstance(constant, Weight):
+        return constant
+    along = [-1 if i == constant.axis else 1 for i in range(constant.values.ndim)]
+    steps = constant.values.astype(np.int64) - constant.zero.reshape(along)
+    return np.asarray(steps * constant.scale.reshape(along)).astype(np.float32)
 
 
 def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:

@@ -225,10 +225,13 @@ def _onnx_gemm(b: Builder, args: Mapping[str, Any]) -> str:
     alpha, beta = float(args["alpha"]), float(args["beta"])
     if args["transA"]:
         left = _transpose(b, left)
-    if args["transB"] and b.is_constant(right) and not b.is_constant(left) and alpha == beta == 1:
-        outputs = b.type(right).shape[:1]
-        if term is None or (b.is_constant(term) and b.type(term).shape == outputs):
-            return _emit(b, left, right, term)
+    if b.is_constant(right) and not b.is_constant(left) and alpha == beta == 1:
+        outputs = b.type(right).shape[0 if args["transB"] else 1]
+        if term is None or (b.is_constant(term) and b.type(term).shape in ((outputs,), (1, outputs))):
+            bias = (
+                term if term is None or b.type(term).shape == (outputs,) else b.emit("view", (term,), {"shape": (-1,)})
+            )
+            return _emit(b, left, right if args["transB"] else _transpose(b, right), bias)
     if args["transB"]:
         right = _transpose(b, right)
     y = _product(b, left, right)

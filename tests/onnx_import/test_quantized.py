@@ -216,3 +216,29 @@ def test_a_recurrent_layer_has_its_gates_in_onnx_order(cell: str, directions: in
     x = random.standard_normal((6, 2, 7)).astype(np.float32)
     found = q8.Session(q8.from_onnx(data), device="reference")(x)
     np.testing.assert_allclose(found, by_onnx_runtime(data, x)[0], rtol=0, atol=1e-6)
+
+
+def test_parameters_of_norms_and_biases_of_a_gemm_are_constants_however_they_are_stored() -> None:
+    """As ONNX Runtime's static quantizer leaves them: scales and biases in int8, matrices that are not transposed."""
+    random = np.random.default_rng(0)
+    constants: dict[str, Any] = {"step": np.float32(0.05), "zero": np.int8(3), "bias": np.arange(6, dtype=np.float32)}
+    nodes = list[onnx.NodeProto]()
+    for name, shape in (("gamma", (8,)), ("beta", (8,)), ("w", (8, 6))):
+        constants[name] = random.integers(-127, 128, shape).astype(np.int8)
+        constants[f"{name}.scale"] = np.float32(0.01)
+        nodes.append(helper.make_node("DequantizeLinear", [name, f"{name}.scale"], [f"{name}.real"]))
+
+    def rounded(name: str) -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [name, "step", "zero"], [f"{name}.q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}.q", "step", "zero"], [f"{name}.r"]))
+        return f"{name}.r"
+
+    nodes.append(helper.make_node("LayerNormalization", [rounded("x"), "gamma.real", "beta.real"], ["n"]))
+    nodes.append(helper.make_node("Gemm", [rounded("n"), "w.real", "bias"], ["g"]))
+    nodes.append(helper.make_node("Identity", [rounded("g")], ["y"]))
+    data = made(nodes, {"x": (5, 8)}, constants)
+    model = q8.from_onnx(data)
+    assert [n.op for n in model.graph.nodes] == ["quantize", "q8ta_layer_norm", "q8ta_linear"]
+    x = random.standard_normal((5, 8)).astype(np.float32)
+    found, (expected,) = q8.Session(model, device="reference")(x), by_onnx_runtime(data, x)
+    assert np.abs(found - expected).max() <= 0.051
