@@ -160,12 +160,12 @@ def written(dtype: str) -> Model:
     return Model(graph, Structure({"list": [0]}))
 
 
-def turned(dtype: str, pairs: bool = False) -> Model:
+def turned(dtype: str, pairs: bool = False, width: int = 6) -> Model:
     """Rows that are turned by angles and written into a state, which is a result, too."""
     q, fine = QParams(0.1 if dtype == INT8X4 else 0.001, 3, dtype), QParams(2.0**-15, 0, INT16X4)
     graph = Graph(inputs=["x", "cos", "sin", "place", "a"], outputs=["a.1", "a.1"])
-    shapes: dict[str, tuple[int, ...]] = {"x": (1, 3, 2, 6), "cos": (2, 6), "sin": (2, 3), "a": (1, 3, 7, 6)}
-    shapes |= {"rows": shapes["x"], "a.1": shapes["a"]}
+    shapes: dict[str, tuple[int, ...]] = {"x": (1, 3, 2, width), "cos": (2, width), "a": (1, 3, 7, width)}
+    shapes |= {"sin": (2, width if pairs else width // 2), "rows": shapes["x"], "a.1": shapes["a"]}
     for name, shape in shapes.items():
         own = fine if name in ("cos", "sin") else q
         graph.types[name] = TensorType(shape, own.dtype, own)

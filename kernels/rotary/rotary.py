@@ -23,6 +23,9 @@ from q8ta_wgpu.kernels.move import update
 
 _NAMES = ("x", "cos", "sin")
 
+WORD = 4
+"""Elements of a word."""
+
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     x, *angles = (t.shape for t in types)
@@ -115,6 +118,19 @@ def _params(call: Call) -> Params:
     return {**arithmetic.stored_fields(call), **_float_params(call), **zeros, **factors, **shift}
 
 
+def _whole(call: Call) -> bool:
+    """Whether the other elements of a word's pairs are a word, or the word itself, and its angles are words."""
+    widths = [t.shape[-1] for t in call.inputs[:3]]
+    if call.attrs["pairs"]:
+        return len(set(widths)) == 1 and widths[0] % WORD == 0
+    return widths[0] % (2 * WORD) == 0
+
+
+def _update_source(call: Call) -> tuple[str, ...]:
+    by = "words" if _whole(call) else "elements"
+    return "update_rows_packed", "rotary", "row_word=turned_word", f"turned=turned_by_{by}"
+
+
 def _items(call: Call) -> int:
     return word_count(call.inputs[0].shape, Layout.PACKED_INT8_4W)
 
@@ -136,12 +152,14 @@ OPS = (
         infer=_infer,
         reference=_reference,
         schema=_SCHEMA,
-        kernels=(Kernel("rotary", ("rotary", "map", "compute=turned"), (FLOAT,), FLOAT, params=_float_params),),
+        kernels=(Kernel("rotary", ("rotary", "map", "compute=rotary"), (FLOAT,), FLOAT, params=_float_params),),
         int8=Arithmetic(_lower, reads_int16=True, gives_int16=True, fine=(1, 2)),
         cases=(
             Case(((1, 3, 5, 8), (5, 8), (5, 8)), {"pairs": False}),
             Case(((2, 3, 5, 6), (2, 1, 5, 3), (5, 6)), {"pairs": False}),
             Case(((1, 3, 5, 14), (5, 7), (1, 14)), {"pairs": True}),
+            Case(((3, 5, 12), (5, 12), (1, 12)), {"pairs": True}),
+            Case(((1, 2, 3, 16), (3, 8), (3, 16)), {"pairs": False}),
             Case(((2, 7, 10), (7, 5), (7, 5)), {"pairs": True}, "ties"),
             Case(((2, 3, 2, 5, 4), (2, 3, 1, 5, 4), (2, 3, 2, 1, 2)), {"pairs": False}, "saturate"),
         ),
@@ -155,6 +173,14 @@ OPS = (
         reference=_reference_int8,
         schema=_INT8_SCHEMA,
         kernels=(
+            Kernel(
+                "q8ta_rotary.words",
+                ("rotary_words", "rotary"),
+                (ONLY_4W,),
+                ONLY_4W,
+                supports=lambda call, target: _whole(call),
+                params=_params,
+            ),
             Kernel("q8ta_rotary", ("rotary", "map", "compute=q8ta_turned"), (ANY_INT8,), ANY_INT8, params=_params),
         ),
     ),
@@ -168,8 +194,8 @@ OPS = (
         kernels=(
             Kernel(
                 "q8ta_rotary_update",
-                ("update_rows_packed", "rotary", "row_word=turned_word"),
-                (ANY_INT8, ANY_INT8, ANY_INT8, FLOAT),
+                _update_source,
+                (ONLY_4W, ONLY_4W, ONLY_4W, FLOAT),
                 ONLY_4W,
                 turns=lambda call: call.inputs[-1].numel,
                 params=_update_params,

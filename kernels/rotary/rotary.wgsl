@@ -17,7 +17,7 @@ fn angle(p: vec4<u32>, dims: vec4<u32>) -> vec4<u32> {
   return min(vec4<u32>(p.xyz, select(one, p.w, dims.w == params.y_dims.w)), dims - 1u);
 }
 
-fn turned(p: vec4<u32>) -> f32 {
+fn rotary(p: vec4<u32>) -> f32 {
   let other = x_at(partner(p)) * sin_at(angle(p, params.sin_dims));
   return x_at(p) * cos_at(angle(p, params.cos_dims)) + select(other, -other, is_first(p));
 }
@@ -30,10 +30,31 @@ fn q8ta_turned(p: vec4<u32>) -> i32 {
   return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
 }
 
-// A word of rows that are turned while they are written into a state.
-fn turned_word(word: u32) -> Word {
-  let p = coord_4W(word, params.rows_dims);
+// A word of the result, element by element.
+fn turned_by_elements(p: vec4<u32>) -> Word {
   let lane = vec4<u32>(0u, 0u, 0u, 1u);
   return packed(vec4<i32>(
     q8ta_turned(p), q8ta_turned(p + lane), q8ta_turned(p + 2u * lane), q8ta_turned(p + 3u * lane)));
 }
+
+// A word of the result where the other elements of its pairs are a word, or the word itself, and so are its angles.
+fn turned_by_words(p: vec4<u32>) -> Word {
+  let own = x_lanes(x_word(p)) - params.x_zero;
+  let cosines = cos_lanes(cos_word(angle(p, params.cos_dims))) - params.cos_zero;
+  let sines = sin_lanes(sin_word(angle(p, params.sin_dims))) - params.sin_zero;
+  let term = scaled_terms(others(p, own) * sines, params.sin_multiplier);
+  let v = scaled_terms(own * cosines, params.cos_multiplier) + select(term, -term, firsts(p));
+  return packed(int8_quad(v, params.shift, params.zero, params.lo, params.hi));
+}
+
+fn others(p: vec4<u32>, own: vec4<i32>) -> vec4<i32> {
+  if (params.pairs == 1u) { return own.yxwz; }
+  return x_lanes(x_word(partner(p))) - params.x_zero;
+}
+
+fn firsts(p: vec4<u32>) -> vec4<bool> {
+  return select(vec4<bool>(is_first(p)), vec4<bool>(true, false, true, false), params.pairs == 1u);
+}
+
+// A word of rows that are written into a state.
+fn turned_word(word: u32) -> Word { return turned(coord_4W(word, params.rows_dims)); }

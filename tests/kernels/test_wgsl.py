@@ -65,7 +65,7 @@ def steps() -> Iterator[tuple[Step, tuple[Target, ...]]]:
             targets = TARGETS if not epilogue else (TARGETS[turn % len(TARGETS)],) if rest == 0 else ()
             yield step, tuple(target for target in targets if kernel.runs(step.call, target))
     for dtype, target in itertools.product((FLOAT32, INT8X4, INT16X4), TARGETS):
-        for model in (states.written(dtype), *((states.turned(dtype),) if dtype != FLOAT32 else ())):
+        for model in (states.written(dtype), *(states.turned(dtype, width=n) for n in (6, 8) if dtype != FLOAT32)):
             plan = sync_layouts(lower(model.graph, target), target)
             yield from ((step, (target,)) for step in plan.steps if step.node.op in OPS)
 

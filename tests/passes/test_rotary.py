@@ -132,11 +132,12 @@ def test_a_program_that_rounds_within_keeps_its_roundings() -> None:
     assert {"q8ta_mul", "q8ta_add"} <= set(ops(model)) and "q8ta_rotary" not in ops(model)
 
 
+@pytest.mark.parametrize("width", [6, 16])
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
-def test_rows_are_turned_while_they_are_written(dtype: str, pairs: bool, device: Device) -> None:
+def test_rows_are_turned_while_they_are_written(dtype: str, pairs: bool, width: int, device: Device) -> None:
     """At places that others are written over, and outside."""
-    model, draw = state_of_turned(dtype, pairs), rng("turned", dtype, pairs)
+    model, draw = state_of_turned(dtype, pairs, width), rng("turned", dtype, pairs, width)
     exact = q8.Session(model, "reference")
     with q8.Session(model, device) as session:
         assert [dispatch.kernel for dispatch in session.program.dispatches] == ["q8ta_rotary_update"]
