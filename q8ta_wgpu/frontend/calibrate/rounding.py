@@ -31,10 +31,10 @@ class Inputs(torch.nn.Module):
     def __init__(self, node: Node, shape: torch.Size, coarse: bool = False) -> None:
         super().__init__()
         arguments = named_arguments(node)
-        given = (("stride", 1), ("padding", 0), ("dilation", 1))
-        stride, padding, dilation = (_each(arguments.get(name, start), len(shape) - 2) for name, start in given)
+        told = not is_transposed(node) and "padding" not in str(node.target)  # which "same" names
+        given, axes = (("stride", 1), ("padding", 0), ("dilation", 1)), len(shape) - 2 if told else 0
+        stride, padding, dilation = (_each(arguments.get(name, start), axes) for name, start in given)
         steps = [(s, (p, p), d) for s, p, d in zip(stride, padding, dilation, strict=True)]
-        told = not is_transposed(node) and "padding" not in str(node.target)
         self.met = weights.Inputs(shape, steps, arguments.get("groups", 1), told, coarse)
 
     def forward(self, x: Tensor) -> None:
