@@ -128,6 +128,30 @@ def test_torchaos_dynamic_programs_have_a_scale_for_each_row(device: Device) -> 
         np.testing.assert_allclose(session(x.numpy()), expected, rtol=1e-3, atol=2e-2)  # what tanh gives is rounded
 
 
+@pytest.mark.parametrize("chosen", ["choose_qparams_per_token", "choose_qparams_per_token_asymmetric"])
+def test_scales_chosen_for_each_token_are_those_of_rows(chosen: str) -> None:
+    """As ExecuTorch's 8da8w programs have them."""
+    quantized = torch.ops.quantized_decomposed
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-127, 128, (8, 16), generator=generator, dtype=torch.int8)
+
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        ends = (-128, 127, torch.int8)
+        scale, zero = getattr(quantized, chosen)(x, torch.int8)
+        rounded = quantized.quantize_per_token(x, scale, zero, *ends)
+        x = quantized.dequantize_per_token(rounded, scale, zero, *ends, torch.float32)
+        given = (m.weight, m.scale, m.zero, 0, -127, 127, torch.int8)
+        return nn.functional.linear(x, quantized.dequantize_per_channel(*given))
+
+    module, x = Plain(forward), data(5, 16)
+    for name, value in (("weight", weight), ("scale", torch.full((8,), 0.01)), ("zero", torch.zeros(8).int())):
+        module.register_buffer(name, value)
+    model = q8.compile(torch.export.export(module, (x,)))
+    assert ops(model) == ["row_scale", "quantize_rows", "q8ta_linear"]
+    real = (x @ (weight.float() * 0.01).T).numpy()
+    assert np.abs(q8.Session(model, "reference")(x.numpy()) - real).max() < 0.015 * np.abs(real).max()
+
+
 def test_other_scales_known_at_run_time_alone_are_refused() -> None:
     quantized = torch.ops.quantized_decomposed
 
