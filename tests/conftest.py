@@ -66,11 +66,21 @@ def _one_torch_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _same_random_numbers() -> None:
-    """Which tests ran before, in the same process, must not choose a test's weights."""
+def _seed() -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Which tests ran before, in the same process, must not choose the weights of what a module's tests share."""
+    _seed()
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """Nor those of a test."""
+    _seed()
 
 
 @pytest.fixture(scope="session", autouse=True)

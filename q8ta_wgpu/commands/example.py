@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import (
     BOOL,
     DTYPES,
@@ -106,6 +107,7 @@ def _chooses_int16(call: Call) -> bool:
 
 def _several(target: Target) -> Iterator[Graph]:
     """Graphs of the cases, and graphs for operators that only fusion makes."""
+    yield from (_rows_with_scales(), _written())
     for op in OPS.values():
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
             yield from _graphs(op, case, target, random=True)
@@ -133,6 +135,28 @@ def _attention(masked: bool = False) -> Graph:
     y = _appended(graph, "softmax", y, TensorType((2, 70, 83)), {"dim": 2})
     y = _appended(graph, "matmul", [y, v], TensorType((2, 70, 32)))
     graph.outputs.append(_requantized(graph, y, QParams(0.004, -5)))
+    return graph
+
+
+def _rows_with_scales() -> Graph:
+    """Rows of float32 in int8, of which some saturate."""
+    graph = Graph(["x"], types={"x": TensorType((5, 260))})
+    scales = np.array([[2**23], [100 * 2**21], [2**28], [2**29], [2**30]], np.float32)
+    to = TensorType((5, 260), INT8X4, arithmetic.row_unit(None))
+    graph.outputs.append(_appended(graph, "quantize_rows", ["x", graph.add_constant("scales", scales)], to))
+    return graph
+
+
+def _written() -> Graph:
+    """Turned rows at all the places of a state."""
+    shapes = {"x": (2, 7, 16), "cos": (7, 16), "sin": (7, 16)}
+    graph = Graph(list(shapes), types={name: TensorType(shape, INT16X4, _WIDE) for name, shape in shapes.items()})
+    places = graph.add_constant("places", np.array([3, 0, 6, 1, -2, 4, 2], np.float32))
+    low, high = _WIDE.range
+    factors = {f"{name}_multiplier": 2.0**-8 for name in ("cos", "sin")}
+    attrs = {"pairs": False, "lo": low, "hi": high, **factors, "dim": 1, "extent": 7}
+    to = TensorType((2, 7, 16), INT16X4, _WIDE)
+    graph.outputs.append(_appended(graph, "q8ta_rotary_update", [*shapes, places], to, attrs))
     return graph
 
 

@@ -46,6 +46,7 @@ BEYOND = {
     "rms_norm": Case(((2, LONG), (LONG,)), {"eps": 1e-5}),
     "group_norm": Case(((1, 2, LONG + 1), (2,), (2,)), {"eps": 1e-5, "groups": 2}),
     "cumsum": Case(((2, LONG),), {"dim": 1}),
+    "row_scale": Case(((2, LONG),)),
     "matmul": Case(((9, LONG), (LONG, 3))),
     "linear": Case(((9, LONG), (5, LONG), (5,))),
     "conv2d": Case(((1, 4, SIDE, SIDE), (5, 4, SIDE, SIDE), (5,)), {**CONV, "groups": 1}),

@@ -26,6 +26,8 @@ WITHOUT = {
     "q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two",
     "update_rows": "an update that writes a part of a state: tests/session/test_state.py compares it with the whole",
     "q8ta_rotary_update": "rotary and update_rows in one: tests/passes/test_rotary.py compares it with the two",
+    "row_scale": "torch has no such scale: tests/kernels/test_rows_with_scales.py shows its bounds in float64",
+    "quantize_rows": "of scales that torch has not: tests/kernels/test_rows_with_scales.py compares it with float64",
 }
 """Operators that no torch function is compared with, and why."""
 

@@ -102,10 +102,10 @@ def test_what_turns_no_pairs_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformers", "halves", "pairs"])
-def test_it_is_rounded_once(name: str, device: Device) -> None:
+def test_it_is_rounded_once(name: str, vulkan: Device) -> None:
     """Angles in 16 bits leave the noise of the operand and of the result: 45 dB."""
     module, x = Turned(SPELLINGS[name][1]).eval(), data(1, 2, 5, 8)
-    model = check(module, [x], device)
+    model = check(module, [x], vulkan)
     assert ops(model) == ["q8ta_table", "q8ta_rotary"]
     rotary = next(node for node in model.graph.nodes if node.op == "q8ta_rotary")
     types = [model.graph.types[name].dtype for name in (*rotary.inputs, rotary.output)]
