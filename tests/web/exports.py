@@ -25,6 +25,7 @@ from tests.conftest import SWIFTSHADER
 from tests.harness import flat
 from tests.networks import example_input, mobilenet_v2, unet
 from tests.networks import trained as untrained
+from tests.onnx_import import networks as onnx_files
 from tests.web import engines
 from tests.web.engines import Node
 
@@ -113,8 +114,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "image encoder": (lambda: untrained(ImageEncoder, (1, 3, 24, 24), 0), (1, 3, 24, 24)),
     "text encoder": (lambda: untrained(TextEncoder, (2, 11, 32), 0), (2, 11, 32)),
     "segmentation": (lambda: untrained(Segmentation, (1, 3, 13, 22), 0), (1, 3, 13, 22)),
+    "onnx file": (nn.Identity, (1, 3, 24, 24)),
 }
-"""Networks and the shape of their input."""
+"""Networks and the shape of their input; that of a file is read by from_onnx."""
 
 
 def demo_model() -> Model:
@@ -124,6 +126,10 @@ def demo_model() -> Model:
 
 def network(name: str) -> tuple[Model, dict[str, Array]]:
     factory, shape = NETWORKS[name]
+    if name == "onnx file":
+        return q8.from_onnx(onnx_files.quantized("upsampling", "QDQ", "u8u8")), {
+            "x": onnx_files.inputs("upsampling", 1)[0]
+        }
     if name == "demo":
         return demo_model(), {"x": np.random.default_rng(5).random(shape, np.float32)}
     x = example_input(shape)

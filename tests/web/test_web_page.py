@@ -73,7 +73,7 @@ def js(chromium: Chromium, url: str) -> Callable[..., Any]:
 # --- networks ---
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "image encoder"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "image encoder", "onnx file"])
 def test_bytes_of_networks(name: str, js: Callable[..., Any], folder: Path) -> None:
     model, inputs = network(name)
     equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
