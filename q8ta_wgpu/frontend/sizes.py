@@ -62,10 +62,10 @@ def fixed_sizes(
     free = grown if grown and network.is_right(grown) else {}
     found: dict[Place, tuple[int, str]] = {}
     for size, places in alike.items():
-        together = _FREE if places[0] in free else network.step(size, places)
+        together = places[0] in free or network.step(size, places, most=1) == _FREE
         for place in places:
-            alone = network.step(size, [place]) if len(places) > 1 and together != _FREE else None
-            found[place] = alone or together or _FREE
+            alone = network.step(size, [place]) if len(places) > 1 and not together else None
+            found[place] = _FREE if together else alone or network.step(size, places) or _FREE
     return [(*place, step, why) for place, (step, why) in found.items() if why]
 
 
@@ -76,6 +76,7 @@ class _Network:
         self._first = first
         self._trace = trace
         self._example = example
+        self._seen: dict[frozenset[tuple[Place, int]], tuple[str, bool]] = {}
 
     def resized(self, sizes: Mapping[Place, int]) -> Graph | None:
         """The graph at other sizes; None where it does not take them."""
@@ -89,16 +90,16 @@ class _Network:
         graph = self.resized(sizes)
         return graph is not None and not self._wrong(graph, sizes)[0]
 
-    def step(self, size: int, places: Sequence[Place]) -> tuple[int, str] | None:
+    def step(self, size: int, places: Sequence[Place], most: int = 3) -> tuple[int, str] | None:
         """In which steps these dimensions may change, 0 for none, and what is wrong at other sizes. None where the
-        graph takes none of the sizes tried."""
+        graph takes none of the sizes tried, at most so many."""
         even = size & -size
-        tried, why = False, ""
+        tried, why = 0, ""
         for other, step in {2 * size + 1: 1, size + even: even, 2 * size: size}.items():
             sizes = dict.fromkeys(places, other)
-            if (graph := self.resized(sizes)) is None:
+            if tried == most or (graph := self.resized(sizes)) is None:
                 continue
-            tried = True
+            tried += 1
             wrong, is_number = self._wrong(graph, sizes)
             if not wrong:
                 return (step, why) if why else _FREE
@@ -116,6 +117,12 @@ class _Network:
     def _wrong(self, graph: Graph, sizes: Mapping[Place, int]) -> tuple[str, bool]:
         """What the module does with inputs of these sizes that a graph does not, empty if nothing; and whether that is
         a matter of numbers alone."""
+        given = frozenset(sizes.items())
+        if given not in self._seen:
+            self._seen[given] = self._traced_wrong(graph, sizes)
+        return self._seen[given]
+
+    def _traced_wrong(self, graph: Graph, sizes: Mapping[Place, int]) -> tuple[str, bool]:
         inputs = (x.new_zeros(shape) for x, shape in zip(self._example, self._shapes(sizes), strict=True))
         try:
             traced = import_piece(self._trace(tuple(inputs)))

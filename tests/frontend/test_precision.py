@@ -18,6 +18,7 @@ import q8ta_wgpu as q8
 from bench.noise import decibels
 from bench.yardstick import yardstick
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.calibrate import precision
 from q8ta_wgpu.frontend.calibrate.need import Reading, needs
 from q8ta_wgpu.frontend.calibrate.precision import Precisions
 from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Width
@@ -52,6 +53,10 @@ def _sink(m: Any, x: Tensor) -> Tensor:
 def _columns(m: Any, x: Tensor) -> Tensor:
     found: Tensor = m.head(F.layer_norm(x, (12,))) + 1e-3 * m.whole(x)
     return found
+
+
+def _norms(m: Any, x: Tensor) -> Any:
+    return sum(head(F.layer_norm(x * x.mean(-1, True).cos(), (12,))) for head in m.heads)
 
 
 def _soft_argmax(m: Any, x: Tensor) -> Tensor:
@@ -129,6 +134,27 @@ def test_no_network_is_below_the_yardstick(name: str, vulkan: Device) -> None:
     else:
         ratio = decibels(found["auto"], y)
         assert ratio is None or ratio > least
+
+
+def test_fewer_parts_are_tried_of_a_large_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its signal stays within half a decibel of the yardstick's, on what is simulated."""
+    runs, outputs = list[int](), Precisions._outputs
+
+    def counted(self: Precisions, *given: Any) -> list[list[Tensor]]:
+        runs[-1] += 1
+        return outputs(self, *given)
+
+    torch.manual_seed(0)
+    module = Plain(_norms, heads=nn.ModuleList(nn.Linear(12, 3) for _ in range(6))).eval()
+    batches = [290 + data(32, 12, seed=s) for s in range(1, 9)]
+    monkeypatch.setattr(Precisions, "_outputs", counted)
+    for large in (math.inf, 0.0):
+        monkeypatch.setattr(precision, "_LARGE", large)
+        runs.append(0)
+        program = _quantized(module, batches)
+        _, least, int8, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
+        assert int8 < least - WITHIN < least - 0.6 < predicted
+    assert runs[1] <= 0.75 * runs[0], runs
 
 
 def test_what_needs_nothing_is_as_in_int8() -> None:

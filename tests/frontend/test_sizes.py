@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.quantize import _folded, float_program
@@ -62,6 +63,24 @@ def test_sizes_that_numbers_were_computed_from_are_found(name: str) -> None:
 
 def test_the_size_of_a_dynamic_batch_is_none_of_them() -> None:
     assert found(lambda x: x / x.shape[2], batched=True) == {2: 0}
+
+
+def test_no_size_is_traced_that_tells_nothing() -> None:
+    """Equal heights and widths in steps of 4: both larger once, then each, at the next size and at the next step."""
+    module = Wrapped(FIXED["even ones"][0]).eval()
+    example, traced = (data(1, 2, 4, 4),), list[tuple[int, ...]]()
+
+    def trace(x: tuple[Tensor, ...]) -> GraphModule:
+        traced.append(tuple(x[0].shape))
+        return _folded(float_program(module, x))
+
+    with torch.no_grad():
+        program = float_program(module, example)
+        steps = {
+            dim: step for _, dim, step, _ in fixed_sizes(program, _folded(program), trace, example, {(0, 0), (0, 1)})
+        }
+    assert steps == {2: 4, 3: 4}
+    assert len(traced) == len(set(traced)) == 5, traced
 
 
 def test_equal_sizes_of_several_inputs_change_together() -> None:

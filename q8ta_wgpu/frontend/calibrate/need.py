@@ -18,17 +18,18 @@ from torch.fx import Node
 from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
 
 SIGNS = 4
-"""Vectors of random signs for each item."""
+"""Vectors of random signs for each item, where nothing else is asked for."""
 
 Reading = tuple[Stored | Node, Role]
 """A stored value, or the softmax of an attention, and the role in which it is read."""
 
 
 def needs(
-    storage: Storage, rounder: Rounder, items: Sequence[Sequence[Tensor]], outputs: Sequence[int]
+    storage: Storage, rounder: Rounder, items: Sequence[Sequence[Tensor]], outputs: Sequence[int], signs: int = SIGNS
 ) -> dict[Reading, float]:
     """The noise that rounding makes, for each value and role, beside the signal of these outputs, as a ratio of powers:
-    the mean over the items."""
+    the mean over the items, and so many vectors of
+    random signs for each."""
     found: dict[Reading, float] = defaultdict(float)
     for number, item in enumerate(items):
         traced = _Traced(storage, rounder)
@@ -38,11 +39,11 @@ def needs(
             if not wanted or not traced.views:
                 continue
             random = torch.Generator().manual_seed(number)
-            for _ in range(SIGNS):
-                signs = [_signs(v, random) for v in wanted]
-                gradients = torch.autograd.grad(wanted, traced.views, signs, retain_graph=True, allow_unused=True)
+            for _ in range(signs):
+                given = [_signs(v, random) for v in wanted]
+                gradients = torch.autograd.grad(wanted, traced.views, given, retain_graph=True, allow_unused=True)
                 for reading, change in traced.changes(gradients).items():
-                    found[reading] += change**2 / (SIGNS * len(items) * len(wanted))
+                    found[reading] += change**2 / (signs * len(items) * len(wanted))
     return dict(found)
 
 
@@ -92,5 +93,5 @@ class _Traced:
         found: dict[Reading, float] = defaultdict(float)
         for (reading, error), gradient in zip(self._readings, gradients, strict=True):
             if gradient is not None:
-                found[reading] += float((gradient.double() * error).sum())
+                found[reading] += float((gradient * error).sum(dtype=torch.float64))
         return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.need import Reading, needs
+from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
 from q8ta_wgpu.frontend.calibrate.rows import round_rows
 from q8ta_wgpu.frontend.calibrate.simulate import (
     ROLES,
@@ -54,6 +54,10 @@ _NEARLY = 10**0.03
 
 _PARTS_TRIED, _ROUNDS = 8, 2
 """Parts of the values that are widened, each of which is tried in 8 bits again, and how often, in smaller parts."""
+
+_LARGE, _FEW = 4e9, 4
+"""What a call moves and computes, in bytes, from which on a simulated run takes seconds: then so many parts are tried,
+once, after the number of values is found as an eighth of all, and half the random signs suffice."""
 
 _DEAR = 0.05
 """Of what a network moves and computes, from which on widening costs time."""
@@ -162,6 +166,8 @@ class Precisions:
         self.yardstick = self._noise_of_sums()
         self._allowed = list(map(_allowed, self.yardstick, self.floats[0]))
         self._always = [*always(self.storage), *rows]
+        self._large = traffic(self.storage) > _LARGE
+        self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
 
     def is_worse(self) -> bool:
         """Whether the yardstick has more noise on some output, more than is left, with the weights as they are."""
@@ -174,7 +180,7 @@ class Precisions:
         short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > wanted[i]]
         steps: list[Step] = []
         if short:
-            needed = needs(self.storage, self.rounder, self.items, short)
+            needed = needs(self.storage, self.rounder, self.items, short, SIGNS // 2 if self._large else SIGNS)
             for step in self._always:
                 needed.pop(step.reading, None)
             every = ranked(self.storage, self.rounder, needed)
@@ -211,14 +217,15 @@ class Precisions:
             found = self._noise(widths(steps))
             return not any(ratio > more * limit for ratio, limit in zip(found, limits, strict=True))
 
+        parts, near = (_FEW, len(every) // (2 * _FEW)) if self._large else (_PARTS_TRIED, 0)
         low, high = 0, len(every)
-        while low < high:
+        while low + near < high:
             middle = (low + high) // 2
             low, high = (low, middle) if suffices(every[:middle]) else (middle + 1, high)
         steps = list(every[:high])
-        for _ in range(_ROUNDS if len(steps) > _PARTS_TRIED else 1):
+        for _ in range(_ROUNDS if len(steps) > parts and not self._large else 1):
             dearest = sorted(steps, key=lambda step: -step.cost)
-            size = max(1, -(-len(steps) // _PARTS_TRIED))
+            size = max(1, -(-len(steps) // parts))
             for part in (dearest[at : at + size] for at in range(0, len(dearest), size)):
                 fewer = [step for step in steps if step not in part]
                 least = max(sum(step.cost for step in fewer), _DEAR * traffic(self.storage))
@@ -229,8 +236,11 @@ class Precisions:
     # --- what is simulated ---
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
-        """The noise of each output with these values widened, and those that always are."""
+        """The noise of each output with these values widened, and those that always are; once the weights stay."""
         chosen = {**widths(self._always), **chosen}
+        given = frozenset(chosen.items())
+        if given in self._simulated:
+            return self._simulated[given]
 
         def views(node: Node, value: Tensor) -> Views:
             stored = self.storage.values[node]
@@ -243,7 +253,8 @@ class Precisions:
         def shares(node: Node, value: Tensor) -> Tensor:
             return value if (node, "others") in chosen else shares_of_255(value)
 
-        return noise(self._outputs(views, self._weight, shares), self.floats)
+        self._simulated[given] = noise(self._outputs(views, self._weight, shares), self.floats)
+        return self._simulated[given]
 
     def _noise_of_sums(self) -> list[float]:
         """The noise of each output where only what sums read is rounded, and weights; with rounded tables, to which

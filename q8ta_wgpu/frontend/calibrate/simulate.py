@@ -264,7 +264,8 @@ class Rounder:
         if width == "float32" or value.dtype != torch.float32:
             return value
         scale, zero = self.scale(stored, width)
-        value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)  # of a quotient of what was rounded to zeros
+        if not value.sum().isfinite():  # of a quotient of what was rounded to zeros
+            value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)
         found: Tensor = torch.fake_quantize_per_tensor_affine(value, scale, zero, *_LIMITS[width])
         return found
 
@@ -287,9 +288,8 @@ def _on_steps(weight: Tensor, observer: Any) -> Tensor:
 
 def shares_of_255(shares: Tensor) -> Tensor:
     """The shares of an attention as its kernels have them: in steps of a 255th of the largest of a row."""
-    largest = shares.amax(-1, keepdim=True)
-    whole = torch.round(shares / largest.clamp(min=1e-30) * 255)
-    return whole / whole.sum(-1, keepdim=True).clamp(min=1.0)
+    whole = (shares / shares.amax(-1, keepdim=True).clamp(min=1e-30)).mul_(255).round_()
+    return whole.div_(whole.sum(-1, keepdim=True).clamp(min=1.0))
 
 
 def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) -> list[float]:
