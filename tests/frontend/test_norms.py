@@ -95,3 +95,33 @@ def test_numbers_behind_a_sum_are_rounded_with_it() -> None:
         assert len(compiled(module, data(2, 4, 5, 5))) == 2  # with quantize
     shared = Plain(lambda m, x: torch.cat([y := m.layer(x), 2 * y], 1), layer=nn.Linear(4, 6))
     assert "q8ta_table" in compiled(shared, data(2, 4))
+
+
+class Frozen(nn.Module):
+    """A batch norm as detection networks write it, behind a layer without a bias."""
+
+    def __init__(self, layer: nn.Module, channels: int, last: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        shape = (channels,) if last else (1, channels, 1, 1)
+        self.layer, self.reversed = layer, last
+        self.factor = nn.Parameter(torch.randn(shape))
+        self.term = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return self.term + self.factor * y if self.reversed else y * self.factor - self.term
+
+
+def test_numbers_of_each_output_are_rounded_with_it() -> None:
+    """Frozen batch norms and scales of layers, on either side of the sign."""
+    layers = (nn.Conv2d(4, 6, 3, bias=False), nn.ConvTranspose2d(4, 6, 2, groups=2, bias=False))
+    for layer in layers:
+        assert compiled(Frozen(layer, 6), data(2, 4, 5, 5))[1:] in (["q8ta_conv2d"], ["q8ta_conv_transpose2d"])
+    assert compiled(Frozen(nn.Linear(4, 6), 6, last=True), data(2, 3, 4))[1:] == ["q8ta_linear"]
+
+
+def test_numbers_of_each_pixel_stay() -> None:
+    """As many as there are channels, along another dimension."""
+    module = Plain(lambda m, x: m.layer(x) * torch.arange(1.0, 4.0), layer=nn.Conv2d(4, 3, 3))
+    assert "q8ta_mul" in compiled(module, data(2, 4, 5, 5))

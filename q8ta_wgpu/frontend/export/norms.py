@@ -26,7 +26,8 @@ from q8ta_wgpu.frontend.nodes import (
 
 def fold_norms(model: GraphModule) -> None:
     """Multiplies each batch norm that alone reads a convolution or linear of its channels into weight and bias, and
-    each number by which alone it is multiplied or divided, or that is added to it: the result is rounded once.
+    each number, or number for each output, by which alone it is multiplied or divided, or that is added to it: the
+    result is rounded once.
 
     Every call gets a weight and bias of its own, so that a module applied twice may have a batch norm behind each.
     """
@@ -34,7 +35,7 @@ def fold_norms(model: GraphModule) -> None:
         if normalizes(norm) and folds_into(norm, norm.args[0]) and is_known(norm) and is_known(norm.args[0]):
             _fold(model, norm, norm.args[0])
     for node in list(model.graph.nodes):
-        _fold_number(model, node)
+        _fold_numbers(model, node)
 
 
 def is_known(node: Node) -> bool:
@@ -57,32 +58,57 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
         model.graph.erase_node(node)
 
 
-_LINES: dict[Any, Callable[[float, float], tuple[float, float]]] = {
-    torch.ops.aten.mul.Tensor: lambda number, _: (number, 0.0),
-    torch.ops.aten.div.Tensor: lambda number, _: (1 / number if number else math.nan, 0.0),
-    torch.ops.aten.add.Tensor: lambda number, alpha: (1.0, alpha * number),
-    torch.ops.aten.sub.Tensor: lambda number, alpha: (1.0, -alpha * number),
+Numbers = float | Tensor
+
+_LINES: dict[Any, Callable[[Numbers, float], tuple[Numbers, Numbers]]] = {
+    torch.ops.aten.mul.Tensor: lambda numbers, _: (numbers, 0.0),
+    torch.ops.aten.div.Tensor: lambda numbers, _: (1 / numbers if torch.as_tensor(numbers).all() else math.nan, 0.0),
+    torch.ops.aten.add.Tensor: lambda numbers, alpha: (1.0, alpha * numbers),
+    torch.ops.aten.sub.Tensor: lambda numbers, alpha: (1.0, -alpha * numbers),
 }
-"""Factor and term of a call with a number, and with alpha."""
+"""Factor and term of a call with a number, or with one for each output, and with alpha."""
+
+_COMMUTE = (torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor)
 
 
-def _fold_number(model: GraphModule, node: Node) -> None:
-    """Puts the factor and the term of a call with a number into the convolution or linear that it alone reads."""
-    weighted, number = (*node.args, None, None)[:2]
+def _fold_numbers(model: GraphModule, node: Node) -> None:
+    """Puts the factors and the terms of a call with numbers into the convolution or linear that it alone reads."""
+    weighted, given = (*node.args, None, None)[:2]
+    if node.target in _COMMUTE and not node.kwargs and isinstance(given, Node) and is_weighted(given):
+        weighted, given = given, weighted
     if node.target not in _LINES or not isinstance(weighted, Node) or set(weighted.users) != {node}:
         return
-    if isinstance(number, Node) and is_constant(number) and number.meta["val"].numel() == 1:
-        number = float(constant(model, number))
-    if not isinstance(number, (int, float)) or not is_weighted(weighted) or not is_known(weighted):
+    if not is_weighted(weighted) or not is_known(weighted) or node.meta["val"].shape != weighted.meta["val"].shape:
         return
-    factor, term = _LINES[node.target](number, node.kwargs.get("alpha", 1.0))  # type: ignore[arg-type]
-    if not (math.isfinite(factor) and math.isfinite(term)) or node.meta["val"].shape != weighted.meta["val"].shape:
+    numbers = _numbers(model, weighted, given)
+    if numbers is None:
         return
-    own = tensors_of(model, weighted)
-    changed = {name: factor * tensor for name, tensor in own.items() if name in ("weight", "bias")}
-    if term:
-        outputs = weighted.meta["val"].shape[1 if convolves(weighted) else -1]
-        changed["bias"] = changed.get("bias", torch.zeros(outputs, dtype=torch.float64)) + term
+    factor, term = map(torch.as_tensor, _LINES[node.target](numbers, node.kwargs.get("alpha", 1.0)))  # type: ignore[arg-type]
+    if not (factor.isfinite().all() and term.isfinite().all()):
+        return
+    own, outputs = tensors_of(model, weighted), weighted.meta["val"].shape[_channel(weighted)]
+    factor, term = (x.double().expand(outputs) for x in (factor, term))
+    changed = {"weight": by_output(weighted, own["weight"], factor)}
+    if "bias" in own or term.any():
+        changed["bias"] = own.get("bias", 0.0) * factor + term
     give(model, weighted, changed)
     node.replace_all_uses_with(weighted)
     model.graph.erase_node(node)
+
+
+def _numbers(model: GraphModule, weighted: Node, given: Any) -> Numbers | None:
+    """A number, or constants of which each output of a convolution or linear has one; None of anything else."""
+    if not isinstance(given, Node):
+        return given if isinstance(given, (int, float)) else None
+    if not is_constant(given):
+        return None
+    found, shape = constant(model, given).detach().double(), weighted.meta["val"].shape
+    if found.numel() == 1:
+        return float(found)
+    along = [1] * len(shape)
+    along[_channel(weighted)] = shape[_channel(weighted)]
+    return found.flatten() if [1] * (len(shape) - found.dim()) + [*found.shape] == along else None
+
+
+def _channel(weighted: Node) -> int:
+    return 1 if convolves(weighted) else len(weighted.meta["val"].shape) - 1
