@@ -28,8 +28,7 @@ def needs(
     storage: Storage, rounder: Rounder, items: Sequence[Sequence[Tensor]], outputs: Sequence[int], signs: int = SIGNS
 ) -> dict[Reading, float]:
     """The noise that rounding makes, for each value and role, beside the signal of these outputs, as a ratio of powers:
-    the mean over the items, and so many vectors of
-    random signs for each."""
+    the mean over the items and, for each, over so many vectors of random signs."""
     found: dict[Reading, float] = defaultdict(float)
     for number, item in enumerate(items):
         traced = _Traced(storage, rounder)
