@@ -32,6 +32,8 @@ UNKNOWN = (
     "its family is unknown to the rules that choose kernels: a session measures for about a second when it opens, and "
     "keeps what it found"
 )
+FAMILY = "a checkout's `python -m bench family --device dawn` measures the family for everybody: docs/portability.md"
+"""What is said of adapters without a file in kernels/product/families/; the second of those with matrix units."""
 
 
 def check(options: argparse.Namespace) -> None:
@@ -99,6 +101,8 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     )
     if not speeds.known(target):
         print(f"  {UNKNOWN}")
+        if target.matrix_units:
+            print(f"  {FAMILY}")
     for unit, text in device.unit_faults.items():
         print(f"  matrix unit {unit} is not used: {text}")
     if device.contract:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.commands import check, example
 from q8ta_wgpu.ir.graph import RANGES
-from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.web import export
@@ -66,6 +68,19 @@ def test_a_right_adapter_and_a_model(vulkan: Device, tmp_path: Path, capsys: Cap
     assert any(line.startswith("  kernels: 12 compiled and run in ") and ", 0 of " in line for line in lines)
     assert any(line.startswith("  model: 0 of 4032 bytes differ") for line in lines)
     assert lines[-1] == f"verdict: right bytes from {vulkan.name}"
+
+
+def test_families_that_nobody_measured(vulkan: Device, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of tiles are asked for where a rule would read them."""
+    monkeypatch.setattr(speeds, "known", lambda target: False)
+    monkeypatch.setattr(check, "samples", lambda target: ())
+    assert main(["check", "--device", "wgpu-native:vulkan"]) == 0
+    said = capsys.readouterr().out
+    assert check.UNKNOWN in said and check.FAMILY not in said
+    monkeypatch.setattr(vulkan, "target", replace(vulkan.target, matrix_units=(MatrixUnit(16, 16, 32, 32),)))
+    monkeypatch.setattr(Device, "unit_rate", 1.0)
+    assert main(["check", "--device", "wgpu-native:vulkan"]) == 0
+    assert check.FAMILY in capsys.readouterr().out
 
 
 def test_a_wrong_adapter(vulkan: Device, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
