@@ -20,7 +20,7 @@ class Outliers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, 4, h, w) → the same."""
-        return x * torch.tensor([1000.0, 1, 1, 1]).reshape(1, 4, 1, 1)
+        return x.relu() * torch.tensor([1000.0, 1, 1, 1]).reshape(1, 4, 1, 1)
 
 
 class Damped(nn.Module):
