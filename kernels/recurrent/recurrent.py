@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,8 @@ class _Layers:
         """Results as aten has them: the last layer's hidden states of all steps, then the last states of all layers."""
         x, hidden, states = self.args["input"], [], []
         for index in range(self.args["num_layers"]):
-            made = [self._direction(x, index * self.directions + d, d == 1) for d in range(self.directions)]
+            reverse = (False, True) if self.directions == 2 else (self.args.get("reverse", False),)
+            made = [self._direction(x, index * self.directions + d, back) for d, back in enumerate(reverse)]
             x = made[0][0] if len(made) == 1 else self.b.emit("cat", [sequence for sequence, _, _ in made], {"dim": 2})
             hidden += [last for _, last, _ in made]
             states += [state for _, _, state in made]
@@ -116,51 +118,112 @@ def _import(cell: str) -> Import:
     return lambda b, args: _Layers(b, cell, args).run()
 
 
-_GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}
-"""Where ONNX has each of our gates: i o f c and z r h."""
+@dataclass(frozen=True)
+class _Layer:
+    """One of ONNX's recurrent layers.
+
+    Attributes:
+        cell: of ours.
+        gates: where ONNX has each of the cell's gates: i o f c and z r h; None where it has no such gate.
+        functions: the activations that it must have.
+        fixed: the biases of gates that ONNX has not: 64 opens one, -64 closes it, beyond float32's last bit.
+    """
+
+    cell: str
+    gates: Sequence[int | None]
+    functions: Sequence[str]
+    fixed: Sequence[float] = ()
 
 
-def _onnx(cell: str) -> Import:
-    """The importer of ONNX's LSTM and GRU: one layer in one direction or both, its gates in our order."""
+_ONNX = {
+    "LSTM": _Layer("lstm", (0, 2, 3, 1), ("Sigmoid", "Tanh", "Tanh")),
+    "GRU": _Layer("gru", (1, 0, 2), ("Sigmoid", "Tanh")),
+    "RNN": _Layer("gru", (None, None, 0), ("Tanh",), (64.0, -64.0)),
+}
+
+
+def _onnx(name: str) -> Import:
+    """The importer of ONNX's LSTM, GRU or RNN: one layer in one direction or both, its gates in our order. With an
+    argument `steps` its two weights are int8, and steps their scales by direction and output."""
+    kind = _ONNX[name]
+    keeps, own = CELLS[kind.cell].keeps, sum(gate is not None for gate in kind.gates)
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
-        x, weights, recurrent, biases, lengths, *first = (*args["inputs"], None, None)[: 6 + CELLS[cell].keeps]
-        directions, gates, count = b.type(weights).shape[0], len(_GATES[cell]), int(args["hidden_size"])
-        if refusal := _refusal(args, cell, lengths):
+        x, weights, recurrent, biases, _, *first = (*args["inputs"], None, None, None, None)[: 6 + keeps]
+        if refusal := _refusal(args, name):
             raise b.refuse(refusal)
-        arrays = [onnx_calls.constant(b, name, "weights") for name in (weights, recurrent, biases)]
+        arrays = [onnx_calls.constant(b, each, "weights") for each in (weights, recurrent, biases)]
+        assert arrays[0] is not None
+        directions, count, inputs = arrays[0].shape[0], int(args["hidden_size"]), arrays[0].shape[2]
+        shapes = (directions, own * count, inputs), (directions, own * count, count), (directions, 2 * own * count)
+        for array, shape in zip(arrays, shapes, strict=True):
+            if array is not None and array.shape != shape:
+                raise b.refuse(f"its weights must be {', '.join(map(str, shapes))}, found {array.shape}")
         params = []
         for d in range(directions):
-            w, r, both = (None if a is None else a[d].astype(np.float32) for a in arrays)
-            halves = np.zeros((2, gates * count), np.float32) if both is None else both.reshape(2, -1)
-            for array in (w, r, *halves):
+            w, r, both = (None if a is None else a[d] for a in arrays)
+            halves = np.zeros((2, own * count)) if both is None else both.reshape(2, -1)
+            for at, array in enumerate((w, r, *halves)):
                 assert array is not None
-                parts = array.reshape(gates, count, *array.shape[1:])[list(_GATES[cell])]
-                params.append(b.constant(np.ascontiguousarray(parts.reshape(array.shape)), "weight"))
-        batch = b.type(x).shape[1]
-        none = np.zeros((directions, batch, count), np.float32)
-        states = [b.constant(none, "state") if name is None else name for name in first]
-        call = {"input": x, "hx": states if CELLS[cell].keeps else states[0], "params": params, "has_biases": True}
-        more = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": False}
-        sequence, *last = _Layers(b, cell, {**call, **more, "shifts": (0, 0)}).run()
+                made = _in_order(kind, array, count, at == 2)
+                steps = args["steps"][at][d] if at < 2 and "steps" in args else None
+                params.append(
+                    b.constant(made.astype(np.float32), "weight")
+                    if steps is None
+                    else _in_steps(b, made, _in_order(kind, steps, count, False))
+                )
+        front = bool(args.get("layout"))
+        none = np.zeros((directions, b.type(x).shape[0 if front else 1], count), np.float32)
+        states = [b.constant(none, "state") if s is None else _turned(b, s) if front else s for s in first]
+        call = {"input": x, "hx": states if keeps else states[0], "params": params, "has_biases": True}
+        more = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": front}
+        reverse = args["direction"] == "reverse"
+        sequence, *last = _Layers(b, kind.cell, {**call, **more, "reverse": reverse, "shifts": (0, 0)}).run()
         split = b.emit("view", (sequence,), {"shape": (0, 0, directions, count)})
+        if front:
+            return [split, *(_turned(b, each) for each in last)]
         return [b.emit("permute", (split,), {"dims": (0, 2, 1, 3)}), *last]
 
     return rule
 
 
-def _refusal(args: Mapping[str, Any], cell: str, lengths: str | None) -> str:
+def _in_steps(b: Builder, array: Array, steps: Array) -> str:
+    """A weight of int8 about 0, with a scale for each output."""
+    parts = array.astype(np.int8), steps.astype(np.float32), np.zeros(len(steps), np.int32)
+    names = [b.constant(part, hint) for part, hint in zip(parts, ("weight", "scale", "zero"), strict=True)]
+    return str(b.emit("dequantize_weight", names, {"axis": 0}))
+
+
+def _turned(b: Builder, states: str) -> str:
+    """States by layer and batch, of those by batch and layer, or the other way round."""
+    array = b.array(states)
+    if array is not None:
+        return str(b.constant(np.ascontiguousarray(array.astype(np.float32).transpose(1, 0, 2)), "state"))
+    return str(b.emit("permute", (states,), {"dims": (1, 0, 2)}))
+
+
+def _in_order(kind: _Layer, array: Array, count: int, bias: bool) -> Array:
+    """Weights or biases of ONNX's gates as ours; of gates that ONNX has not, zeros or, as `bias`, what fixes them."""
+    parts = array.reshape(-1, count, *array.shape[1:])
+    found = [np.zeros_like(parts[0]) if gate is None else parts[gate] for gate in kind.gates]
+    for at, number in enumerate(kind.fixed if bias else ()):
+        found[at] += np.float32(number)
+    return np.concatenate(found)
+
+
+def _refusal(args: Mapping[str, Any], name: str) -> str:
     """Why a layer is not supported; empty where it is."""
-    usual = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}[cell]
-    found = args.get("activations")
-    functions = [f if isinstance(f, str) else f.decode() for f in found or usual]
+    usual = list(_ONNX[name].functions)
+    found = args.get("activations") or usual
+    functions = [f if isinstance(f, str) else f.decode() for f in found]
     if functions[: len(usual)] != usual or functions[len(usual) :] not in ([], usual):
         return f"its activations must be {', '.join(usual)}, found {', '.join(functions)}"
-    if args["direction"] == "reverse" or args.get("layout") or args.get("clip") or args.get("input_forget"):
-        return "direction 'reverse', layout, clip and input_forget are not supported"
-    if lengths is not None or (cell == "lstm" and len(args["inputs"]) > 7 and args["inputs"][7]):
-        return "lengths of sequences and peepholes are not supported"
-    if cell == "gru" and not args["linear_before_reset"]:
+    if args.get("clip") or args.get("input_forget"):
+        return "clip and input_forget are not supported"
+    inputs = (*args["inputs"], *(None,) * 8)
+    if inputs[4] is not None or (name == "LSTM" and inputs[7] is not None):
+        return "lengths of sequences and peepholes are not supported: cut padding off before the network or behind it"
+    if name == "GRU" and not args["linear_before_reset"]:
         return "linear_before_reset must be 1, as in PyTorch's GRU"
     return ""
 
@@ -209,7 +272,7 @@ def _op(cell: str) -> Op:
             prepack={1: functools.partial(layer.pack_weight, lanes=1)},
         ),
         aten={f"aten.{cell}.input": _import(cell), f"aten.{cell}.data": _refuse_packed},
-        onnx={cell.upper(): _onnx(cell)},
+        onnx={name: _onnx(name) for name, kind in _ONNX.items() if kind.cell == cell},
         int8=Recurrent(functools.partial(q8ta_recurrent.lower, cell=cell), q8ta_recurrent.PROJECTED),
         cases=(
             _case(cell, 5, 2, 7, 2),

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from q8ta_wgpu.calibrate.insert import FloatProgram
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, INT8X4, INT32, UINT8, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.model.structure import Structure
@@ -154,7 +154,7 @@ class _Importer(GraphBuilder):
                 graph.types[name] = TensorType(shape, INT8X4, UINT8)
             case TensorProto.INT8 | TensorProto.INT16:
                 stored = quantized.STORED[dtype][0]
-                graph.types[name] = TensorType(shape, stored, self._read_as(name, stored) or QParams(1.0, 0, stored))
+                graph.types[name] = TensorType(shape, stored, self._read_as(name, dtype))
             case TensorProto.INT32 | TensorProto.INT64:
                 graph.types[name] = TensorType(shape, INT32)
                 graph.bounds[name] = nodes.bounds_of(self.program, name)
@@ -185,15 +185,22 @@ class _Importer(GraphBuilder):
             )
         return self.sizes[key]
 
-    def _read_as(self, name: str, stored: str) -> QParams | None:
-        """Scale and zero point by which the first reader of an integer input dequantizes it."""
+    def _read_as(self, name: str, dtype: int) -> QParams:
+        """Scale and zero point by which the first reader of integers takes them, what moves them left out; 1 and 0 of
+        those that have none."""
+        names, (stored, shift) = {name}, quantized.STORED[dtype]
         for node in self.program.graph.node:
-            if node.op_type == "DequantizeLinear" and node.input and node.input[0] == name:
-                arrays = [self.program.constants.get(n) for n in node.input[1:3]]
-                if arrays and arrays[0] is not None and all(a is not None and a.size == 1 for a in arrays):
-                    zero = arrays[1].reshape(()) if len(arrays) > 1 and arrays[1] is not None else 0
-                    return QParams(float(arrays[0].reshape(())), int(zero), stored)
-        return None
+            at = next((i for i, each in enumerate(node.input) if each in names), None)
+            if at is None:
+                continue
+            if nodes.full_name(node) in RULES:
+                scale, zero = (self.program.constants.get(n) for n in (*node.input[at + 1 : at + 3], "", "")[:2])
+                if scale is not None and scale.size == 1 and (zero is None or zero.size == 1):
+                    offset = 0 if zero is None else int(zero.reshape(()))
+                    return QParams(float(scale.reshape(())), offset - shift, stored)
+            elif node.op_type in nodes.MOVES and at == 0:
+                names.update(node.output)
+        return QParams(1.0, -shift, stored)
 
     def _outputs(self, scope: Scope, names: Sequence[str]) -> Structure:
         if not names:
@@ -307,6 +314,9 @@ class _Importer(GraphBuilder):
         if name in ONNX:
             self._check_dtypes(name, dtypes, results)
             args = self._arguments(node, schema, attributes, self._operands(name, given))
+            if name in nodes.TABLES and dtypes[0] in quantized.STORED and arrays[1] is None:
+                assert given[0] is not None
+                return [(self._rows(node, given[0], args, dtypes[0]), dtypes[0])]
             if results[0] in INTEGERS and name in nodes.ARITHMETIC and results[0] in dtypes:
                 return [(self._small_integers(name, args, results[0]), results[0])]
             values = self._kept(name, ONNX[name][1](self, args), results)
@@ -321,6 +331,19 @@ class _Importer(GraphBuilder):
         if moves and len(stored) == 1:
             return list(given)
         return [v if v is None or v in self.raw else self.numbers(v) for v in given]
+
+    def _rows(self, node: onnx.NodeProto, x: str, args: Mapping[str, Any], dtype: int) -> str:
+        """Rows of stored integers at computed indices: those of a constant table have the scale by which they are
+        read."""
+        if x in self.raw:
+            q = self._read_as(node.output[0], dtype)
+            whole = self.raw[x].astype(np.int64) - quantized.STORED[dtype][1]
+            x = self.add_stored(whole.astype(DTYPES[q.dtype]), q)
+        stored = self.quantization(x)
+        assert stored is not None
+        inputs = [self.emit("dequantize", (x,)), *args["inputs"][1:]]
+        rows = str(ONNX[nodes.full_name(node)][1](self, {**args, "inputs": inputs}))
+        return self.stored(rows, stored, dtype, stored.range)
 
     def _kept(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
         """An operator's results; bools that it computes are stored as such."""

@@ -276,6 +276,27 @@ def _dynamic_matmul(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
     return _scaled(b, _product(b, y, w, zero, w_zero, args["dtypes"][1]), scale, w_scale, bias)
 
 
+def _dynamic_lstm(b: QuantizedBuilder, args: Mapping[str, Any]) -> list[str]:
+    """com.microsoft's DynamicQuantizeLSTM: its weights lie by direction, input and output. Rows of the input have
+    scales of their own; hidden states have more than the 8 bits that the file allows."""
+    x, *names = (*args["inputs"], *(None,) * 7)[:12]
+    given: list[str | None] = [b.rounded_rows(x)]
+    steps = []
+    for at, weight in enumerate(names[:2]):
+        parts = (weight, names[7 + 2 * at], names[8 + 2 * at])
+        array, scale, zero = (onnx_calls.constant(b, name, "weights") for name in parts)
+        if array is None or scale is None or array.ndim != 3:
+            raise b.refuse("its weights must have three dimensions and scales")
+        if zero is not None and (zero != (128 if array.dtype == np.uint8 else 0)).any():
+            raise b.refuse("its weights have zero points: quantize them symmetrically")
+        whole = array.astype(np.int64) - (128 if array.dtype == np.uint8 and zero is not None else 0)
+        given.append(b.raw_constant(np.ascontiguousarray(whole.transpose(0, 2, 1))))
+        steps.append(np.broadcast_to(scale.reshape(array.shape[0], -1), (array.shape[0], array.shape[2])))
+    kept = {name: args.get(name) for name in ("activations", "clip", "direction", "hidden_size", "input_forget")}
+    found: list[str] = b.onnx("LSTM", [*given, *names[2:7]], steps=steps, **kept)
+    return found
+
+
 def _scaled(b: Builder, y: str, x_scale: str, w_scale: str, bias: str | None) -> str:
     scale = b.aten("aten.mul.Tensor", {"self": x_scale, "other": w_scale})
     y = b.aten("aten.mul.Tensor", {"self": y, "other": scale})
@@ -388,6 +409,7 @@ RULES: Mapping[str, Rule] = {
     "ConvInteger": _conv_integer,
     "com.microsoft.MatMulIntegerToFloat": _integer_to_float,
     "com.microsoft.DynamicQuantizeMatMul": _dynamic_matmul,
+    "com.microsoft.DynamicQuantizeLSTM": _dynamic_lstm,
     "QLinearConv": _qlinear_conv,
     "com.microsoft.QLinearConv": _in_front(_qlinear_conv),
     "QLinearMatMul": _qlinear_matmul,

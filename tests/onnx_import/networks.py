@@ -144,21 +144,26 @@ def inputs(name: str, count: int) -> list[Array]:
 @functools.cache
 def quantized(name: str, form: str, kind: str) -> bytes:
     """A network quantized by ONNX Runtime in the form QDQ, QOperator or dynamic."""
+    return quantize(NETWORKS[name]().SerializeToString(), form, inputs(name, 4), KINDS[kind])
+
+
+def quantize(data: bytes, form: str, calibration: Sequence[Array], kind: tuple[str, str, bool]) -> bytes:
+    """A float file with the input x, as ONNX Runtime quantizes it in the form QDQ, QOperator or dynamic."""
     from onnxruntime import quantization as made
 
     class Reader(made.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.left = iter(inputs(name, 4))
+            self.left = iter(calibration)
 
         def get_next(self) -> dict[str, Array] | None:
             found = next(self.left, None)
             return None if found is None else {"x": found}
 
-    activations, weights, by_channel = KINDS[kind]
+    activations, weights, by_channel = kind
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        onnx.save(NETWORKS[name](), source)
+        source.write_bytes(data)
         if form == "dynamic":
             made.quantize_dynamic(source, target, per_channel=by_channel, weight_type=made.QuantType[weights])
         else:
@@ -173,3 +178,14 @@ def quantized(name: str, form: str, kind: str) -> bytes:
             )
         logging.disable(logging.NOTSET)
         return target.read_bytes()
+
+
+def by_onnx_runtime(data: bytes, x: Array) -> list[Array]:
+    """Results of ONNX Runtime's processor provider, node by node as the file says."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return [np.asarray(y) for y in session.run(None, {"x": x})]

@@ -17,16 +17,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
-from tests.onnx_import.networks import KINDS, NETWORKS, inputs, quantized
-
-
-def by_onnx_runtime(data: bytes, x: Array) -> list[Array]:
-    """Results of ONNX Runtime's processor provider, node by node as the file says."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return [np.asarray(y) for y in session.run(None, {"x": x})]
+from tests.onnx_import.networks import KINDS, NETWORKS, by_onnx_runtime, inputs, quantized
 
 
 def steps_apart(found: Array, expected: Array) -> Array:
@@ -39,9 +30,10 @@ AGREEMENT = {"single": 0.999}
 """How many results of a network are equal. One that an early layer rounds the other way reaches many others."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "kind"), [*(("single", kind) for kind in KINDS), *((n, "u8u8") for n in NETWORKS if n != "single")]
+)
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
-@pytest.mark.parametrize("name", NETWORKS)
 def test_a_static_network_gives_what_onnx_runtime_gives(name: str, form: str, kind: str) -> None:
     data, (x,) = quantized(name, form, kind), inputs(name, 1)
     model = q8.from_onnx(data)
@@ -199,23 +191,28 @@ def test_token_numbers_are_rows_of_their_table() -> None:
         session(np.full(6, 50), mask)
 
 
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_a_recurrent_layer_has_its_gates_in_onnx_order(cell: str, directions: int, states: bool) -> None:
-    random, gates = np.random.default_rng(0), 4 if cell == "LSTM" else 3
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_layer_has_its_gates_and_directions_in_onnx_order(cell: str, direction: str, layout: int) -> None:
+    """With states that come in, in reverse without. With layout 1 the batch comes first everywhere."""
+    random, gates = np.random.default_rng(0), {"LSTM": 4, "GRU": 3, "RNN": 1}[cell]
+    directions, states = 2 if direction == "bidirectional" else 1, "hc"[: 1 + (cell == "LSTM")]
     shapes: dict[str, tuple[int, ...]] = {"w": (gates * 5, 7), "r": (gates * 5, 5), "b": (2 * gates * 5,)}
-    shapes |= {"h": (2, 5), **({"c": (2, 5)} if cell == "LSTM" else {})} if states else {}
+    shapes |= dict.fromkeys(states if direction != "reverse" else "", (2, 5))
     drawn = {
         n: random.standard_normal((directions, *s)).astype(np.float32) * np.float32(0.4) for n, s in shapes.items()
     }
     attributes: dict[str, Any] = {"linear_before_reset": 1} if cell == "GRU" else {}
-    attributes |= {"hidden_size": 5, "direction": "bidirectional" if directions == 2 else "forward"}
-    names = ["x", "w", "r", "b", "", *list(shapes)[3:]]
-    data = made([helper.make_node(cell, names, ["y"], **attributes)], {"x": (6, 2, 7)}, drawn)
-    x = random.standard_normal((6, 2, 7)).astype(np.float32)
-    found = q8.Session(q8.from_onnx(data), device="reference")(x)
-    np.testing.assert_allclose(found, by_onnx_runtime(data, x)[0], rtol=0, atol=1e-6)
+    attributes |= {"hidden_size": 5, "direction": direction}
+    names, x = ["x", "w", "r", "b", "", *list(shapes)[3:]], random.standard_normal((6, 2, 7)).astype(np.float32)
+    expected = by_onnx_runtime(made([helper.make_node(cell, names, ["y"], **attributes)], {"x": x.shape}, drawn), x)[0]
+    if layout:
+        x, expected = x.swapaxes(0, 1), expected.transpose(2, 0, 1, 3)
+        drawn |= {n: a.swapaxes(0, 1) for n, a in drawn.items() if n in states}
+    data = made([helper.make_node(cell, names, ["y"], layout=layout, **attributes)], {"x": x.shape}, drawn)
+    found = q8.Session(q8.from_onnx(data), device="reference")(np.ascontiguousarray(x))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_parameters_of_norms_and_biases_of_a_gemm_are_constants_however_they_are_stored() -> None:
