@@ -189,7 +189,7 @@ def _onnx(name: str) -> Import:
 
 def _in_steps(b: Builder, array: Array, steps: Array) -> str:
     """A weight of int8 about 0, with a scale for each output."""
-    parts = array.astype(np.int8), steps.astype(np.float32), np.zeros(len(steps), np.int32)
+    parts: tuple[Array, ...] = (array.astype(np.int8), steps.astype(np.float32), np.zeros(len(steps), np.int32))
     names = [b.constant(part, hint) for part, hint in zip(parts, ("weight", "scale", "zero"), strict=True)]
     return str(b.emit("dequantize_weight", names, {"axis": 0}))
 
