@@ -281,6 +281,20 @@ def test_no_warning_where_all_is_well() -> None:
         _quantized(build().eval(), [given(s) for s in range(4)])
 
 
+def test_no_warning_of_the_4_bits_that_were_asked_for() -> None:
+    torch.manual_seed(0)
+    module = Plain(
+        lambda m, ids: m.norm(m.table(ids) + 0.01 * m.layer(m.table(ids))),
+        table=nn.Embedding(64, 64),
+        layer=nn.Linear(64, 64),
+        norm=nn.LayerNorm(64),
+    )
+    batches = [torch.arange(s, s + 16)[None] for s in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        q8.quantize(module.eval(), (batches[0],), batches, q8.Quantizer(weights="int4"), progress=False)
+
+
 def test_a_wrong_precision_is_refused() -> None:
     with pytest.raises(InputError, match="precision must be 'auto', 'int8' or 'int16', found 'int4'"):
         q8.Quantizer(precision="int4")

@@ -1,12 +1,14 @@
 """As many bits as a value needs: which values are stored in 16 bits, or not rounded at all.
 
-The yardstick is the network whose weighted sums read int8 values and int8 weights and that rounds nothing else, no
-table of embeddings either. Where int8 everywhere is more than half a decibel below it, values are widened, the largest
-noise for each cost first, until the module as it will be stored, simulated on inputs of the calibration, comes near it.
+The yardstick is the network whose weighted sums read int8 values and weights as they will be and that rounds nothing
+else, no table of embeddings either, but one of 4 bits. Where int8 everywhere is more than half a decibel below it,
+values are widened, the largest noise for each cost first, until the module as it will be stored, simulated on inputs of
+the calibration, comes near it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
 from q8ta_wgpu.frontend.calibrate.rows import round_rows
 from q8ta_wgpu.frontend.calibrate.simulate import (
@@ -259,8 +262,9 @@ class Precisions:
     def _noise_of_sums(self) -> list[float]:
         """The noise of each output where only what sums read is rounded, and weights; with rounded tables, to which
         weights may be fitted, where that is less."""
-        readers = (user for node in self.storage.weights for user in node.users)
-        ways = [self._weight_of_sums, self._weight] if not all(map(sums_weights, readers)) else [self._weight]
+        readings = ((node, user) for node in self.storage.weights for user in node.users)
+        tables = not all(itertools.starmap(self._rounds, readings))
+        ways = [self._weight_of_sums, self._weight] if tables else [self._weight]
         found = [noise(self._outputs(self._of_sums, way, _same), self.floats) for way in ways]
         return [min(ratios) for ratios in zip(*found, strict=True)]
 
@@ -291,8 +295,11 @@ class Precisions:
         return found
 
     def _weight_of_sums(self, node: Node, value: Tensor, reader: Node) -> Tensor:
-        """A weight as the yardstick has it, which rounds no table that rows are taken from."""
-        return self._weight(node, value, reader) if sums_weights(reader) else value
+        return self._weight(node, value, reader) if self._rounds(node, reader) else value
+
+    def _rounds(self, node: Node, reader: Node) -> bool:
+        """Whether the yardstick rounds a weight: what sums read, and what was asked for in 4 bits; no other table."""
+        return sums_weights(reader) or isinstance(self.storage.weights[node], PerChannelGroupObserver)
 
     def _weight(self, node: Node, value: Tensor, reader: Node) -> Tensor:
         return self.rounder.weight(node, value, self.storage.weights[node])
