@@ -83,9 +83,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000, help="how often what lasts or breaks is tried")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo)")
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
+    parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     args = parser.parse_args()
     names = [name for given in args.names for name in given.split(",")]
-    options = Options(args.device, args.models, args.batch, names, args.figures, args.count, args.jobs, args.sets)
+    numbers = args.count, args.jobs, args.sets, args.items
+    options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)
     results = Results()
     for name in args.parts:
         module, function, _ = PARTS[name]

@@ -175,7 +175,7 @@ def example_inputs(module: Any, torch: Any) -> tuple[Any, ...]:
     raise ValueError(f"no input size among {SIZES} and {own} fits")
 
 
-def _others(module: Any, inputs: tuple[Any, ...], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
+def other_inputs(module: Any, inputs: tuple[Any, ...], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
     """Other inputs like those of a network."""
     return drawn(getattr(module, "shapes", None) or [x.shape for x in inputs], seed, torch, batch)
 
@@ -188,7 +188,7 @@ def is_idle(module: Any, inputs: tuple[Any, ...], torch: Any) -> bool:
     """Whether what a network gives hardly depends on its inputs: many do before they are trained, since batch norms
     that know no statistics let values shrink from layer to layer, and heads and scales of layers begin at zero."""
     with torch.no_grad():
-        first, second = (_first(module(*values)) for values in (inputs, _others(module, inputs, 1, torch)))
+        first, second = (_first(module(*values)) for values in (inputs, other_inputs(module, inputs, 1, torch)))
     return not float((first - second).abs().max()) >= LEAST
 
 
@@ -206,7 +206,7 @@ def wake(module: Any, inputs: tuple[Any, ...], torch: Any) -> None:
             norm.momentum = None  # the mean of what is met
             norm.train()
         if norms:
-            module(*_others(module, inputs, 2, torch, batch=8))
+            module(*other_inputs(module, inputs, 2, torch, batch=8))
         for norm in norms:
             norm.eval()
 

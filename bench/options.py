@@ -23,6 +23,7 @@ class Options:
         count: how often what lasts or breaks is tried.
         jobs: how many processes run side by side, where speed is not what is measured.
         sets: of calibration data, over which accuracy is averaged.
+        items: inputs that a network of the zoo is calibrated with and, where these are several, judged by.
         figures: JSON file that whole networks' times are written to, or drawn from.
     """
 
@@ -34,6 +35,7 @@ class Options:
     count: int = 10_000
     jobs: int = 1
     sets: int = 5
+    items: int = 1
 
     @functools.cached_property
     def device(self) -> Device:

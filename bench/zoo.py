@@ -23,7 +23,7 @@ import numpy as np
 
 import q8ta_wgpu as q8
 from bench.architectures import names
-from bench.builders import BUILDERS, example_inputs, is_idle, wake
+from bench.builders import BUILDERS, example_inputs, is_idle, other_inputs, wake
 from bench.noise import decibels
 from bench.options import Options
 from bench.yardstick import yardstick
@@ -38,8 +38,9 @@ RESULTS = Path("out/zoo.json")
 TABLE = Path("docs/zoo.md")
 
 
-def measured(name: str, adapter: str | None) -> Row:
-    """The row of one network; `error` says at which step it failed, and why."""
+def measured(name: str, adapter: str | None, items: int = 1) -> Row:
+    """The row of one network; `error` says at which step it failed, and why. It is calibrated with one input and judged
+    by that, or with several `items`, and judged by as many others."""
     import torch
 
     from examples.vision import declare_operators
@@ -57,19 +58,22 @@ def measured(name: str, adapter: str | None) -> Row:
         row["inputs"] = [list(x.shape) for x in inputs]
         if row.setdefault("woken", is_idle(module, inputs, torch)):
             wake(module, inputs, torch)
+        more = [other_inputs(module, inputs, seed, torch) for seed in range(2, 2 * items + 1)]
+        calibration, judged = [inputs, *more[: items - 1]], more[items - 1 :] or [inputs]
         with torch.no_grad():
-            floats = _arrays(module(*inputs))
-            row["float_db"] = _ratio(floats[0], _arrays(module(*map(_rounded, inputs)))[0])
+            floats = [_arrays(module(*x)) for x in judged]
+            row["float_db"] = _ratio(floats, [_arrays(module(*map(_rounded, x))) for x in judged])
+        row["items"] = items
         step, start = "quantize", time.process_time()
-        program = q8.quantize(module, inputs, calibration=[inputs], progress=False)
+        program = q8.quantize(module, inputs, calibration=calibration, progress=False)
         row["quantize_s"] = round(time.process_time() - start, 1)
         step, start = "compile", time.process_time()
         model = q8.compile(program)
         row["compile_s"] = round(time.process_time() - start, 1)
-        row["yardstick_db"] = _yardstick(module, inputs, floats)
+        row["yardstick_db"] = _yardstick(module, calibration, judged, floats)
         row |= described(model)
         step = "run"
-        row |= _compared(model, [x.numpy() for x in inputs], floats, adapter)
+        row |= _compared(model, [[x.numpy() for x in given] for given in judged], floats, adapter)
     except Exception as error:
         row["error"] = f"{step}: {type(error).__name__}: {error}"
     return row
@@ -97,36 +101,40 @@ def described(model: q8.Model) -> Row:
 Arrays = list[np.ndarray[Any, Any]]
 
 
-def _compared(model: q8.Model, inputs: Arrays, floats: Arrays, adapter: str | None) -> Row:
-    """A run on the device beside the reference: elements that differ, and by how much of the largest; and beside the
-    float module, as a ratio of signal to noise."""
+def _compared(model: q8.Model, judged: list[Arrays], floats: list[Arrays], adapter: str | None) -> Row:
+    """A run on the device beside the reference: elements that differ, and by how much of the largest; and all inputs
+    beside the float module, as a ratio of signal to noise."""
     start = time.perf_counter()
     with q8.Session(model, adapter) as session:
         row: Row = {"dispatches": len(session.program.dispatches)}
-        found = _arrays(session(*inputs))
+        found = _arrays(session(*judged[0]))
         assert session.device is not None
         row["device"] = session.device.name
     row["run_s"] = round(time.perf_counter() - start, 1)
-    expected = _arrays(q8.Session(model, "reference")(*inputs))
+    reference = q8.Session(model, "reference")
+    every = [_arrays(reference(*inputs)) for inputs in judged]
+    expected = every[0]
     differ = [np.abs(f.astype(np.float64) - e) for f, e in zip(found, expected, strict=True)]
     row["elements"] = sum(d.size for d in differ)
     row["mismatches"] = int(sum((d > 0).sum() for d in differ))
     row["error_share"] = max(
         float(d.max() / max(np.abs(e).max(), 1e-30)) for d, e in zip(differ, expected, strict=True)
     )
-    row["snr_db"] = _ratio(floats[0], expected[0])
+    row["snr_db"] = _ratio(floats, every)
     return row
 
 
-def _ratio(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float | None:
-    ratio = decibels(expected, found)
+def _ratio(expected: list[Arrays], found: list[Arrays]) -> float | None:
+    """Of the first outputs for all inputs."""
+    ratio = decibels(*(np.concatenate([arrays[0].ravel() for arrays in every]) for every in (expected, found)))
     return None if ratio is None else round(ratio, 1)
 
 
-def _yardstick(module: Any, inputs: Any, floats: Arrays) -> float | None:
+def _yardstick(module: Any, calibration: list[Any], judged: list[Any], floats: list[Arrays]) -> float | None:
     """None where torch alone cannot export the module."""
     try:
-        return _ratio(floats[0], _arrays(yardstick(module, [inputs])(*inputs))[0])
+        simulated = yardstick(module, calibration)
+        return _ratio(floats, [_arrays(simulated(*x)) for x in judged])
     except Exception:
         return None
 
@@ -148,8 +156,9 @@ def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
     return [array for part in parts if part is not None for array in _arrays(part)]
 
 
-def _in_a_process(name: str, adapter: str | None) -> Row:
-    command = [sys.executable, "-m", "bench.zoo", name, *(["--device", adapter] if adapter else [])]
+def _in_a_process(name: str, adapter: str | None, items: int) -> Row:
+    command = [sys.executable, "-m", "bench.zoo", name, "--items", str(items)]
+    command += ["--device", adapter] if adapter else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired:
@@ -177,7 +186,7 @@ def part_zoo(options: Options) -> None:
 
     def one(name: str) -> Row:
         start = time.perf_counter()
-        row = _in_a_process(name, options.adapter)
+        row = _in_a_process(name, options.adapter, options.items)
         return row | {"seconds": round(time.perf_counter() - start, 1)}
 
     with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a") as file:
@@ -250,7 +259,7 @@ def table(rows: list[Row]) -> str:
         "float32 operators have a tolerance, so the largest difference is given as a share of the largest output.",
         "Networks with a star hardly depend on their input as they are made: they got other initial values, and",
         "batch norm statistics of random inputs. Outputs that are zeros have no SNR. Where rounding the input changes",
-        "nothing there is no limit.",
+        "nothing there is no limit. Rows that say *of 8* are calibrated with 8 inputs and judged by 8 others.",
         "",
         "| architecture | input | dispatches | SNR dB | yardstick dB | limit dB | seconds | exceptions |",
         "|---|---|---|---|---|---|---|---|",
@@ -272,8 +281,9 @@ def _row(row: Row) -> str:
         return f"| {_name(row)} | | | | | | | {_escaped(row['error'])} |"
     shape = ", ".join("x".join(map(str, shape)) for shape in row["inputs"])
     ratios = ("" if row.get(key) is None else str(row[key]) for key in ("snr_db", "yardstick_db", "float_db"))
+    marks = (" *" if row.get("woken") else "") + (f" of {row['items']}" if row.get("items", 1) > 1 else "")
     return (
-        f"| {_name(row)}{' *' if row.get('woken') else ''} | {shape} | {row['dispatches']} | {' | '.join(ratios)} "
+        f"| {_name(row)}{marks} | {shape} | {row['dispatches']} | {' | '.join(ratios)} "
         f"| {row['quantize_s']} | {_exceptions(row)} |"
     )
 
@@ -312,5 +322,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--device")
+    parser.add_argument("--items", type=int, default=1)
     given = parser.parse_args()
-    print(json.dumps(measured(given.name, given.device)))
+    print(json.dumps(measured(given.name, given.device, given.items)))

@@ -57,16 +57,6 @@ def is_weighted(node: Any) -> bool:
     return isinstance(kind(node), WeightedSum)
 
 
-def folds_into(norm: Node, weighted: Any) -> bool:
-    """Whether a batch norm is a factor and a term for each output of the weighted sum before it, which feeds it alone.
-
-    A linear's outputs are its last dimension, a batch norm's channels dimension 1.
-    """
-    if not isinstance(weighted, Node) or not is_weighted(weighted) or set(weighted.users) != {norm}:
-        return False
-    return has_channels(weighted)
-
-
 def has_channels(weighted: Node) -> bool:
     """Whether the outputs of a convolution or linear are dimension 1 of its result."""
     return convolves(weighted) or weighted.meta["val"].dim() == 2

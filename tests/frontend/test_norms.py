@@ -64,6 +64,18 @@ def test_behind_a_linear() -> None:
     assert "q8ta_batch_norm" in compiled(kept, data(4, 6, 7))
 
 
+def test_behind_a_linear_whose_outputs_are_moved_to_the_channels() -> None:
+    """By views and by turns, but not where the channels become others."""
+    parts = {"layer": nn.Linear(7, 6), "norm": norm(6, of=nn.BatchNorm1d)}
+    for forward in (
+        lambda m, x: m.norm(m.layer(x).flatten(0, 1)).unflatten(0, (4, 3)),
+        lambda m, x: m.norm(m.layer(x).transpose(1, 2)),
+    ):
+        assert "q8ta_batch_norm" not in compiled(Plain(forward, **parts), data(4, 3, 7))
+    mixed = Plain(lambda m, x: m.norm(m.layer(x).reshape(6, -1).t()), **parts)
+    assert "q8ta_batch_norm" in compiled(mixed, data(4, 3, 7))
+
+
 def test_behind_a_transposed_convolution_with_groups() -> None:
     for groups in (1, 2):
         module = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=groups), norm(6), nn.ReLU(inplace=True))

@@ -93,9 +93,9 @@ def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.Monk
     x, timestep = builders.example_inputs(module, torch)
     assert (x.shape, 500 <= float(timestep) < 1000) == ((1, 3, 8, 8), True)
     monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: module})
-    row = zoo.measured("small:denoiser", "llvmpipe")
+    row = zoo.measured("small:denoiser", "llvmpipe", items=2)
     assert (row["mismatches"], row["inputs"]) == (0, [[1, 3, 8, 8], [1]])
-    assert "| 1x3x8x8, 1 |" in zoo.table([row])
+    assert "| small denoiser of 2 | 1x3x8x8, 1 |" in zoo.table([row])
 
 
 def test_every_name_has_a_builder() -> None:

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from q8ta_wgpu.frontend.calibrate.moves import moved, moves, result_of
 from q8ta_wgpu.frontend.export.editor import give, tensors_of
 from q8ta_wgpu.frontend.export.norms import is_known
 from q8ta_wgpu.frontend.export.scaled import by_input, by_output
 from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.moves import along, moved, moves, places_along, result_of
 from q8ta_wgpu.frontend.nodes import (
     convolves,
     integer,
@@ -183,14 +183,13 @@ def _follow(source: Node, whole: Callable[[], Collection[str]]) -> _Followed | N
     """All that reads a node's channels; None where nothing takes any of them back."""
     shape = [integer(size) for size in source.meta["val"].shape]
     axis = _axis(source) % len(shape)
-    places = torch.arange(1, shape[axis] + 1, dtype=torch.float64)
-    waiting = [(source, places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(shape))]
+    waiting = [(source, places_along(shape, axis))]
     followed = _Followed(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool), whole)
     while waiting and not followed.fixed[1:].all():
         value, places = waiting.pop()
         for user in value.users:
             if _absorbs(user) and value is named_arguments(user)["input"]:
-                if (channels := _along(places, _axis(user))) is not None:
+                if (channels := along(places, _axis(user))) is not None:
                     followed.readers.append(_Reader(user, channels.long()))
                     followed.shifts &= _sums_all(user)
                     continue
@@ -207,14 +206,6 @@ def _sums_all(node: Node) -> bool:
     return normalizes(node) or not (
         is_transposed(node) or (padding if isinstance(padding, (int, str)) else any(padding))
     )
-
-
-def _along(places: Tensor, axis: int) -> Tensor | None:
-    """The places along an axis, if they are the same wherever else one looks."""
-    first = places
-    for i in range(places.dim()):
-        first = first if i == axis % places.dim() else first.narrow(i, 0, 1)
-    return first.reshape(-1) if torch.equal(first.expand_as(places), places) else None
 
 
 def _passed(followed: _Followed, node: Node, value: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:

@@ -13,10 +13,11 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import give, tensors_of
 from q8ta_wgpu.frontend.export.scaled import by_output
+from q8ta_wgpu.frontend.moves import along, moved, moves, places_along
 from q8ta_wgpu.frontend.nodes import (
     constant,
     convolves,
-    folds_into,
+    integer,
     is_constant,
     is_weighted,
     named_arguments,
@@ -25,17 +26,37 @@ from q8ta_wgpu.frontend.nodes import (
 
 
 def fold_norms(model: GraphModule) -> None:
-    """Multiplies each batch norm that alone reads a convolution or linear of its channels into weight and bias, and
-    each number, or number for each output, by which alone it is multiplied or divided, or that is added to it: the
-    result is rounded once.
+    """Multiplies each batch norm that alone reads a convolution or linear of its channels, wherever elements are moved
+    in between, into weight and bias, and each number, or number for each output, by which alone it is multiplied or
+    divided, or that is added to it: the result is rounded once.
 
     Every call gets a weight and bias of its own, so that a module applied twice may have a batch norm behind each.
     """
     for norm in list(model.graph.nodes):
-        if normalizes(norm) and folds_into(norm, norm.args[0]) and is_known(norm) and is_known(norm.args[0]):
-            _fold(model, norm, norm.args[0])
+        weighted = _sum_before(norm) if normalizes(norm) and is_known(norm) else None
+        if weighted is not None:
+            _fold(model, norm, weighted)
     for node in list(model.graph.nodes):
         _fold_numbers(model, node)
+
+
+def _sum_before(norm: Node) -> Node | None:
+    """The convolution or linear whose outputs are the channels of a batch norm, which alone reads it; what is in
+    between moves elements. A linear's outputs are its last dimension, a batch norm's channels dimension 1."""
+    weighted, reader, between = norm.args[0], norm, list[Node]()
+    while isinstance(weighted, Node) and set(weighted.users) == {reader} and moves(weighted):
+        between.append(reader := weighted)
+        weighted = weighted.args[0]
+    if not isinstance(weighted, Node) or set(weighted.users) != {reader}:
+        return None
+    if not is_weighted(weighted) or not is_known(weighted):
+        return None
+    shape, axis = [integer(size) for size in weighted.meta["val"].shape], _channel(weighted)
+    value, places = weighted, places_along(shape, axis)
+    for call in reversed(between):
+        ((value, places),) = moved(call, value, places)
+    found = along(places, 1)
+    return weighted if found is not None and torch.equal(found, torch.arange(1.0, shape[axis] + 1)) else None
 
 
 def is_known(node: Node) -> bool:
@@ -54,7 +75,7 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
     give(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias})
     results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
     for node in (*results, norm):  # of a batch norm with several results only the first has readers
-        node.replace_all_uses_with(weighted)
+        node.replace_all_uses_with(norm.args[0])
         model.graph.erase_node(node)
 
 

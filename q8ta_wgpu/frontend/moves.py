@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,20 @@ def moves(node: Node) -> bool:
     int8 = kind(node)
     tensors = [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), torch.SymInt)]
     return isinstance(int8, Moves) and not int8.fill and len(tensors) == 1 and not is_kept(node)
+
+
+def places_along(shape: Sequence[int], axis: int) -> Tensor:
+    """A value of this shape whose elements are their places along an axis, from 1 on."""
+    places = torch.arange(1, shape[axis] + 1, dtype=torch.float64)
+    return places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(*shape)
+
+
+def along(places: Tensor, axis: int) -> Tensor | None:
+    """The places along an axis, if they are the same wherever else one looks."""
+    first = places
+    for i in range(places.dim()):
+        first = first if i == axis % places.dim() else first.narrow(i, 0, 1)
+    return first.reshape(-1) if torch.equal(first.expand_as(places), places) else None
 
 
 def moved(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
