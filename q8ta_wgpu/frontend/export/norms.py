@@ -75,7 +75,7 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
     give(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias})
     results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
     for node in (*results, norm):  # of a batch norm with several results only the first has readers
-        node.replace_all_uses_with(norm.args[0])
+        node.replace_all_uses_with(norm.all_input_nodes[0])
         model.graph.erase_node(node)
 
 
