@@ -28,6 +28,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "grouped": ("convolutions", "part_grouped", "grouped convolutions"),
     "transposed": ("convolutions", "part_transposed", "transposed convolutions"),
+    "im2col": ("convolutions", "part_im2col", "windows copied for a product, against a product that gathers them"),
     "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
     "memory": ("memory", "part_memory", "depthwise and memory-bound operators beside a copy"),
     "float-products": ("floats", "part_products", "float32 matmul, linear and conv2d by tile"),

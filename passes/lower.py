@@ -12,6 +12,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_halves import fold_halves
 from q8ta_wgpu.passes.fold_image import fold_image
+from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears
 from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
@@ -20,6 +21,8 @@ from q8ta_wgpu.passes.store_states import store_states
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
     fold_image,
+    # Convolutions copy their windows for a 1x1 product where upstream's rule holds unmeasured.
+    use_im2col,
     # Linears take the halves of int16 values while they load them.
     fold_halves,
     # Linears of one row that read the same value are one, before attention asks where its operands lie.

@@ -11,7 +11,7 @@ import pytest
 
 from q8ta_wgpu.ir.graph import Array, Call, Graph
 from q8ta_wgpu.ir.kernel import Variant
-from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import tuner as tune
@@ -55,9 +55,11 @@ def drawn(seed: int) -> Price:
     return lambda call, way: random.Random(f"{seed} {way} {call.output.shape}").uniform(1, 1000)
 
 
-def tuned(graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: str = "optimal") -> Any:
-    """A tuning of a graph with made-up times on a device of WebGPU's baseline, and the clock that was asked."""
+def tuned(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: str = "optimal", target: Target = BASELINE
+) -> Any:
+    """A tuning of a graph with made-up times, and the clock that was asked."""
     clock = Clock(price)
     monkeypatch.setattr(tune, "Timer", clock)
-    device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=BASELINE, info=INFO)
+    device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=target, info=INFO)
     return tune.tune(graph, device, policy), clock

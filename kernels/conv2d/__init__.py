@@ -1,1 +1,1 @@
-"""Convolution: 1x1 and implicit products, depthwise strips, groups, and first layers that read an image."""
+"""Convolution: 1x1 and implicit products, depthwise strips, groups, first layers that read an image, im2col."""

@@ -57,6 +57,8 @@ class Target:
         few_cores: whether a few workgroups fill the device. Tiles are then as large as possible, and loading something
             again is faster than a dispatch that prepares it.
         unroll: whether loops are unrolled. Otherwise Mesa's compiler for CPUs keeps local arrays in memory.
+        copies_windows: whether convolutions copy their windows for a 1x1 product where nothing was measured, as
+            ExecuTorch's Vulkan backend has them do on phones (passes/im2col.py).
         matrix_units: the device's int8 matrix units that were found to compute right.
     """
 
@@ -73,6 +75,7 @@ class Target:
     shares_memory: bool = True
     few_cores: bool = False
     unroll: bool = False
+    copies_windows: bool = False
     matrix_units: tuple[MatrixUnit, ...] = ()
 
 

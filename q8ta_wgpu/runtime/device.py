@@ -18,6 +18,9 @@ _LIMITS = {
 }
 """A target's limits by WebGPU's names. Every program needs those of BASELINE."""
 
+PHONES = ("Adreno", "Mali")
+"""Parts of the names of adapters for which upstream's choice between im2col and other kernels was measured (#17568)."""
+
 
 class Device(OpenDevice):
     """An open device with its pipelines and measured rates. Sessions and threads may share it.
@@ -92,9 +95,12 @@ class Device(OpenDevice):
             # SwiftShader's compiler takes gigabytes and minutes for loops that are written out.
             return replace(found, unroll="llvmpipe" in self.name)
         packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
-        units = self._units(found)
         return replace(
-            found, packed_dot=emulated < 1.25 * packed, fast_dot=packed > 1.25 * emulated, matrix_units=units
+            found,
+            packed_dot=emulated < 1.25 * packed,
+            fast_dot=packed > 1.25 * emulated,
+            copies_windows=any(family in self.name for family in PHONES),
+            matrix_units=self._units(found),
         )
 
     def _units(self, target: Target) -> tuple[MatrixUnit, ...]:

@@ -154,7 +154,8 @@ class Session:
 
             if tune or tuner.wanted(self.device):
                 budget = None if tune else tuner.BUDGET
-                self.tuning = tuner.tune(self._graph, self.device, self._layouts, budget=budget)
+                graph = lower(self.model.graph, replace(self._target, copies_windows=False))
+                self.tuning = tuner.tune(graph, self.device, self._layouts, budget=budget)
         program = self.program
         scheduled = time.perf_counter()
         self._executor = Executor(program, self.device, sharing._executor if sharing else None)
@@ -169,7 +170,9 @@ class Session:
 
     @functools.cached_property
     def _graph(self) -> Graph:
-        """The model's graph, lowered for the device."""
+        """The model's graph, lowered for the device, as it was tuned where it was."""
+        if self.tuning is not None:
+            return self.tuning.graph
         return lower(self.model.graph, self._target)
 
     @functools.cached_property

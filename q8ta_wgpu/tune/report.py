@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.graph import Call, Graph
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 
@@ -44,6 +44,7 @@ class Tuning:
 
     Attributes:
         device: the adapter's name.
+        graph: the graph of `plan`, some of whose convolutions may be two dispatches.
         rules: the plan by estimates.
         plan: the plan by measurement.
         microseconds: of every candidate, by call and variant as in `layout_sync.cost.Measurements`.
@@ -58,6 +59,7 @@ class Tuning:
     """
 
     device: str
+    graph: Graph
     rules: Plan
     plan: Plan
     microseconds: Mapping[Call, Mapping[Variant, float]]

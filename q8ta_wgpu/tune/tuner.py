@@ -6,6 +6,8 @@ For every distinct dispatch of a graph the candidates are each kernel that can r
 * each layout of that plan, for all operands and the result alike. What the kernel accepts in one layout only takes that
   one. (Under 'greedy' the layouts are fixed, so there are no others.)
 
+Convolutions that can be im2col and a product (passes/im2col.py) are timed as these two dispatches as well.
+
 Their times, converted to the bytes that a copy moves meanwhile, replace the estimates of `layout_sync.cost`, and layout
 sync chooses again. Transitions are measured when a plan uses them, until a plan has measured dispatches only. Every
 kernel gives the same bytes, so tuning changes only how long a network takes.
@@ -14,6 +16,7 @@ kernel gives the same bytes, so tuning changes only how long a network takes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +31,7 @@ from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import speeds
+from q8ta_wgpu.passes.im2col import by_rule, rewritable, with_im2col
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.limits import fitting
 from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
@@ -67,7 +71,7 @@ def tune(
     Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
 
     Args:
-        graph: a graph lowered for the device.
+        graph: a graph lowered for the device, with every convolution in one dispatch.
         device: what to time on.
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called before each call that is timed with the candidates timed, those to time as far as known, and
@@ -128,6 +132,12 @@ def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
 COPY_KEY = "copy of 10^9 bytes"
 
 
+def _macs(call: Call) -> int:
+    """Multiply-accumulates of a call; 0 of one that is no sum of products."""
+    macs = OPS[call.op].macs
+    return macs(call) if macs else 0
+
+
 @dataclass
 class _Group:
     """Equal calls of a graph: their constants by position, and the variants they have in a plan."""
@@ -159,16 +169,19 @@ class _Tuner:
 
     def run(self) -> Tuning:
         """Measures, plans, and measures what the plan has that was not measured, until there is no such thing."""
-        rules = sync_layouts(self.graph, self.target, self.policy)
+        whole = sync_layouts(self.graph, self.target, self.policy)
+        by_rules = with_im2col(self.graph, by_rule(self.graph, self.target))
+        rules = sync_layouts(by_rules, self.target, self.policy) if by_rules.nodes != self.graph.nodes else whole
         try:
             if COPY_KEY not in self.cache.times:
                 self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
             self.known.add(COPY_KEY)
-            self._measure(self._groups(rules))
-            plan = self._plan()
-            while self.budget is None and (missing := self._missing(plan)):
-                self._measure(missing)
-                plan = self._plan()
+            groups = self._groups(self.graph, whole)
+            self._measure(self._heaviest(groups) if self.budget is not None else list(groups.values()))
+            tried = [by_rules, with_im2col(self.graph, self._copied())]
+            plans = list(map(self._settled, tried[: 1 if tried[0].nodes == tried[1].nodes else 2]))
+            plan = min(plans, key=lambda plan: plan.cost)
+            graph = tried[plans.index(plan)]
         finally:
             if self.timed:
                 self.cache.save()
@@ -176,6 +189,7 @@ class _Tuner:
         found = list(self.timed.values())
         return Tuning(
             device=self.device.name,
+            graph=graph,
             rules=rules,
             plan=plan,
             microseconds=self.microseconds,
@@ -189,26 +203,55 @@ class _Tuner:
             note=self.cache.note,
         )
 
-    def _groups(self, rules: Plan) -> list[_Group]:
-        """Every distinct call of the graph, and of the transitions its plan has."""
+    def _groups(self, graph: Graph, rules: Plan) -> dict[Call, _Group]:
+        """Every distinct call of a graph, and of the transitions its plan has."""
         alike = self.policy == "optimal" and self.budget is None
         uniform = tuple(dict.fromkeys(rules.layouts.values())) if alike else ()
         found: dict[Call, _Group] = {}
-        for node in self.graph.nodes:
-            call = self.graph.call(node)
-            arrays = {i: self.graph.constants[n] for i, n in enumerate(node.inputs) if n in self.graph.constants}
+        for node in graph.nodes:
+            call = graph.call(node)
+            arrays = {i: graph.constants[n] for i, n in enumerate(node.inputs) if n in graph.constants}
             found.setdefault(call, _Group(call, arrays, uniform=uniform))
         for step in rules.steps:
             found.setdefault(step.call, _Group(step.call)).planned.append(step.variant)
             self.favoured.add((step.call, step.variant))
-        return list(found.values()) if self.budget is None else self._heaviest(found)
+        return found
+
+    def _copied(self) -> list[str]:
+        """The convolutions whose windows are copied: where both ways are measured, those that this makes faster,
+        elsewhere those of the rule."""
+        single = {node.output: self.graph.call(node) for node in self.graph.nodes}
+        names = [name for name in rewritable(self.graph) if self.budget is None or _macs(single[name]) >= HEAVY]
+        if not names:
+            return by_rule(self.graph, self.target)
+        graph = with_im2col(self.graph, names)
+        groups = self._groups(graph, sync_layouts(graph, self.target, self.policy))
+        makers = {node.output: node for node in graph.nodes}
+        pairs = {name: [graph.call(makers[n]) for n in (makers[name].inputs[0], name)] for name in names}
+        self._measure([groups[call] for call in dict.fromkeys(itertools.chain(*pairs.values()))])
+        copied = set(by_rule(self.graph, self.target))
+        for name, pair in pairs.items():
+            alone, *both = (
+                min(self.microseconds.get(call, {}).values(), default=None) for call in (single[name], *pair)
+            )
+            if alone is not None and None not in both:
+                faster = sum(us for us in both if us is not None) < (1 - MARGIN) * alone
+                copied = copied | {name} if faster else copied - {name}
+        return sorted(copied)
+
+    def _settled(self, graph: Graph) -> Plan:
+        """The best plan by what was measured, with no transition that was not, unless there is a budget."""
+        plan = self._plan(graph)
+        while self.budget is None and (missing := self._missing(plan)):
+            self._measure(missing)
+            plan = self._plan(graph)
+        return plan
 
     def _heaviest(self, groups: Mapping[Call, _Group]) -> list[_Group]:
         """Calls with much work, those with the most in all their nodes first."""
         work = Counter[Call]()
         for node in self.graph.nodes:
-            call, macs = self.graph.call(node), OPS[node.op].macs
-            work[call] += macs(call) if macs else 0
+            work[self.graph.call(node)] += _macs(self.graph.call(node))
         return [groups[call] for call, macs in work.most_common() if macs >= HEAVY]
 
     def _missing(self, plan: Plan) -> list[_Group]:
@@ -247,7 +290,7 @@ class _Tuner:
             self.cache.times[key] = timed.microseconds
             self.timed[key] = timed.how
 
-    def _plan(self) -> Plan:
+    def _plan(self, graph: Graph) -> Plan:
         """The best plan by what was measured."""
         rate = 1e9 / self.cache.times[COPY_KEY]
         calls = {
@@ -255,4 +298,4 @@ class _Tuner:
             for call, variants in self.microseconds.items()
             if variants
         }
-        return sync_layouts(self.graph, self.target, self.policy, calls)
+        return sync_layouts(graph, self.target, self.policy, calls)

@@ -23,6 +23,7 @@ INT8 = [op for op in ONE_BY_ONE if op.int8]
 WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
 
 WITHOUT = {
+    "q8ta_im2col": "windows for a product: tests/passes/test_im2col.py compares both with the convolution",
     "q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two",
     "update_rows": "an update that writes a part of a state: tests/session/test_state.py compares it with the whole",
     "q8ta_rotary_update": "rotary and update_rows in one: tests/passes/test_rotary.py compares it with the two",

@@ -49,9 +49,18 @@ ROOMS: dict[str, set[str]] = {
     "passes.operands": TABLE | {"passes.rewriter"},
     "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
     "passes": GRAPH
-    | {"kernels.attention", "kernels.elementwise", "kernels.epilogue", "kernels.lib", "kernels.move", "passes.plan"}
+    | {
+        "kernels.attention",
+        "kernels.elementwise",
+        "kernels.epilogue",
+        "kernels.lib",
+        "kernels.move",
+        "passes.im2col",
+        "passes.plan",
+    }
     | REWRITING,
     "passes.layout_sync": TABLE,
+    "passes.im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,
     "frontend.importer.builder": GRAPH,
@@ -76,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress", "writing"},
-    "tune": TABLE | {"kernels.product", "passes.layout_sync", "program", "progress", "runtime"},
+    "tune": TABLE | {"kernels.product", "passes.im2col", "passes.layout_sync", "program", "progress", "runtime"},
     "view": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
     | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view"}

@@ -117,7 +117,7 @@ def test_the_first_session_on_an_unknown_adapter_measures(vulkan: Device, monkey
         found = session.tuning
         assert found is not None and found.changes and "in the heavy calls that 60 s" in str(found)
         planned = {step.call: step.variant for step in found.rules.steps}
-        assert all((v.reads, v.out) == (planned[c].reads, planned[c].out) for c, v in clock.asked)
+        assert all((v.reads, v.out) == (planned[c].reads, planned[c].out) for c, v in clock.asked if c in planned)
         np.testing.assert_array_equal(session(x), Session(model, "reference")(x))
     clock.asked.clear()
     assert Session(model, vulkan).tuning is not None and clock.asked == [], "all is in the cache"

@@ -149,7 +149,7 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
         for case in op.cases[:3]:
             if not op.kernels or op.name in ("q8ta_clone", "dequantize"):
                 continue
-            graph, _ = op_graphs.float_graph(op, case)
+            graph, _ = op_graphs.single_graph(op, case)
             for node in graph.nodes:
                 call = graph.call(node)
                 arrays = {i: graph.constants[n] for i, n in enumerate(node.inputs) if n in graph.constants}
