@@ -58,8 +58,8 @@ def measured(name: str, adapter: str | None, items: int = 1) -> Row:
         row["inputs"] = [list(x.shape) for x in inputs]
         if row.setdefault("woken", is_idle(module, inputs, torch)):
             wake(module, inputs, torch)
-        more = [other_inputs(module, inputs, seed, torch) for seed in range(2, 2 * items + 1)]
-        calibration, judged = [inputs, *more[: items - 1]], more[items - 1 :] or [inputs]
+        every = [inputs, *(other_inputs(module, inputs, seed, torch) for seed in range(2, 2 * items + 1))]
+        calibration, judged = every[:items], every[items:] if items > 1 else [inputs]
         with torch.no_grad():
             floats = [_arrays(module(*x)) for x in judged]
             row["float_db"] = _ratio(floats, [_arrays(module(*map(_rounded, x))) for x in judged])
