@@ -113,11 +113,10 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
             continue
         name = f"x{position}"
         graph.inputs.append(name)
-        graph.types[name] = TensorType(array.shape)
+        integers = op.operand(position, case.attrs).dtypes == (INT32,)
+        graph.types[name] = TensorType(array.shape, INT32 if integers else FLOAT32)
         inputs[name] = array
         names.append(name)
-    if op.operands[0].dtypes == (INT32,):
-        graph.types["x0"] = TensorType(graph.types["x0"].shape, INT32)
     shape, dtype = op.check(tuple(graph.types[n] for n in names), case.attrs)
     q = QParams(0.05, -3) if dtype == INT8X4 else None
     graph.types["y"] = TensorType(shape, dtype, q)

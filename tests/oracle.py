@@ -287,6 +287,16 @@ TORCH: Mapping[str, Function] = {
         for name in ("gt", "ge", "lt", "le", "eq", "ne")
     },
     **{name: lambda _, x, y, name=name: getattr(torch, name)(x, y).double() for name in ("gt", "ge", "eq", "ne")},
+    **{
+        name: lambda _, x, y, operator=operator: operator(x.long(), y.long()).double()
+        for name, operator in (
+            ("bitwise_and", torch.bitwise_and),
+            ("bitwise_or", torch.bitwise_or),
+            ("bitwise_xor", torch.bitwise_xor),
+            ("shift_left", lambda x, y: (x << y.clamp(0, 31)).int()),
+            ("shift_right", lambda x, y: x >> y.clamp(0, 31)),
+        )
+    },
     "where": lambda _, condition, x, y: torch.where(condition != 0, x, y),
     # moves
     "cat": lambda a, *xs: torch.cat(xs, a["dim"]),
@@ -300,6 +310,7 @@ TORCH: Mapping[str, Function] = {
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
     "gather": _gather,
     "to_float32": lambda _, x: x,
+    "to_int32": lambda _, x: x.trunc(),
     "embedding": lambda _, rows, scale, place: (_of_bits(rows) * scale[:, None])[
         place[:, 0].clamp(0, len(rows) - 1).long()
     ],

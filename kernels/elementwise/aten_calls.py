@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Attrs
+from q8ta_wgpu.ir.graph import INT32, Attrs
 from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Import
 from q8ta_wgpu.kernels.elementwise.binary import number_of
 from q8ta_wgpu.kernels.lib import onnx_calls
@@ -98,6 +98,13 @@ def compare(name: str) -> Import:
 def logical_not(b: Builder, args: Mapping[str, Any]) -> str:
     """True where there is a zero."""
     return b.emit("eq_scalar", (args["self"],), {"number": 0.0})
+
+
+def bitwise_not(b: Builder, args: Mapping[str, Any]) -> str:
+    """The other bits of integers; of bools the other one."""
+    if b.type(args["self"]).dtype == INT32:
+        return b.emit("affine", (args["self"],), {"factor": -1.0, "term": -1.0})
+    return logical_not(b, args)
 
 
 def rsub(b: Builder, args: Mapping[str, Any]) -> str:

@@ -112,18 +112,3 @@ fn eq(p: vec4<u32>) -> f32 {
 }
 
 fn ne(p: vec4<u32>) -> f32 { return 1.0 - eq(p); }
-
-// Of integers.
-fn gt_int32(p: vec4<u32>) -> f32 {
-  return select(0.0, 1.0, a_at(min(p, params.a_dims - 1u)) > b_at(min(p, params.b_dims - 1u)));
-}
-
-fn ge_int32(p: vec4<u32>) -> f32 {
-  return select(0.0, 1.0, a_at(min(p, params.a_dims - 1u)) >= b_at(min(p, params.b_dims - 1u)));
-}
-
-fn eq_int32(p: vec4<u32>) -> f32 {
-  return select(0.0, 1.0, a_at(min(p, params.a_dims - 1u)) == b_at(min(p, params.b_dims - 1u)));
-}
-
-fn ne_int32(p: vec4<u32>) -> f32 { return 1.0 - eq_int32(p); }

@@ -13,12 +13,20 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16, INT16X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8, INT8X4, INT16, INT16X4, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import NUMBERS, Builder, Case, Op, Operand, one_dtype, reads_same_place
-from q8ta_wgpu.kernels.elementwise.binary import INT8_PAIR, broadcast, number_of, onnx_rule, packed_kernels, spread
+from q8ta_wgpu.ir.op import NUMBERS, Builder, Case, Import, Op, Operand, one_dtype, reads_same_place
+from q8ta_wgpu.kernels.elementwise.binary import (
+    INT8_PAIR,
+    broadcast,
+    broadcast_numbers,
+    number_of,
+    onnx_rule,
+    packed_kernels,
+    spread,
+)
 from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
 from q8ta_wgpu.kernels.elementwise.table import entry_bits
 from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
@@ -51,8 +59,10 @@ def _lower(function: Function, wide: Lower | None) -> ToInt8:
     return lower
 
 
-def _reference(function: Function) -> Callable[[Call, Sequence[Array]], Array]:
+def _reference(function: Function, integers: Function | None) -> Callable[[Call, Sequence[Array]], Array]:
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        if integers is not None and call.inputs[0].dtype == INT32:
+            return integers(*(x.astype(np.int64) for x in arrays)).astype(DTYPES[call.output.dtype])
         a, b = (x.astype(np.float64) for x in arrays)
         with np.errstate(all="ignore"):
             return function(a, b).astype(np.float32)
@@ -141,18 +151,51 @@ def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
 
 
 def _holds(compare: Function) -> Function:
-    """The function that is 1 where a comparison holds in float32, or of int32, as in torch, else 0."""
+    """The function that is 1 where a comparison holds in float32, as in torch, else 0."""
+    return lambda a, b: compare(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
 
-    def holds(a: Array, b: Array) -> Array:
-        pair = (x if x.dtype == np.int32 else x.astype(np.float32) for x in (a, b))
-        return compare(*pair).astype(np.float64)
 
-    return holds
+def _divided(function: Function) -> Function:
+    """A function of integers and divisors, of which 0 counts as 1."""
+    return lambda a, b: function(a, np.where(b == 0, 1, b))
 
 
 def _infer_comparison(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     one_dtype(types, attrs)
     return broadcast(types, attrs)
+
+
+def _import_bits(op: str, of_bools: Import | None) -> Import:
+    """An operator on the bits of integers, of which either may be a number; of bools it is another one."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        pair = args["self"], args["other"]
+        if not any(isinstance(x, str) and b.array(x) is None and b.type(x).dtype == INT32 for x in pair):
+            if of_bools is None:
+                raise b.refuse("it computes with the bits of integers: of int32 it is supported")
+            return str(of_bools(b, args))
+        left, right = (x if isinstance(x, str) else b.constant(np.asarray(int(x), np.int32)) for x in pair)
+        return b.emit(op, spread(b, left, right))
+
+    return rule
+
+
+def _bitwise(name: str) -> tuple[tuple[str, str], ...]:
+    return tuple((f"bitwise_{name}", overload) for overload in ("Tensor", "Scalar", "Scalar_Tensor"))
+
+
+def _shifts(name: str, short: str) -> tuple[tuple[str, str], ...]:
+    overloads = tuple((f"bitwise_{name}", overload) for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"))
+    return *overloads, (f"__{short}__", "Tensor"), (f"__{short}__", "Scalar")
+
+
+def _shifted(function: Function) -> Function:
+    """A function of integers and how many bits they are shifted by, from 0 to 31."""
+    return lambda a, b: function(a, np.clip(b, 0, 31)).astype(np.int32)
+
+
+def _of_integers(name: str) -> tuple[str, ...]:
+    return "binary_int32", "map", "compute=of_two", f"function_of_two={name}_int32"
 
 
 _SHAPES: tuple[tuple[Shape, Shape], ...] = (
@@ -200,18 +243,20 @@ def _op(
     aten: Mapping[str, Any],
     tolerance: float,
     wide: Lower | None = None,
-    compares: bool = False,
+    integers: Function | None = None,
 ) -> Op:
-    dtypes = NUMBERS if compares else (FLOAT32,)
+    """`integers` is the function of int64 that binary_int32.wgsl computes: bools of a comparison, else integers."""
+    dtypes = NUMBERS if integers else (FLOAT32,)
+    compares = integers in (np.greater, np.greater_equal, np.equal, np.not_equal)
 
     def source(call: Call) -> tuple[str, ...]:
-        return "binary", "map", f"compute={name}{'_int32' if call.inputs[0].dtype == INT32 else ''}"
+        return _of_integers(name) if call.inputs[0].dtype == INT32 else ("binary", "map", f"compute={name}")
 
     return Op(
         name=name,
         operands=(Operand("a", dtypes=dtypes), Operand("b", dtypes=dtypes)),
-        infer=_infer_comparison if compares else broadcast,
-        reference=_reference(function),
+        infer=_infer_comparison if compares else broadcast_numbers if integers else broadcast,
+        reference=_reference(function, integers),
         kernels=(Kernel(name, source, (FLOAT,), FLOAT, params=_params),),
         aten=aten,
         onnx=_ONNX.get(name, {}),
@@ -235,8 +280,15 @@ OPS = (
         np.floor_divide,
         {"aten.div.Tensor_mode": _import_divide},
         1e-6,
+        integers=_divided(np.floor_divide),
     ),
-    _op("remainder_tensors", np.remainder, {"aten.remainder.Tensor": _import_remainder}, 1e-6),
+    _op(
+        "remainder_tensors",
+        np.remainder,
+        {"aten.remainder.Tensor": _import_remainder},
+        1e-6,
+        integers=_divided(np.remainder),
+    ),
     _op("pow_tensors", np.power, {"aten.pow.Tensor_Tensor": _import_power}, 1e-5),
     _op("hypot", np.hypot, {"aten.hypot.default": _import_pair("hypot")}, 1e-6),
     _op("atan2_tensors", np.arctan2, {"aten.atan2.default": _import_pair("atan2_tensors")}, 1e-5),
@@ -245,25 +297,25 @@ OPS = (
         np.maximum,
         {
             **{f"aten.{name}": _import_extreme("maximum") for name in ("maximum.default", "max.other")},
-            "aten.bitwise_or.Tensor": _import_extreme("maximum"),
             "aten.logical_or.default": _import_logical("maximum"),
         },
         0.0,
         lower_extreme("q16ta_maximum"),
+        np.maximum,
     ),
     _op(
         "minimum",
         np.minimum,
         {
             **{f"aten.{name}": _import_extreme("minimum") for name in ("minimum.default", "min.other")},
-            "aten.bitwise_and.Tensor": _import_extreme("minimum"),
             "aten.logical_and.default": _import_logical("minimum"),
         },
         0.0,
         lower_extreme("q16ta_minimum"),
+        np.minimum,
     ),
     *(
-        _op(name, _holds(compare), aten, 0.0, lower_comparison(f"q16ta_{name}"), compares=True)
+        _op(name, _holds(compare), aten, 0.0, lower_comparison(f"q16ta_{name}"), compare)
         for name, compare, aten in (
             ("gt", np.greater, {f"aten.{name}.Tensor": _import_compare(name) for name in ("gt", "lt")}),
             ("ge", np.greater_equal, {f"aten.{name}.Tensor": _import_compare(name) for name in ("ge", "le")}),
@@ -273,10 +325,28 @@ OPS = (
                 np.not_equal,
                 {
                     "aten.ne.Tensor": _import_compare("ne"),
-                    "aten.bitwise_xor.Tensor": _import_compare("ne"),
                     "aten.logical_xor.default": _import_logical("ne"),
                 },
             ),
+        )
+    ),
+    *(
+        Op(
+            name=name,
+            operands=(Operand("a", dtypes=(INT32,)), Operand("b", dtypes=(INT32,))),
+            infer=broadcast_numbers,
+            reference=_reference(np.add, integers),
+            kernels=(Kernel(name, _of_integers(name), (FLOAT,), FLOAT),),
+            aten={f"aten.{aten}.{overload}": _import_bits(name, of_bools) for aten, overload in overloads},
+            reads=reads_same_place,
+            cases=tuple(map(Case, _SHAPES[:2])),
+        )
+        for name, integers, of_bools, overloads in (
+            ("bitwise_and", np.bitwise_and, _import_extreme("minimum"), _bitwise("and")),
+            ("bitwise_or", np.bitwise_or, _import_extreme("maximum"), _bitwise("or")),
+            ("bitwise_xor", np.bitwise_xor, _import_compare("ne"), _bitwise("xor")),
+            ("shift_left", _shifted(np.left_shift), None, _shifts("left_shift", "lshift")),
+            ("shift_right", _shifted(np.right_shift), None, _shifts("right_shift", "rshift")),
         )
     ),
     Op(

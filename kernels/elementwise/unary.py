@@ -354,7 +354,11 @@ ROWS = (
             ("ge", np.greater_equal, {}),
             ("lt", np.less, {}),
             ("le", np.less_equal, {}),
-            ("eq", np.equal, {f"{name}_not.default": aten_calls.logical_not for name in ("logical", "bitwise")}),
+            (
+                "eq",
+                np.equal,
+                {"logical_not.default": aten_calls.logical_not, "bitwise_not.default": aten_calls.bitwise_not},
+            ),
             ("ne", np.not_equal, {}),
         )
     ),

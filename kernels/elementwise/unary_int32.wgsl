@@ -16,16 +16,25 @@ fn computed_int32(p: vec4<u32>) -> i32 {
   switch FUNCTION {
     case ABS: { return abs(x); }
     case CLAMP: { return clamp(x, params.a, params.b); }
-    case FLOOR_DIVIDE: { return x / params.a - i32(is_below(left_of(x))); }
+    case FLOOR_DIVIDE: { return floor_quotient_int32(x, params.a); }
     case TRUNC_DIVIDE: { return x / params.a; }
-    case REMAINDER: { return left_of(x) + select(0, params.a, is_below(left_of(x))); }
-    case FMOD: { return left_of(x); }
+    case REMAINDER: { return floor_remainder_int32(x, params.a); }
+    case FMOD: { return left_of(x, params.a); }
     default: { return params.a * x + params.b; }
   }
 }
 
-// What a division by params.a leaves, with the sign of x. GLSL's % is not defined for negative operands.
-fn left_of(x: i32) -> i32 { return x - x / params.a * params.a; }
+fn floor_quotient_int32(x: i32, divisor: i32) -> i32 {
+  return x / divisor - i32(is_below(left_of(x, divisor), divisor));
+}
+
+fn floor_remainder_int32(x: i32, divisor: i32) -> i32 {
+  let left = left_of(x, divisor);
+  return left + select(0, divisor, is_below(left, divisor));
+}
+
+// What a division leaves, with the sign of x. GLSL's % is not defined for negative operands.
+fn left_of(x: i32, divisor: i32) -> i32 { return x - x / divisor * divisor; }
 
 // Whether what a division leaves has another sign than the divisor: the quotient was rounded up.
-fn is_below(left: i32) -> bool { return left != 0 && (left < 0) != (params.a < 0); }
+fn is_below(left: i32, divisor: i32) -> bool { return left != 0 && (left < 0) != (divisor < 0); }

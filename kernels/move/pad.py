@@ -12,11 +12,23 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY_DTYPE, FLOAT_MAX, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import (
+    FLOAT_MAX,
+    MAX_EXTENT,
+    MOVED,
+    Attr,
+    Builder,
+    Case,
+    Import,
+    Op,
+    Operand,
+    number,
+    one_dtype,
+)
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channels, onnx_calls
 from q8ta_wgpu.kernels.move.strided import eight
@@ -36,17 +48,19 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape = tuple(d + before + after for d, (before, after) in zip(x, _pairs(attrs), strict=True))
     if any(d + min(ends) < 0 or new < 1 for d, new, ends in zip(x, shape, _pairs(attrs), strict=True)):
         raise GraphError(f"pad of {x} by {padding} cuts more than there is")
-    return shape, types[0].dtype
+    return shape, one_dtype(types, {"value": attrs["value"]})
 
 
-def _fill(q: QParams | None, value: float) -> np.float32 | np.int32:
-    if q is None:
+def _fill(t: TensorType, value: float) -> np.float32 | np.int32:
+    if t.dtype == INT32:
+        return number(value, INT32)
+    if (q := t.q) is None:
         return np.float32(value if abs(value) < FLOAT_MAX else np.copysign(np.inf, value))
     return np.int32(arithmetic.quantize(np.array([value], np.float32), q, *q.range)[0])
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    fill = _fill(call.inputs[0].q, call.attrs["value"])
+    fill = _fill(call.inputs[0], call.attrs["value"])
     result = np.full(call.output.shape, fill, arrays[0].dtype)
     source, target = [], []
     for extent, (before, after) in zip(arrays[0].shape, _pairs(call.attrs), strict=True):
@@ -63,7 +77,7 @@ def _params(call: Call) -> Params:
         **eight("extent", call.inputs[0].shape[::-1]),
         **eight("before", before[::-1]),
         "digits": np.uint32(len(before)),
-        "fill": _fill(call.inputs[0].q, call.attrs["value"]),
+        "fill": _fill(call.inputs[0], call.attrs["value"]),
     }
 
 
@@ -74,7 +88,7 @@ def _around_images(call: Call, target: Target) -> bool:
 
 def _around_params(call: Call) -> Params:
     rows, columns = [0, 0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
-    return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0].q, call.attrs["value"])}
+    return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0], call.attrs["value"])}
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
@@ -167,7 +181,7 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="pad",
-        operands=(Operand("x", dtypes=ANY_DTYPE),),
+        operands=(Operand("x", dtypes=MOVED),),
         infer=_infer,
         reference=_reference,
         schema={

@@ -1,6 +1,6 @@
-// Sum of the elements in window(p) (windows.wgsl) over its divisor.
-alias Partial = f32;
-fn merge(a: f32, b: f32) -> f32 { return a + b; }
-fn first_item(start: vec4<u32>) -> f32 { return 0.0; }
-fn item(x: f32) -> f32 { return x; }
-fn finish(p: vec4<u32>, sum: f32) -> f32 { return sum / f32(window(p).divisor); }
+// Sum of the elements in window(p) (windows.wgsl), floats or integers, over its divisor.
+alias Partial = Element;
+fn merge(a: Element, b: Element) -> Element { return a + b; }
+fn first_item(start: vec4<u32>) -> Element { return Element(0); }
+fn item(x: Element) -> Element { return x; }
+fn finish(p: vec4<u32>, sum: Element) -> Element { return sum / Element(window(p).divisor); }

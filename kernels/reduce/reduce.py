@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical
-from q8ta_wgpu.ir.op import ANY_DTYPE, INTEGERS, Attr, Builder, Case, Import, Op, Operand, dims
+from q8ta_wgpu.ir.op import INTEGERS, MOVED, NUMBERS, Attr, Builder, Case, Import, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import onnx_calls, share
 from q8ta_wgpu.kernels.pool import average
@@ -94,9 +94,10 @@ def _import(op: str) -> Import:
     """The importer for aten's dim (missing or empty: all of them) and keepdim."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        if str(args.get("dtype") or "torch.float32") != "torch.float32":
-            raise b.refuse(f"its result must be float32, found {args['dtype']}")
         x = args["self"]
+        wanted = ("None", "torch.float32", *(("torch.int32", "torch.int64") if b.type(x).dtype == INT32 else ()))
+        if str(args.get("dtype")) not in wanted:
+            raise b.refuse(f"its result must be float32, found {args['dtype']}")
         shape = b.type(x).shape
         found = args.get("dim")
         found = [found] if isinstance(found, int) else found
@@ -199,7 +200,11 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
         count = _count(call.inputs[0].shape, call.attrs)
         return average.lower(call, f"q8ta_{name}", call.attrs, count)
 
+    dtypes = NUMBERS if name == "sum" else (FLOAT32,)
+
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        if call.output.dtype == INT32:
+            return _sums(call, arrays[0].astype(np.int64)).astype(np.int32)
         return np.asarray(_sums(call, arrays[0].astype(np.float64)) / _divisor(name, call)).astype(np.float32)
 
     def reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
@@ -219,8 +224,8 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
     return (
         Op(
             name=name,
-            operands=(Operand("x"),),
-            infer=lambda types, attrs: (_infer(types, attrs)[0], FLOAT32),
+            operands=(Operand("x", dtypes=dtypes),),
+            infer=_infer,
             reference=reference,
             schema=SCHEMA,
             kernels=average.kernels(name, "reduce", params, _extents),
@@ -247,7 +252,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
 def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int) -> Op:
     return Op(
         name=name,
-        operands=(Operand("x", dtypes=ANY_DTYPE),),
+        operands=(Operand("x", dtypes=MOVED),),
         infer=_infer,
         reference=lambda call, arrays: np.asarray(
             function(arrays[0], axis=tuple(call.attrs["dims"]), keepdims=call.attrs["keepdim"])

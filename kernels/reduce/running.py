@@ -1,4 +1,4 @@
-"""cumsum, cumprod, cummax and cummin: running results along a dimension, in float32, by groups of threads.
+"""cumsum, cumprod, cummax and cummin: running results along a dimension, by groups of threads.
 
 prod is the last of the running products.
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Import, Op, Operand, number, reads_beside_dim
 from q8ta_wgpu.kernels.lib import onnx_calls, rows
 
 TURNS = 12
@@ -107,17 +107,22 @@ def _op(
     index: int, name: str, function: Callable[..., Array], neutral: float, aten: Mapping[str, Import], *more: Shape
 ) -> Op:
     def params(call: Call, item: int) -> Params:
-        return {"inner": np.uint32(_rows(call).inner), "neutral": np.float32(neutral)}
+        return {"inner": np.uint32(_rows(call).inner), "neutral": number(neutral, call.output.dtype)}
+
+    def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+        return rows.infer(types, attrs)[0], types[0].dtype
 
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
+        if call.output.dtype == INT32:
+            return function(arrays[0].astype(np.int64), call.attrs["dim"]).astype(np.int32)
         with np.errstate(all="ignore"):
             return function(arrays[0].astype(np.float64), call.attrs["dim"]).astype(np.float32)
 
     names = {text.upper(): i for i, text in enumerate(_NAMES)}
     return Op(
         name=name,
-        operands=(Operand("x"),),
-        infer=rows.infer,
+        operands=(Operand("x", dtypes=NUMBERS),),
+        infer=infer,
         reference=reference,
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("running", "extremes"), (), _rows, params, TURNS, {"RUNNING": index, **names}),),

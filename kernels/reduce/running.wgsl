@@ -1,9 +1,9 @@
-// Running sums, products and extremes of rows of items `inner` apart, each row by a team of threads. The team takes as
+// Running sums, products and extremes of rows, floats or integers, of items `inner` apart, each row by a team of threads. The team takes as
 // many neighbours as it has threads at a time, merges them pairwise (Hillis and Steele 1986), and adds the result so
 // far. RUNNING is one of the names linked by running.py; params.neutral is the neutral element.
-alias Partial = f32;
+alias Partial = Element;
 
-fn joined_to(before: f32, x: f32) -> f32 {
+fn joined_to(before: Element, x: Element) -> Element {
   switch RUNNING {
     case CUMPROD: { return before * x; }
     case CUMMAX: { return maximum(before, x); }

@@ -248,12 +248,18 @@ def link(
     dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
     meant = {"dot": dot, **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]}}
     stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
-    kind = "packed" if call.output.dtype in RANGES else FLOAT32  # int32 lies as float32 does
-    chosen = tuple(stem if stem in files() or "=" in stem else f"{stem}_{kind}" for stem in stems)
+    kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 lies as float32 does
+    chosen = tuple(stem if stem in files() or "=" in stem else _choice(stem, kinds) for stem in stems)
     try:
         return resolve.module(chosen, tuple(generated), kernel.unrolled(target))
     except LinkError as error:
         raise LinkError(f"kernel {kernel.name}: {error}") from None
+
+
+def _choice(stem: str, kinds: Sequence[str]) -> str:
+    """The file that a name of a choice stands for: of the first kind that has one."""
+    names = [f"{stem}_{kind}" for kind in kinds]
+    return next((name for name in names if name in files()), names[-1])
 
 
 def _literal(value: int) -> str:

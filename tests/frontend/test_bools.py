@@ -34,6 +34,12 @@ def related(x: Tensor) -> Tensor:
 FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "a constant of bools": lambda x: (MASK & (x > 0), (x > 0) == MASK, torch.logical_or(x > 0, MASK), x + MASK),
     "a constant of integers": lambda x: (x * torch.arange(8), x > torch.arange(8)),
+    "bits": lambda x: (~x.argmax(1), x.argmax(1) & x.argmin(1), x.argmax(1) | 5, 6 ^ x.argmin(1), x.argmin(1) << 3),
+    "bits of floats and bools": lambda x: (
+        (x * 9).clamp(-99, 99).long() & 13,
+        (x > 0).long() << x.argmax(1, True),
+        ~(x > 0),
+    ),
     "a sum of bools": lambda x: x * ((x > -1) + (x < 1)),
     "zeros like": lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
     "the place of all": lambda x: (x.argmax(keepdim=True), x.argmin()),
@@ -55,21 +61,6 @@ def test_torch_computes_it(name: str) -> None:
     for ours, theirs in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected)), strict=True):
         assert ours.shape == tuple(theirs.shape)
         np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
-
-
-BITS: dict[str, Callable[[Tensor], Tensor]] = {
-    "not": lambda x: ~x.argmax(1),
-    "and": lambda x: x.argmax(1) & x.argmin(1),
-    "or": lambda x: x.argmax(1) | x.argmin(1),
-    "xor": lambda x: x.argmax(1) ^ x.argmin(1),
-}
-
-
-@pytest.mark.parametrize("name", BITS)
-def test_bits_of_integers_are_refused(name: str) -> None:
-    program = torch.export.export(Module(BITS[name]), (example(),))
-    with pytest.raises(q8.errors.UnsupportedError, match=f"bitwise_{name}.*the bits of integers"):
-        q8.compile(program)
 
 
 def test_a_computed_mask_widens_no_scale() -> None:

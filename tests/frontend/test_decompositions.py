@@ -159,6 +159,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.argmax(1).cummax(1),
         (x > 0).long().prod(1),
         x.argmax(1) @ x.argmax(1).mT,
+        x.argmax(1) * 9_999_999 - (x > 0).sum() * 8_888_887,
+        (x.argmax(1) * 9_999_999) % (x.argmin(1) * 7 + 1_000_003),
+        (x.argmax(1) * 20).cumprod(1).amax(2),
+        F.pad(x.argmax(1) * 9_999_999, (1, 2), value=16_777_217) > 16_777_216,
+        (x * 1e8).clamp(-2e9, 2e9).long() // (x.argmax(1, keepdim=True) - 77),
     ),
 }
 
@@ -182,20 +187,20 @@ def test_torch_computes_it(name: str, found: tuple[Tensor, Any]) -> None:
 @pytest.mark.parametrize(
     ("function", "reached"),
     [
-        (lambda x: x.argmax(1) * 9_999_999, "39999996"),
-        (lambda x: (x > 0).sum() * 1_000_000, "240000000"),
-        (lambda x: (5 - x.argmax(3)).abs() * (1 << 22), "20971520"),
-        (lambda x: x.argmax(1) ** 13, "67108864"),
-        (lambda x: x.max(1).indices * 9_999_999, "39999996"),
-        (lambda x: x.topk(2, 1).indices * 9_999_999, "39999996"),
-        (lambda x: (x.argmax(1) * 20).prod(1), "40960000"),
-        (lambda x: x.argmax(1) @ (x.argmax(1).mT * 1_000_000), "96000000"),
-        (lambda x: (x.argmax(1) * 20).cumprod(1), "40960000"),
+        (lambda x: x.argmax(1) * 999_999_999, "3999999996, .* 2147483647"),
+        (lambda x: (x > 0).sum() * 100_000_000, "24000000000, .* 2147483647"),
+        (lambda x: (5 - x.argmax(3)).abs() << 29, "2684354560, .* 2147483647"),
+        (lambda x: x.argmax(1) ** 13, "67108864, .* 16777216"),
+        (lambda x: x.max(1).indices * 999_999_999, "3999999996, .* 2147483647"),
+        (lambda x: (x.topk(2, 1).indices * 9_999_999).argmax(1), "39999996, .* 16777216"),
+        (lambda x: (x.argmax(1) * 99).prod(1), "24591257856, .* 2147483647"),
+        (lambda x: x.argmax(1) @ (x.argmax(1).mT * 1_000_000), "96000000, .* 16777216"),
+        (lambda x: (x.argmax(1) * 99).cumprod(1), "24591257856, .* 2147483647"),
     ],
 )
-def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor], reached: str) -> None:
-    """They would be rounded: the most they may reach is named."""
-    with pytest.raises(q8.UnsupportedError, match=rf"integers may reach {reached}.*exact up to 16777216"):
+def test_integers_beyond_those_computed_with_are_refused(function: Callable[[Tensor], Tensor], reached: str) -> None:
+    """They would be rounded or wrap: the most they may reach is named."""
+    with pytest.raises(q8.UnsupportedError, match=rf"integers may reach {reached} here"):
         imported(function, torch.randn(2, 5, 4, 6))
 
 
@@ -210,7 +215,7 @@ def test_integers_beyond_float32_are_refused(function: Callable[[Tensor], Tensor
         lambda x: x.long() @ x.long().mT,
         lambda x: x.long() + 1 == x.flip(0).long(),
         lambda x: (x.long() + 1).clamp(min=0).where(x > 0, 1) * 2,
-        lambda x: (x.clamp(-1e9, 1e9).long() * 3).argmax(1),
+        lambda x: (x.clamp(-1e10, 1e10).long() * 3).argmax(1),
     ],
 )
 def test_integers_of_floats_without_a_bound_are_refused(function: Callable[[Tensor], Tensor]) -> None:

@@ -120,7 +120,19 @@ def test_a_token_outside_of_its_table_is_an_error_of_the_call(network: tuple[nn.
     [
         lambda i: (i + 1, i * i - 3, i // 3, i % 5, -i, i.abs(), i.clamp(2, 7)),
         lambda i: (i.float() * 0.5, i / 2, i > 3, i == 4, torch.where(i > 2, i, 0), i.masked_fill(i < 3, -1)),
-        lambda i: (i.sum(1), i.cumsum(1), i.max(), i.argmax(1), i.sort(1).values, i.topk(2).indices),
+        lambda i: (i.sum(1), i.cumsum(1), i.max(), i.argmax(1), i.sort(1).values, i.topk(2).indices, i.amin(0)),
+        lambda i: (
+            i & 6,
+            i | i.flip(0),
+            5 ^ i,
+            ~i,
+            i << 2,
+            i >> 1,
+            i // (i.flip(1) - 11),
+            i % (i - 11),
+            (i & 15).prod(1),
+        ),
+        lambda i: ((i != 1).sum(1), (i != 1).cumsum(1), (i != 1).int() * i, (i > 2).long() + i, i.maximum(i.flip(1))),
         lambda i: ((i - 5).flip(1), i[:, 1:3], i.T, torch.cat([i, i + 1], 1), i[:, None].expand(2, 3, 6), i.view(-1)),
         lambda i: (
             torch.arange(40.0)[i.long()],
@@ -129,7 +141,7 @@ def test_a_token_outside_of_its_table_is_an_error_of_the_call(network: tuple[nn.
             i.roll(1),
         ),
     ],
-    ids=["arithmetic", "comparisons", "reductions", "moves", "indices"],
+    ids=["arithmetic", "comparisons", "reductions", "bits", "counts", "moves", "indices"],
 )
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
 def test_what_integers_become(function: Callable[[Tensor], Any], dtype: torch.dtype, vulkan: Device) -> None:
@@ -174,6 +186,38 @@ def test_bounds_are_as_narrow_as_the_arithmetic_needs() -> None:
     assert found["scaled"][1] * 100 + 7 <= found["moved"][1]
     with pytest.raises(UnsupportedError, match="its integers may reach"):
         imported(lambda i: i * i * i * i, torch.zeros(4, dtype=torch.int64))
+
+
+def test_integers_are_exact_to_int32(vulkan: Device) -> None:
+    """What is moved, chosen, compared and computed within int32, where float32 has one number of 128."""
+    functions: tuple[Callable[[Tensor], Any], ...] = (
+        lambda i: (
+            i.flip(0),
+            i > i.roll(1),
+            i == i.roll(1),
+            i.max(),
+            i.amin(),
+            i.clamp(-5, 2**31 - 3),
+            i & 255,
+            i >> 7,
+        ),
+        lambda i: (torch.where(i > i.roll(1), i, -3), i % 1001, i // 3, i // i.roll(1), i.abs(), i ^ i.roll(1), ~i),
+        lambda i: (
+            (i >> 3).sum(),
+            (i >> 3).cumsum(0),
+            nn.functional.pad(i, (1, 1), value=2**30 + 1),
+            i[(i > 0).long()],
+        ),
+    )
+    x = torch.tensor([2**29 + 1, 2**29, -(2**29) - 7, 2**24 + 1, 5])
+    for function in functions:
+        model = imported(function, x)
+        (bounds,) = (port.bounds for port in model.inputs.values())
+        assert bounds is not None
+        assert bounds[1] > 2**29
+        with q8.Session(model, vulkan) as session:
+            for ours, theirs in zip(flat(session(x)), flat(function(x)), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_model_file_whose_bounds_are_wrong_is_refused(tmp_path: Path) -> None:

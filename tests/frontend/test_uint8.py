@@ -137,7 +137,7 @@ def test_pieces_give_what_they_store_as_numbers() -> None:
         (lambda x: x + x, "its result is uint8, which wraps past 255: compute in float32, x.float"),
         (lambda x: x.flip(2), "output flip is a uint8 input, moved or not: return it as float32"),
         (lambda x: (x.float(), x), "is a uint8 input"),
-        (lambda x: (x.long() * 10**6).float().long().byte(), "made of floats of any size|may reach"),
+        (lambda x: (x.long() * 10**8).float().long().byte(), "made of floats of any size|may reach"),
     ],
 )
 def test_what_is_refused(function: Callable[[Tensor], Any], message: str) -> None:

@@ -80,7 +80,8 @@ def test_single(op: Op, index: int, device: Device) -> None:
         harness.assert_close(op, found, expected, name)
 
 
-INTEGER_CASES = [(op, i) for op, i in CASES if op_graphs.takes_integers(op)]
+INTEGER_CASES = [(op, i) for op, i in CASES if op_graphs.takes_integers(op) and i < 4]
+"""What an operator does beside its arithmetic, float32 meets in all of its cases."""
 
 
 @pytest.mark.parametrize(("op", "index"), INTEGER_CASES, ids=_id)

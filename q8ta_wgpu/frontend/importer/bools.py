@@ -32,8 +32,8 @@ def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         return name, {**args, "shifts": shifts_of(node)}
     if name in _JOINS and _counts_floats(node):
         raise RefusedError(f"it joins floats as integers: write x.clamp(-n, n).long().{name.split('.')[1]}(...)")
-    if name.startswith("aten.bitwise_") and not is_bool(node):
-        raise RefusedError("it computes with the bits of integers: only bools are supported")
+    if name.startswith(("aten.bitwise_", "aten.__")) and node.meta["val"].dtype == torch.uint8:
+        raise RefusedError("it computes with the bits of uint8: of int64, int32 and int16 it is supported, x.int()")
     if name.startswith("aten.add.") and is_bool(node):
         return "aten.bitwise_or.Tensor", args
     return name, args

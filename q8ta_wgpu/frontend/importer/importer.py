@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.arguments import arguments_of, repeated_for_the_batch
 from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.importer.integers import Ranges, bounds_of
+from q8ta_wgpu.frontend.importer.integers import EXACT, LARGEST, Ranges, beyond, bounds_of, is_integer, operands_of
 from q8ta_wgpu.frontend.importer.problems import Problems
 from q8ta_wgpu.frontend.nodes import (
     CONVERSIONS,
@@ -38,7 +39,7 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     source_of,
 )
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, Graph, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
@@ -73,7 +74,7 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     known = parameters(program)
     constants = {node: tensor for node, tensor in known.items() if node.name not in states}
     importer = _Importer(program.graph, constants, _tokens(program))
-    importer.states = states
+    importer.states = {*states, *(written for _, written in states.values())}
     outputs = importer.run([*signature.user_outputs, *(written for _, written in states.values())])
     importer.problems.check()
     initial = {node.name: tensor for node, tensor in known.items() if node.name in states}
@@ -234,7 +235,7 @@ class _Importer(GraphBuilder):
         """Imports every node; what the named ones became. `problems` says what could not be imported."""
         values = self.values
         fixed = computed(self.nodes, self.constants)
-        self.ranges = Ranges(fixed, bounds_of(self.nodes, fixed))
+        self.ranges = Ranges(fixed, bounds_of(self.nodes, fixed, self.states))
         for node in self.nodes.nodes:
             known = len(self.graph.nodes)
             if node in fixed:
@@ -247,7 +248,7 @@ class _Importer(GraphBuilder):
             self.calls.update((made.output, node.name) for made in self.graph.nodes[known:])
         for node in self.nodes.output_node().all_input_nodes if not self.problems else ():
             try:
-                self.ranges.check_result(node)
+                self.ranges.check_result(node, EXACT if node.name in self.states else LARGEST)
             except RefusedError as problem:
                 self.problems.add(str(problem), node)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
@@ -356,10 +357,12 @@ class _Importer(GraphBuilder):
                 args = {**args, "attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
             if not isinstance(kind(node), Moves | Monotonic):
                 args = {key: self._number(value) for key, value in args.items()}
+            args = self._integers(node, args)
             name, args = meant(node, args)
             if is_float(node):
                 args = {key: value if key in _INDICES else self.floats(value) for key, value in args.items()}
             found = ATEN[name][1](self, args)
+            self._check_rounded(node, found)
             return self.truth(found) if _decides(node) and isinstance(found, str) else found
         except (RefusedError, GraphError) as problem:
             if name not in ATEN or not any(str(values[n.name]) in self.unknown for n in node.all_input_nodes):
@@ -415,6 +418,30 @@ class _Importer(GraphBuilder):
             x = self.floats(x)
         wraps = wanted == torch.uint8 and source not in (torch.uint8, torch.bool)
         return self.emit("remainder", (x,), {"divisor": 256.0}) if wraps else x
+
+    def _integers(self, node: torch.fx.Node, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The operands of a call as int32 where one of them is, or where float32 would not hold what it computes."""
+        keys = [key for key in operands_of(node) if key in args]
+        names = [name for key in keys for name in (args[key] if isinstance(args[key], list) else [args[key]])]
+        computed = [name for name in names if isinstance(name, str) and self.array(name) is None]
+        integers = any(self.type(name).dtype == INT32 for name in computed)
+        if not keys or not (integers or self.ranges.needs_int32(node)):
+            return args
+
+        def whole(value: Any) -> Any:
+            if isinstance(value, list):
+                return [whole(part) for part in value]
+            floats = value in computed and self.type(value).dtype == FLOAT32
+            return self.emit("to_int32", (value,)) if floats else value
+
+        return {key: whole(value) if key in keys else value for key, value in args.items()}
+
+    def _check_rounded(self, node: torch.fx.Node, found: Any) -> None:
+        """Raises RefusedError where a call gives integers as float32 numbers that do not hold them."""
+        reached = max(map(abs, self.ranges.of(node) or (0,)))
+        floats = isinstance(found, str) and not self.is_constant(found) and self.type(found).dtype == FLOAT32
+        if floats and is_integer(node.meta.get("val")) and EXACT < reached < math.inf:
+            raise beyond(reached, EXACT)
 
     def _number(self, value: Any) -> Any:
         """An input given as uint8, moved or not, as the numbers that it stands for; any other argument as it is."""

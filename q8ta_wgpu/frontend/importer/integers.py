@@ -1,11 +1,12 @@
-"""Integers of a network, which a graph holds as float32 numbers: how large they may become, so that all are exact."""
+"""Integers of a network, which a graph holds as int32 or float32 numbers: how large they may become, so that all are
+exact."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,10 +14,15 @@ from torch.fx import Graph, Node
 
 from q8ta_wgpu.frontend.importer.builder import RefusedError
 from q8ta_wgpu.frontend.nodes import INTEGERS, is_qdq, kind, named_arguments
+from q8ta_wgpu.ir.graph import INT32
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
+from q8ta_wgpu.kernels import ATEN
 
 EXACT = 1 << 24
 """Up to which float32 holds every integer."""
+
+LARGEST = (1 << 31) - 1
+"""The largest integer of int32."""
 
 Range = tuple[float, float] | None
 """The smallest and the largest integer a value may hold; None where that is not known, as of a float32 number that was
@@ -35,7 +41,7 @@ class Ranges:
         self._found: dict[Node, Range] = dict(inputs)
 
     def check(self, node: Node) -> None:
-        """Notes what a call may give. Raises RefusedError where that is integers which float32 does not hold."""
+        """Notes what a call may give. Raises RefusedError where that is integers beyond those that it computes with."""
         value = node.meta.get("val")
         parts = value if isinstance(value, (list, tuple)) else (value,)
         if any(is_integer(part) or getattr(part, "dtype", None) == torch.bool for part in parts):
@@ -44,20 +50,45 @@ class Ranges:
             return
         found = self._of_call(node)
         most = max(map(abs, found)) if found else 0
+        limit = LARGEST if self.computes_int32(node) else EXACT
         if not any(map(is_integer, parts)):  # floats past EXACT are integers that are exact
-            found = found if most <= EXACT else None
-        elif EXACT < most < math.inf:
-            raise RefusedError(
-                f"its integers may reach {most:.0f}, and those of a graph are float32 numbers, exact up to {EXACT}"
-            )
+            found = found if most <= LARGEST else None
+        elif limit < (reached := max(most, self.read(node) if limit == EXACT else 0)) < math.inf:
+            raise beyond(reached, limit)
         elif _wraps(node) and not (found and found[0] >= 0 and found[1] <= 255):
             raise RefusedError("its result is uint8, which wraps past 255: compute in float32, x.float()")
         self._found[node] = found
 
-    def check_result(self, node: Node) -> None:
-        """Raises RefusedError for a result of the network that may be rounded."""
-        if self.of(node) == ROUNDED and is_integer(node.meta.get("val")):
+    def check_result(self, node: Node, limit: int = LARGEST) -> None:
+        """Raises RefusedError for a result of the network that may be rounded, or pass a limit."""
+        if not is_integer(node.meta.get("val")) or not (found := self.of(node)):
+            return
+        if found == ROUNDED:
             raise _unbounded()
+        if max(map(abs, found)) > limit:
+            raise beyond(max(map(abs, found)), limit)
+
+    def read(self, node: Node) -> float:
+        """The largest integer among the operands of a call; 0 where that is not known."""
+        ranges = (self.of(n) for n in node.all_input_nodes if is_integer(n.meta.get("val")))
+        return max((abs(end) for found in ranges if found and found != ROUNDED for end in found), default=0)
+
+    def needs_int32(self, node: Node) -> bool:
+        """Whether float32 does not hold what a call computes with, or is no number of its kind: bits and counts."""
+        reached = max(self.read(node), *map(abs, self.of(node) or (0,)))
+        return self.computes_int32(node) and (EXACT < reached < math.inf or _name(node) in (*_BITS, *_COUNTS))
+
+    def computes_int32(self, node: Node) -> bool:
+        """Whether a call computes with int32, where its operands are."""
+        if any(is_integer(n.meta.get("val")) and self.of(n) in (None, ROUNDED) for n in node.all_input_nodes):
+            return False
+        given, name = named_arguments(node), _name(node)
+        if name in (*_PLACES, *_WRITES) or (name in ("max", "min") and "dim" in given):
+            return False
+        if given.get("rounding_mode") == "trunc" and isinstance(given["other"], Node):
+            return False
+        op = ATEN[str(node.target)][0] if str(node.target) in ATEN else None
+        return op is None or any(INT32 in operand.dtypes for operand in op.operands if not operand.constant)
 
     def _check_rounded(self, node: Node) -> None:
         """Refuses calls that would not give the same of integers that are rounded: all but those that choose among
@@ -98,6 +129,8 @@ class Ranges:
             first, second = given["self"], given.get("mat2", given.get("other"))
             pairs = itertools.product(self._bounded(first), self._bounded(second))
             return _ends(first.meta["val"].shape[-1] * a * b for a, b in pairs)
+        if name in _BITS:
+            return _BITS[name](*(self._bounded(given.get(key, 0)) for key in ("self", "other")))
         if name in _LINEAR:
             first, second = (self.of(given.get(key, 0)) for key in ("self", "other"))
             if first is None or second is None:
@@ -128,18 +161,21 @@ class Ranges:
         return found
 
 
-def bounds_of(graph: Graph, known: Mapping[Node, Any]) -> dict[Node, tuple[int, int]]:
+def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -> dict[Node, tuple[int, int]]:
     """What each input of integers may hold: the rows of the tables that it is an index of as it is, else as large
-    numbers as the network computes with exactly."""
+    numbers as the network computes with exactly. `states` names inputs and results that stay from call to call, which
+    are float32."""
     inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_integer(n.meta.get("val"))]
     bounds: dict[Node, tuple[int, int]] = {}
     for limit in _LIMITS if inputs else ():
-        bounds = {node: _rows_of(node, limit) for node in inputs}
+        bounds = {node: _rows_of(node, min(limit, EXACT) if node.name in states else limit) for node in inputs}
         ranges = Ranges(known, bounds)
         try:
             for node in graph.nodes:
                 if _name(node) and node not in known:
                     ranges.check(node)
+                if node.name in states:
+                    ranges.check_result(node, EXACT)
             break
         except RefusedError:
             continue
@@ -160,15 +196,30 @@ def _rows_of(node: Node, limit: int) -> tuple[int, int]:
     return low, high
 
 
+def operands_of(node: Node) -> list[str]:
+    """The arguments that a call of integers computes with; none where it computes with floats, uint8 or bools alone."""
+    given = {key: value for key, value in named_arguments(node).items() if key in _OPERANDS}
+    parts = [part for value in given.values() for part in (value if isinstance(value, (list, tuple)) else (value,))]
+    values = [part.meta.get("val") for part in parts if isinstance(part, Node)]
+    whole = all(is_integer(v) or getattr(v, "dtype", None) == torch.bool for v in values)
+    floats = not whole or any(isinstance(part, float) for part in parts) or _is_uint8(node)
+    return [] if floats or not any(map(is_integer, (*values, node.meta.get("val")))) else list(given)
+
+
 def is_integer(value: Any) -> bool:
     """Whether an example value is a tensor of integers."""
     return isinstance(value, torch.Tensor) and value.dtype in INTEGERS
 
 
+def beyond(reached: float, limit: int) -> RefusedError:
+    """The error to raise for integers that may be rounded."""
+    return RefusedError(f"its integers may reach {reached:.0f}, and are exact up to {limit} here")
+
+
 def _unbounded() -> RefusedError:
     return RefusedError(
-        f"it computes with integers made of floats of any size, and those of a graph are float32 numbers, exact up to "
-        f"{EXACT}: bound them where they are made, x.clamp(-n, n).long()"
+        "it computes with integers made of floats of any size, and only those within int32 are exact: bound them where "
+        "they are made, x.clamp(-n, n).long()"
     )
 
 
@@ -201,7 +252,7 @@ def _joined(node: Node, given: Mapping[str, Any]) -> int:
 
 def _power(ends: tuple[float, float], count: int) -> Range:
     """What products of as many factors may reach."""
-    most = min(max(map(abs, ends)), EXACT) ** min(count, 32)  # 2^32 is too large already
+    most = min(max(map(abs, ends)), LARGEST) ** min(count, 32)  # 2^32 is too large already
     return -most, most
 
 
@@ -210,8 +261,8 @@ def _ends(values: Iterable[float]) -> Range:
     return (min(found), max(found)) if found else None
 
 
-_LIMITS = (EXACT - 1, (1 << 20) - 1, (1 << 16) - 1, (1 << 12) - 1)
-"""How large the numbers of an input may be: as few bits less than float32's as the network's own arithmetic needs."""
+_LIMITS = tuple((1 << bits) - 1 for bits in (31, 30, 28, 24, 20, 16, 12))
+"""How large the numbers of an input may be: as few bits less than int32's as the network's own arithmetic needs."""
 
 _WHOLE = (
     *("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten"),
@@ -225,10 +276,48 @@ _SMALL: Mapping[Any, tuple[int, int]] = {torch.bool: (0, 1), torch.uint8: (0, 25
 _BOUNDED = ("clamp", "to", "_to_copy")
 """Operators whose floats have a range that integers made of them have, too."""
 
+_OPERANDS = ("self", "other", "value", "tensors")
+"""Arguments that integers are computed of."""
+
+_COUNTS = ("sum", "cumsum")
+
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _PLACES = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
 """Operators whose integers are places."""
+
+_WRITES = ("index_put", "index_copy", "scatter")
+"""Operators that write at computed places, in float32."""
+
+
+def _joined_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
+    """What integers of the bits of two may be."""
+    bits = max(int(end if end >= 0 else -1 - end).bit_length() for end in (*a, *b))
+    return (0.0 if min(*a, *b) >= 0 else -(2.0**bits)), 2.0**bits - 1
+
+
+def _common_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
+    """What the bits that two integers share may be: no more than those of one that is not negative."""
+    whole = [high for low, high in (a, b) if low >= 0]
+    return (0.0, min(whole)) if whole else _joined_bits(a, b)
+
+
+def _shifted_left(a: tuple[float, float], b: tuple[float, float]) -> Range:
+    return _ends(x * 2.0 ** min(max(n, 0), 64) for x in a for n in b)
+
+
+def _shifted_right(a: tuple[float, float], b: tuple[float, float]) -> Range:
+    return _ends(math.floor(x / 2.0 ** min(max(n, 0), 31)) for x in a for n in b)
+
+
+_BITS: Mapping[str, Callable[[tuple[float, float], tuple[float, float]], Range]] = {
+    "bitwise_and": _common_bits,
+    **dict.fromkeys(("bitwise_or", "bitwise_xor"), _joined_bits),
+    **dict.fromkeys(("bitwise_left_shift", "__lshift__"), _shifted_left),
+    **dict.fromkeys(("bitwise_right_shift", "__rshift__"), _shifted_right),
+    "bitwise_not": lambda a, _: (-1 - a[1], -1 - a[0]),
+}
+"""Operators on the bits of integers."""
 
 _LINEAR: Mapping[str, Callable[[float, float, float], float]] = {
     "add": lambda a, b, alpha: a + alpha * b,
