@@ -20,7 +20,7 @@ from bench.yardstick import yardstick
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import precision
 from q8ta_wgpu.frontend.calibrate.need import Reading, needs
-from q8ta_wgpu.frontend.calibrate.precision import Precisions
+from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precisions
 from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Width
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
@@ -245,6 +245,16 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
     assert len(seen) > 4
     for predicted, measured in seen:
         assert predicted == pytest.approx(measured, abs=3), seen
+
+
+@pytest.mark.parametrize(("count", "ranges"), [(11, 1), (12, 2), (67, 2), (68, 1)])
+def test_ranges_of_few_inputs_are_tried_with_and_without_those_that_are_simulated(count: int, ranges: int) -> None:
+    """As a gate or a place that has one number for an input, which others exceed: of many inputs they do not."""
+    observed = torch.fx.symbolic_trace(nn.Identity())
+    back = HeldBack(observed, (data(1, 4),))
+    order = [index for index, _ in back.order([(data(1, 4),)] * count)]
+    assert order == [*range(4, count), *range(4)]
+    assert len(back.ranges) == ranges
 
 
 def test_the_choice_is_reported_compared_and_saved(tmp_path: Path) -> None:

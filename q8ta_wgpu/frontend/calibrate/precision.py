@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -41,8 +42,9 @@ from q8ta_wgpu.frontend.calibrate.widen import widen
 _INPUTS = 4
 """Inputs of the calibration that are simulated, in as few items as hold so many."""
 
-_LEAST = 64
-"""Inputs besides those that are simulated from which ranges are known without them."""
+_SOME, _LEAST = 8, 64
+"""Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
+count: of fewer than that, other inputs exceed the ranges."""
 
 _DECIBEL = 10**0.1
 _WITHIN = 10**0.05
@@ -60,7 +62,7 @@ _PARTS_TRIED, _ROUNDS = 8, 2
 
 _LARGE, _FEW = 4e9, 4
 """What a call moves and computes, in bytes, from which on a simulated run takes seconds: then so many parts are tried,
-once, after the number of values is found as an eighth of all, and half the random signs suffice."""
+once, after the number of values is found as an eighth of all, half the random signs do, and one kind of ranges."""
 
 _DEAR = 0.05
 """Of what a network moves and computes, from which on widening costs time."""
@@ -126,8 +128,8 @@ class HeldBack:
 
     Attributes:
         items: the first ones, as many as hold a few inputs.
-        before: scale and zero point of each observer of a whole tensor before it met them, by its call's target; empty
-            where there were few other items.
+        ranges: scale and zero point of each observer of a whole tensor before it met them, by its call's target, and
+            none of those that it has now: one of both, or both where there were some other items, but few.
     """
 
     def __init__(self, observed: GraphModule, example: Sequence[Tensor], all_wide: bool = False) -> None:
@@ -135,7 +137,7 @@ class HeldBack:
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
         self._count = -(-_INPUTS // self._each)
         self.items: list[tuple[Tensor, ...]] = []
-        self.before: dict[str, tuple[float, int]] = {}
+        self.ranges: list[dict[str, tuple[float, int]]] = [{}]
 
     def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """All items with their places, the first ones last."""
@@ -146,8 +148,8 @@ class HeldBack:
             else:
                 others += self._each
                 yield index, item
-        if others >= _LEAST:
-            self.before = known_scales(self._observed)
+        if others >= _SOME:
+            self.ranges = [known_scales(self._observed), *(self.ranges if others < _LEAST else [])]
         yield from enumerate(self.items)
 
 
@@ -162,14 +164,16 @@ class Precisions:
 
     def __init__(self, observed: GraphModule, back: HeldBack, dynamic: bool = False) -> None:
         self.module, self.items, self._all_wide = observed, back.items, back.all_wide
-        self.storage, self.rounder = Storage(observed), Rounder(back.before)
+        self.storage = Storage(observed)
+        self._large = traffic(self.storage) > _LARGE
+        self._rounders = list(map(Rounder, back.ranges[-1:] if self._large else back.ranges))
+        self.rounder = self._rounders[-1]
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self.floats = self._outputs(self._unrounded, _same, _same)
         self.yardstick = self._noise_of_sums()
-        self._allowed = list(map(_allowed, self.yardstick, self.floats[0]))
+        self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
         self._always = [*always(self.storage), *rows]
-        self._large = traffic(self.storage) > _LARGE
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
 
     def is_worse(self) -> bool:
@@ -179,11 +183,13 @@ class Precisions:
     def choose(self) -> Precision | None:
         """Widens what needs it, in the module itself; None where no output has a yardstick."""
         plain = predicted = self._noise({})
-        wanted = list(map(_wanted, self._allowed, plain, self.floats[0]))
+        first = len(plain) - len(self.floats[0])  # with ranges of other inputs no more is wanted than is allowed
+        wanted = self._allowed[:first] + list(map(_wanted, self._allowed[first:], plain[first:], self.floats[0]))
         short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > wanted[i]]
         steps: list[Step] = []
         if short:
-            needed = needs(self.storage, self.rounder, self.items, short, SIGNS // 2 if self._large else SIGNS)
+            outputs = sorted({i % len(self.floats[0]) for i in short})
+            needed = needs(self.storage, self.rounder, self.items, outputs, SIGNS // 2 if self._large else SIGNS)
             for step in self._always:
                 needed.pop(step.reading, None)
             every = ranked(self.storage, self.rounder, needed)
@@ -196,7 +202,7 @@ class Precisions:
         last = {step.reading: step for step in steps}
         notes = tuple(step.note for step in steps if last[step.reading] is step)
         widen(self.module, self.storage, widths(steps))
-        judged = [i for i, allowed in enumerate(self._allowed) if allowed < math.inf]
+        judged = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf]
         if not judged:
             return None
         worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i])
@@ -256,7 +262,7 @@ class Precisions:
         def shares(node: Node, value: Tensor) -> Tensor:
             return value if (node, "others") in chosen else shares_of_255(value)
 
-        self._simulated[given] = noise(self._outputs(views, self._weight, shares), self.floats)
+        self._simulated[given] = self._noise_by_ranges(views, self._weight, shares)
         return self._simulated[given]
 
     def _noise_of_sums(self) -> list[float]:
@@ -265,8 +271,16 @@ class Precisions:
         readings = ((node, user) for node in self.storage.weights for user in node.users)
         tables = not all(itertools.starmap(self._rounds, readings))
         ways = [self._weight_of_sums, self._weight] if tables else [self._weight]
-        found = [noise(self._outputs(self._of_sums, way, _same), self.floats) for way in ways]
+        found = [self._noise_by_ranges(self._of_sums, way, _same) for way in ways]
         return [min(ratios) for ratios in zip(*found, strict=True)]
+
+    def _noise_by_ranges(self, *ways: Any) -> list[float]:
+        """The noise of each output with these ways to round, with each of the ranges."""
+        found: list[float] = []
+        for rounder in self._rounders:
+            self.rounder = rounder
+            found += noise(self._outputs(*ways), self.floats)
+        return found
 
     def _outputs(
         self,
