@@ -20,10 +20,13 @@ import numpy as np
 from bench.faults import Tried, record
 from bench.options import Options
 from q8ta_wgpu import Session
+from q8ta_wgpu.commands.arguments import random_inputs
+from q8ta_wgpu.ir.graph import INT8X4
 from q8ta_wgpu.runtime.device import Device
 from tests.small import small_input, small_model
+from tests.states import turned
 
-MODEL = small_model()
+MODEL, TURNED = small_model(), turned(INT8X4, width=16)
 INPUTS = [small_input(seed) for seed in range(5)]
 EXPECTED = [Session(MODEL, "reference")(x) for x in INPUTS]
 THREADS = 8
@@ -96,6 +99,14 @@ def runs(device: Device, count: int) -> int:
         return sum(_wrong(session, turn) for turn in range(count))
 
 
+def kept(device: Device, count: int) -> int:
+    """A session is called that turns rows and writes them into its state."""
+    inputs = {**random_inputs(TURNED), "place": np.array([3, 5], np.float32)}
+    expected = Session(TURNED, "reference")(**inputs)
+    with Session(TURNED, device) as session:
+        return sum(not np.array_equal(session(**inputs), expected) for _ in range(count))
+
+
 def streamed(device: Device, count: int) -> int:
     """A session is given a stream."""
     with Session(MODEL, device) as session:
@@ -149,6 +160,7 @@ SOAKS: dict[Work, int] = {
     rounds: 10,
     unused: 10,
     runs: 1,
+    kept: 1,
     streamed: 1,
     awaited: 1,
     threads_on_one: 10,
