@@ -1,24 +1,31 @@
-"""Removes what is left of dequantize -> quantize: nothing if the scales agree, a requantization otherwise."""
+"""Removes what is left of dequantize -> quantize: nothing if the scales agree, a requantization otherwise. Integers are
+made of int8 in steps of 1 without floats between."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT16X4, Graph, Node
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def cancel_qdq(graph: Graph) -> None:
     """quantize(dequantize(x)) becomes x, or a requantization where scale, zero point, dtype or range differ: of int8 to
-    int8 a table."""
+    int8 a table. to_int32(dequantize(x)) reads x."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        dequantize = rewriter.producer(node.inputs[0]) if node.op == "quantize" else None
+        dequantize = rewriter.producer(node.inputs[0]) if node.op in ("quantize", "to_int32") else None
         if dequantize is None or dequantize.op != "dequantize":
             continue
         int8 = dequantize.inputs[0]
         before, after = graph.types[int8].q, graph.types[node.output].q
+        if node.op == "to_int32":
+            if before is not None and before.dtype == INT8X4 and before.scale == 1:
+                rewriter.replace(node, replace(node, inputs=(int8,)))
+            continue
         assert before is not None and after is not None
         lo, hi = node.attrs["lo"], node.attrs["hi"]
         if (before, lo, hi) == (after, *after.range) and not (int8 in graph.inputs and node.output in graph.outputs):

@@ -1,5 +1,5 @@
 """to_float32: integers of a network as float32 numbers, exactly up to 2^24. to_int32: float32 numbers without their
-fraction, within int32; NaN is 0."""
+fraction, within int32; NaN is 0. Of int8 in steps of 1, as bools are, the numbers that it stands for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Call
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
 
 LARGEST = 2.0**31 - 128
 """The largest float32 number that int32 holds."""
 
 
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    if (q := types[0].q) is not None and q.scale != 1:
+        raise GraphError(f"int8 in steps of {q.scale} holds other numbers than integers")
+    return types[0].shape, INT32
+
+
+def _params(call: Call) -> Params:
+    return {"x_zero": np.int32(call.zeros[0])} if call.inputs[0].q else {}
+
+
 def _to_int32(call: Call, arrays: Sequence[Array]) -> Array:
+    if call.inputs[0].q:
+        return arrays[0].astype(np.int32) - call.zeros[0]
     found: Array = np.clip(np.nan_to_num(arrays[0], posinf=LARGEST), -(2.0**31), LARGEST).astype(np.int32)
     return found
 
@@ -23,10 +37,18 @@ def _to_int32(call: Call, arrays: Sequence[Array]) -> Array:
 OPS = (
     Op(
         name="to_int32",
-        operands=(Operand("x"),),
-        infer=lambda types, attrs: (types[0].shape, INT32),
+        operands=(Operand("x", dtypes=(FLOAT32, INT8X4)),),
+        infer=_infer,
         reference=_to_int32,
-        kernels=(Kernel("to_int32", ("convert", "map", "compute=to_int32"), (FLOAT,), FLOAT),),
+        kernels=(
+            Kernel(
+                "to_int32",
+                lambda call: ("convert", "map", f"compute={'steps' if call.inputs[0].q else 'to_int32'}"),
+                (ANY,),
+                FLOAT,
+                params=_params,
+            ),
+        ),
         reads=reads_same_place,
         cases=(Case(((2, 5, 3, 7),)), Case(((13,),)), Case(((),))),
     ),

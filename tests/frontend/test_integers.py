@@ -220,6 +220,32 @@ def test_integers_are_exact_to_int32(vulkan: Device) -> None:
                 np.testing.assert_array_equal(ours, theirs)
 
 
+class Counting(nn.Module):
+    """Positions as RoBERTa has them, of tokens that are no padding, and types of tokens that positions choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places, self.kinds = nn.Embedding(TOKENS, 16), nn.Embedding(12, 16), nn.Embedding(2, 16)
+        self.register_buffer("kind", torch.arange(12) % 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        mask = (ids != 1).int()
+        places = (mask.cumsum(1) * mask).long() + 1
+        y: Tensor = self.words(ids) + self.places(places) + self.kinds(self.get_buffer("kind")[places])
+        return y
+
+
+def test_positions_that_are_counted_take_no_float(vulkan: Device) -> None:
+    module, x = Counting().eval(), tokens(0).clamp(0, 5)
+    model = q8.compile(q8.quantize(module, (x,), [x], progress=False))
+    assert model.report().exact, model.report()
+    assert not model.report().float32
+    with q8.Session(model, vulkan) as session:
+        np.testing.assert_array_equal(session(x), q8.Session(model, "reference")(x))
+        np.testing.assert_allclose(session(x), module(x).detach(), atol=0.1)
+
+
 def test_a_model_file_whose_bounds_are_wrong_is_refused(tmp_path: Path) -> None:
     model = imported(lambda i: i + 1, torch.zeros(4, dtype=torch.int64))
     (name,) = model.graph.inputs

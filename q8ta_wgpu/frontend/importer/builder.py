@@ -61,7 +61,7 @@ class GraphBuilder:
         pairs = list(zip(names, operands, strict=True))
         alike = [name for name, o in pairs if INT32 in o.dtypes and o.dtypes[0] == FLOAT32 and not o.constant]
         given = {self._dtype(name) for name in alike if not self._is_integer_array(name)}
-        integers = given == {INT32} and whole(attrs)
+        integers = bool(alike) and given <= {INT32} and whole(attrs)
         return tuple(
             self._as_integers(name)
             if (integers or o.dtypes[0] == INT32) and INT32 in o.dtypes
