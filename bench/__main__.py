@@ -46,6 +46,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
     "engines": ("engines", "part_engines", "bytes of every kernel by every engine, Node and Chromium; docs/kernels.md"),
+    "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx_networks.md"),
     "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
     "accuracy": (
         "accuracy",
@@ -94,7 +95,7 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("accuracy", "engines", "peers", "plot", "save", "web", "zoo"):
+        if name not in ("accuracy", "engines", "onnx", "peers", "plot", "save", "web", "zoo"):
             print(options.device.name)
         part(options, results) if name in ("networks", "torch") else part(options)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

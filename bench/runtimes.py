@@ -146,7 +146,7 @@ def _load_onnx_webgpu(folder: Path, threads: int) -> Run:
     import onnxruntime
     import onnxruntime_ep_webgpu as plugin
 
-    _swiftshader()
+    swiftshader()
     os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
     # The ending lets it offer a device where the system lists no GPU.
     onnxruntime.register_execution_provider_library("webgpu.virtual", plugin.get_library_path())
@@ -169,7 +169,7 @@ def _of_session(session: Any) -> Run:
     return run
 
 
-def _swiftshader() -> None:
+def swiftshader() -> None:
     """Shows Dawn the software driver of `.ci/adapter`: it refuses Mesa's."""
     if (driver := Path(sys.prefix) / "share/swiftshader/vk_swiftshader_icd.json").exists():
         os.environ["VK_ADD_DRIVER_FILES"] = str(driver)
@@ -286,7 +286,7 @@ def _load_tinygrad(folder: Path, threads: int) -> Run:
     ending = "dylib" if sys.platform == "darwin" else "so"
     library = Path(package.origin).parent / "lib" / f"libwebgpu_dawn_{platform.machine()}.{ending}"
     os.environ.setdefault("WEBGPU_PATH", str(library))
-    _swiftshader()
+    swiftshader()
     from tinygrad import Device, Tensor, TinyJit
     from tinygrad.nn.onnx import OnnxRunner
 

@@ -1,4 +1,5 @@
-"""Folds tables: identities vanish, clamps join their producer's range, a table of a table is one table."""
+"""Folds tables: identities vanish, clamps join their producer's range, a table of a table is one table, and so is a sum
+or a product of what tables make of one value: x·sigmoid(x), rounded in between, is a table of x."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, QParams
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Attrs, Graph, Node, QParams
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -29,10 +30,28 @@ def _clamped(node: Node, low: int, high: int) -> Attrs | None:
     return {**node.attrs, **{name: int(np.clip(node.attrs[name], low, high)) for name in ("lo", "hi")}}
 
 
+def _of_one(graph: Graph, rewriter: Rewriter, node: Node) -> Node:
+    """A sum or product of values that tables make of one int8 value, or that value itself, as one table of it; any
+    other node as it is."""
+    if node.op not in ("q8ta_add", "q8ta_mul") or graph.types[node.output].dtype != INT8X4:
+        return node
+    tables = [p if (p := rewriter.producer(name)) and p.op == "q8ta_table" else None for name in node.inputs]
+    roots = {name if t is None else t.inputs[0] for name, t in zip(node.inputs, tables, strict=True)}
+    root = graph.types[next(iter(roots))]
+    if not any(tables) or len(roots) > 1 or root.dtype != INT8X4 or root.q in (None, BOOL):
+        return node
+    every = np.arange(-128, 128, dtype=np.int8)
+    values = [every if t is None else graph.constants[t.inputs[1]].reshape(-1) for t in tables]
+    entries = OPS[node.op].reference(graph.call(node), values)
+    name = graph.add_constant(f"{node.output}.table", np.asarray(entries, np.int8))
+    return rewriter.replace(node, Node("q8ta_table", (roots.pop(), name), node.output, {}, node.source))
+
+
 def fold_tables(graph: Graph) -> None:
-    """Applies the three rules in one sweep; a producer is changed only where the table is its only reader."""
+    """Applies the four rules in one sweep; a producer is changed only where the table is its only reader."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
+    for each in rewriter.nodes():
+        node = _of_one(graph, rewriter, each)
         if node.op != "q8ta_table":
             continue
         source, table = node.inputs[0], graph.constants[node.inputs[1]]

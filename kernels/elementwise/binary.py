@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, eight_words, no_params
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params, eight_words, four_words, no_params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import (
     INTEGERS,
@@ -292,6 +292,9 @@ def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
     return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
 
 
+_LINES = (((2, 3, 10), (10,)), ((1, 1, 8), (3, 7, 8)))
+
+
 def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: ToInt8) -> Op:
     summed = name != "mul"
     imports = {"add": _import("add"), "sub": _import("add", -1.0)} if summed else {"mul": _import("mul")}
@@ -316,7 +319,11 @@ def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: T
             gives_int16=True,
         ),
         reads=reads_same_place,
-        cases=_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5}) if summed else ({},)),
+        cases=(
+            (*_cases(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": -0.5})), *(Case(s, {"alpha": 0.5}) for s in _LINES))
+            if summed
+            else _cases(({},))
+        ),
         tolerance=1e-6,
     )
 
@@ -349,6 +356,35 @@ def packed_kernels(
     )
 
 
+def _line(call: Call) -> int | None:
+    """Which operand is one line that every line of the result takes, as a bias is; None where neither is."""
+    shape = call.output.shape
+    for at, (line, whole) in enumerate((call.inputs, call.inputs[::-1])):
+        if whole.shape == shape and line.numel == line.shape[-1] == shape[-1] and line.numel < whole.numel:
+            return at
+    return None
+
+
+def _line_kernel(name: str, params: Callable[[Call], Params]) -> Kernel:
+    """By whole words where an operand is one line."""
+    return Kernel(
+        f"{name}.line",
+        lambda call: (
+            "line",
+            "binary_packed",
+            f"apply={name}",
+            "words",
+            *(() if _line(call) else ("load=load_line_first",)),
+        ),
+        (ONLY_4W,),
+        ONLY_4W,
+        supports=lambda call, target: _line(call) is not None,
+        params=lambda call: {**params(call), "line": np.uint32(-(-call.output.shape[-1] // 4))},
+        threads=four_words,
+    )
+
+
+_words, _elements = packed_kernels("q8ta_add", params=_int8_sum_params)
 q8ta_add = Op(
     name="q8ta_add",
     operands=INT8_PAIR,
@@ -361,7 +397,7 @@ q8ta_add = Op(
         "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
-    kernels=packed_kernels("q8ta_add", params=_int8_sum_params),
+    kernels=(_words, _line_kernel("q8ta_add", _int8_sum_params), _elements),
 )
 
 _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)

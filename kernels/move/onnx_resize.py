@@ -11,6 +11,9 @@ from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.op import MAX_EXTENT, Builder
 from q8ta_wgpu.kernels.lib import onnx_calls
 
+MOST_WEIGHTS = 1 << 26
+"""Most weights of a dimension that is resized: those of 8,192 places of as many."""
+
 
 def resize(b: Builder, args: Mapping[str, Any]) -> str:
     """The importer: nearest as a choice of elements, linear and cubic as weighted sums of them."""
@@ -40,6 +43,8 @@ def resize(b: Builder, args: Mapping[str, Any]) -> str:
             x = b.aten("aten.index_select.default", {"self": x, "dim": dim, "index": index})
         elif mode in ("linear", "cubic"):
             sharp = args.get("cubic_coeff_a")
+            if at.size * shape[dim] > MOST_WEIGHTS:
+                raise b.refuse(f"it makes {at.size} places of {shape[dim]}: {MOST_WEIGHTS} weights at most")
             x = _weighted(
                 b, x, dim, _weights(at, shape[dim], None if mode == "linear" else -0.75 if sharp is None else sharp)
             )

@@ -64,14 +64,17 @@ _BROADCASTS = (
     "BitwiseOr BitwiseXor BitShift Sum Mean PRelu"
 )
 
+_SLOW = 64
+"""Elements that others compute while one goes through a loop in Python."""
+
 _COUNTS: dict[str, Count] = {
     **dict.fromkeys(_AS_LARGE.split(), _total),
     **dict.fromkeys(_BROADCASTS.split(), _broadcast),
     "Gather": _gathered,
     "GatherElements": _total,
-    "GatherND": _gathered,
-    "ScatterND": _total,
-    "ScatterElements": _total,
+    "GatherND": lambda arrays: _SLOW * _gathered(arrays),
+    "ScatterND": lambda arrays: _SLOW * _total(arrays),
+    "ScatterElements": lambda arrays: _SLOW * _total(arrays),
     "NonZero": lambda arrays: arrays[0].size * max(arrays[0].ndim, 1),
     "ConstantOfShape": lambda arrays: math.prod(_whole(arrays[0])),
     "EyeLike": _total,
@@ -82,7 +85,17 @@ _COUNTS: dict[str, Count] = {
     "OneHot": lambda arrays: arrays[0].size * max(_whole(arrays[1]), default=0),
     "MatMul": lambda arrays: max(arrays[0].size, 1) * max(arrays[1].shape[-1:], default=1),
 }
-"""Operators that are computed here, and how many elements their results have at most."""
+"""Operators that are computed here, and how many elements their results have at most, or would take as long."""
+
+
+def _elements(arrays: Sequence[Array], axis: int) -> Array:
+    """GatherElements. The package's own counts up to indices that are out of range."""
+    data, index = arrays
+    try:
+        within = tuple(slice(None if d == axis % data.ndim else n) for d, n in enumerate(index.shape))
+        return np.take_along_axis(data[within], index, axis)
+    except (ValueError, IndexError, ZeroDivisionError) as error:
+        raise RefusedError(f"its constant cannot be computed: {error}") from error
 
 
 class Folder:
@@ -99,13 +112,20 @@ class Folder:
     def run(self, node: onnx.NodeProto, arrays: Sequence[Array | None]) -> list[Array]:
         """The results of a node. Raises RefusedError where they are too large or cannot be computed."""
         given = [a for a in arrays if a is not None]
+        parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
+        if parts != len(node.output):
+            raise RefusedError(f"its num_outputs is {parts}, and it has {len(node.output)}")
         try:
             count = _COUNTS[node.op_type](given)
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
         self.made += count
         if count > MOST_ELEMENTS or self.made > 8 * MOST_ELEMENTS:
-            raise RefusedError(f"it computes a constant of {count} elements, {MOST_ELEMENTS} at most are computed")
+            raise RefusedError(
+                f"it computes a constant of {count} elements, or takes as long: {MOST_ELEMENTS} at most are computed"
+            )
+        if node.op_type == "GatherElements":
+            return [_elements(given, next((a.i for a in node.attribute if a.name == "axis"), 0))]
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
         copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
         copy.output.extend(f"y{i}" for i in range(len(node.output)))

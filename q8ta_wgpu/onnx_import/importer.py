@@ -256,7 +256,7 @@ class _Importer(GraphBuilder):
                 self._problem(node, str(problem))
             except Q8taError:
                 raise
-            except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, ArithmeticError) as bad:
+            except Exception as bad:  # whatever importer functions meet in what is not as they expect it
                 self._problem(node, f"its inputs or attributes are not what it takes: {shown(str(bad))}")
         self._note_call(node, found, depth)
         for i, name in enumerate(node.output):
@@ -465,6 +465,13 @@ class _Importer(GraphBuilder):
         self.append(Node("quantize", (x,), name, {"lo": bounds[0], "hi": bounds[1]}, self.source))
         self.made[name] = dtype
         return name
+
+    def turned(self, x: str, dims: Sequence[int]) -> str:
+        """A value, or stored integers, with its dimensions in another order."""
+        y = str(self.aten("aten.permute.default", {"self": x, "dims": list(dims)}))
+        if x in self.made:
+            self.made[y] = self.made[x]
+        return y
 
     def wrapped(self, x: str, dtype: int) -> str:
         """Whole float32 numbers as integers of a dtype; what does not fit wraps, as on processors."""

@@ -39,6 +39,9 @@ class QuantizedBuilder(Builder, Protocol):
     def numbers(self, x: str) -> str:
         """The integers of a value as float32 numbers."""
 
+    def turned(self, x: str, dims: Sequence[int]) -> str:
+        """A value, or stored integers, with its dimensions in another order."""
+
     def rounded_rows(self, x: str) -> str:
         """A value of which each row is rounded to int8 by a scale that the device chooses."""
 
@@ -375,9 +378,9 @@ def _in_front(rule: Rule) -> Rule:
         x, *others = args["inputs"]
         rank = len(b.type(x).shape)
         order = [0, rank - 1, *range(1, rank - 1)]
-        first = b.aten("aten.permute.default", {"self": x, "dims": order})
-        y = rule(b, {**args, "inputs": [first, *others]})
-        return b.aten("aten.permute.default", {"self": y, "dims": [0, *range(2, rank), 1]})
+        y = rule(b, {**args, "inputs": [b.turned(x, order), *others]})
+        assert isinstance(y, str)
+        return b.turned(y, [0, *range(2, rank), 1])
 
     return turned
 
@@ -385,6 +388,10 @@ def _in_front(rule: Rule) -> Rule:
 def _concat(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
     parts = [_real(b, args, at) for at in range(2, len(args["inputs"]), 3)]
     return _ends(b, args, b.onnx("Concat", parts, axis=int(args["axis"])), 0)
+
+
+def _where(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
+    return _ends(b, args, b.onnx("Where", (args["inputs"][0], _real(b, args, 1), _real(b, args, 4))), 7)
 
 
 def _leaky(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
@@ -417,6 +424,7 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearAdd": _pairwise("Add"),
     "com.microsoft.QLinearMul": _pairwise("Mul"),
     "com.microsoft.QLinearConcat": _concat,
+    "com.microsoft.QLinearWhere": _where,
     "com.microsoft.QLinearSigmoid": _single("Sigmoid"),
     "com.microsoft.QLinearLeakyRelu": _leaky,
     "com.microsoft.QLinearSoftmax": _softmax,

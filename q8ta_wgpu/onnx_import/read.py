@@ -139,14 +139,24 @@ def _is_data(field: Any) -> bool:
     return hasattr(field, "__len__") and not isinstance(field, str)
 
 
+def _inside(folder: Path, location: str) -> Path | None:
+    """A plain file in a folder or below it, links followed; None where there is none of this name."""
+    try:
+        path = (folder / location).resolve()
+        found = bool(location) and path.is_relative_to(folder.resolve()) and path.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long a name, a zero byte, links in a circle
+        return None
+    return path if found else None
+
+
 def _loaded(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> TensorProto:
     """A tensor with its external data, which lies in the folder of the file."""
     where = {entry.key: entry.value for entry in tensor.external_data}
     name, location = shown(tensor.name), where.get("location", "")
     if folder is None:
         raise UnsupportedError(f"initializer {name} lies in the file {shown(location)}: give the path, not the bytes")
-    path = (folder / location).resolve()
-    if not location or not path.is_relative_to(folder.resolve()) or not path.is_file():
+    path = _inside(folder, location)
+    if path is None:
         raise UnsupportedError(f"initializer {name} lies in {shown(location)}, which is no file in {folder}")
     size = path.stat().st_size
     count = int(np.prod(tensor.dims, dtype=object))
@@ -155,7 +165,9 @@ def _loaded(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> T
     try:
         offset, length = int(where.get("offset", 0)), int(where.get("length", expected))
     except ValueError as error:
-        raise UnsupportedError(f"initializer {name} has no numbers as offset and length: {where}") from error
+        raise UnsupportedError(
+            f"initializer {name} has no numbers as offset and length: {shown(str(where))}"
+        ) from error
     if offset < 0 or length != expected or offset + length > size:
         raise UnsupportedError(
             f"initializer {name} takes {expected} bytes, found {length} from {offset} on in a file of {size}"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir.graph import INT8X4, Array
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.onnx_import.nodes import label
 from tests.networks import NETWORKS, example_input, transformer
@@ -143,7 +143,7 @@ class Agreement:
 
     Attributes:
         macs: share of the multiply-adds that are in int8.
-        beyond: float operators between int8 values that the file does not leave in float.
+        beyond: float operators that the file does not leave in float.
         left: those that it leaves in float, by operator.
         equal: share of int8 elements that are ONNX Runtime's, each operator given ONNX Runtime's operands.
         steps: largest difference of these, in steps.
@@ -178,14 +178,14 @@ def agreement(data: bytes, model: q8.Model, x: Array) -> Agreement:
             apart.append(np.abs(found.astype(np.int64) - expected).reshape(-1))
             values[node.output] = expected.astype(np.int8)
     report, steps = model.report(), np.concatenate(apart)
-    sources = {node.output: node for node in graph.nodes}
-    islands = [(sources[name].op, sources[name].source) for name in report.islands]
+    types = graph.types
+    floats = [(n.op, n.source) for n in graph.nodes if n.op in report.float32 and types[n.output].dtype == FLOAT32]
     y = np.asarray(q8.Session(model, device="reference")(x))
     noise = float(((y - theirs[result]) ** 2).sum())
     return Agreement(
         report.macs[0] / max(report.macs[1], 1),
-        tuple(sorted({f"{op} ({source})" for op, source in islands if source not in left})),
-        tuple(sorted({source.partition(" ")[0] for _, source in islands if source in left})),
+        tuple(sorted({f"{op} ({source})" for op, source in floats if source not in left})),
+        tuple(sorted({source.partition(" ")[0] for _, source in floats if source in left})),
         float((steps == 0).mean()) if steps.size else 1.0,
         int(steps.max(initial=0)),
         10 * float(np.log10((theirs[result] ** 2).sum() / max(noise, 1e-30))),

@@ -188,4 +188,4 @@ def by_onnx_runtime(data: bytes, x: Array) -> list[Array]:
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return [np.asarray(y) for y in session.run(None, {"x": x})]
+    return [np.asarray(y) for y in session.run(None, {session.get_inputs()[0].name: x})]

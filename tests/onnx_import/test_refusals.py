@@ -87,6 +87,29 @@ def huge() -> onnx.ModelProto:
     return model(nodes, numpy_helper.from_array(np.array([HUGE]), "n"))
 
 
+def slow() -> onnx.ModelProto:
+    """A loop in Python over four million elements."""
+    shape = numpy_helper.from_array(np.array([1 << 22, 1]), "n")
+    fill = numpy_helper.from_array(np.array([0.0], np.float32), "c")
+    nodes = [node("ConstantOfShape", "n", to="i"), node("GatherND", "c", "i", to="g"), node("Add", "x", "g")]
+    return model(nodes, shape, fill)
+
+
+def parts(count: int) -> onnx.ModelProto:
+    data = numpy_helper.from_array(np.ones(4, np.float32), "c")
+    return model([node("Split", "c", to="s", num_outputs=count), node("Add", "x", "s")], data, opset=18)
+
+
+def elements(place: int) -> onnx.ModelProto:
+    data = numpy_helper.from_array(np.ones(4, np.float32), "c"), numpy_helper.from_array(np.array([place]), "i")
+    return model([node("GatherElements", "c", "i", to="g"), node("Add", "x", "g")], *data)
+
+
+def resized() -> onnx.ModelProto:
+    scales = numpy_helper.from_array(np.array([1, 1, 1, 2], np.float32), "s")
+    return model([node("Resize", "x", "", "s", mode="cubic")], scales, shape=(1, 1, 1, 1 << 14))
+
+
 def without_output() -> onnx.ModelProto:
     made = model([node("Relu", "x")])
     del made.graph.output[:]
@@ -111,6 +134,11 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "lying shape": (lying, r"'w' has the shape \(1048576, 1048576\) and data of 4"),
     "huge constant": (huge, "constant of 1099511627776 elements"),
     "doubled constants": (many, "computes a constant of"),
+    "slow constant": (slow, "or takes as long"),
+    "parts": (lambda: parts(1 << 31), "num_outputs is 2147483648, and it has 1"),
+    "index of a constant": (lambda: elements(1 << 40), "index 1099511627776 is out of bounds"),
+    "weights of a resize": (resized, "67108864 weights at most"),
+    "unexpected text": (lambda: model([node("Cast", "x", to="text")]), "Cast"),
     "huge shape": (lambda: shaped("Expand", HUGE, 3), "from 1 to"),
     "huge repeats": (lambda: shaped("Tile", HUGE, 3), "repeats"),
     "impossible reshape": (lambda: shaped("Reshape", 7, HUGE), "Reshape"),
@@ -185,12 +213,14 @@ def test_external_data_is_read_from_the_folder_of_the_file_alone(tmp_path: Path)
     for where in (tmp_path / "outside.bin", folder / "inside.bin"):
         where.write_bytes(np.arange(4, dtype=np.float32).tobytes())
     (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
+    (folder / "circle.bin").symlink_to("circle.bin")
     path.write_bytes(external("inside.bin", offset="4", length="12").SerializeToString())
     x = np.zeros((2, 3), np.float32)
     np.testing.assert_array_equal(q8.Session(q8.from_onnx(path), device="reference")(x), x + np.array([1, 2, 3]))
     with pytest.raises(q8.UnsupportedError, match="give the path, not the bytes"):
         q8.from_onnx(path.read_bytes())
-    for location in ("../outside.bin", str(tmp_path / "outside.bin"), "link.bin", "missing.bin", "", "."):
+    outside = ("../outside.bin", str(tmp_path / "outside.bin"), "link.bin", "/dev/zero")
+    for location in (*outside, "circle.bin", "missing.bin", "a\0b", "x" * 5000, "", "."):
         path.write_bytes(external(location).SerializeToString())
         with pytest.raises(q8.UnsupportedError, match="which is no file in"):
             q8.from_onnx(path)

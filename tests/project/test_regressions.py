@@ -62,14 +62,16 @@ def test_batch_norm_over_dimension_1_of_a_linear_is_not_folded_into_its_outputs(
 
 
 def test_the_last_of_two_clamps_that_do_not_overlap_wins() -> None:
-    """x + x -> clamp(0.5, 6) -> clamp(-3, 0.1) is 0.1 everywhere."""
+    """x + u -> clamp(0.5, 6) -> clamp(-3, 0.1) is 0.1 everywhere."""
     q = QParams(0.1, 0)
     graph = Graph(inputs=["x"], outputs=["y"])
     whole = {"lo": -128, "hi": 127}
     calls: list[tuple[str, tuple[str, ...], str, Attrs]] = [
         ("quantize", ("x",), "x.int8", whole),
+        ("quantize", ("x",), "u.int8", {"lo": -128, "hi": 100}),
         ("dequantize", ("x.int8",), "x.real", {}),
-        ("add", ("x.real", "x.real"), "sum", {"alpha": 1.0}),
+        ("dequantize", ("u.int8",), "u.real", {}),
+        ("add", ("x.real", "u.real"), "sum", {"alpha": 1.0}),
         ("clamp", ("sum",), "first", {"min": 0.5, "max": 6.0}),
         ("clamp", ("first",), "second", {"min": -3.0, "max": 0.1}),
         ("quantize", ("second",), "y.int8", whole),
@@ -82,7 +84,7 @@ def test_the_last_of_two_clamps_that_do_not_overlap_wins() -> None:
     expected = reference.run(graph, {"x": x})["y"]
     assert np.array_equal(expected, np.full((1, 4), 0.1, np.float32))
     fused = run_passes(graph)
-    assert [node.op for node in fused.nodes] == ["quantize", "q8ta_add", "dequantize"]
+    assert [node.op for node in fused.nodes] == ["quantize", "quantize", "q8ta_add", "dequantize"]
     assert np.array_equal(reference.run(fused, {"x": x})["y"], expected)
 
 

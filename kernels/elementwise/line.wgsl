@@ -1,0 +1,8 @@
+// combine(a, b) by whole words of 4W, where one operand is a line that every line of the result takes.
+const ITEM_WORDS = 1u;
+const ITEMS = 4u;
+struct Loaded { a: a_Word, b: b_Word }
+
+fn load(at: u32) -> Loaded { return Loaded(a[at], b[at % params.line]); }
+fn load_line_first(at: u32) -> Loaded { return Loaded(a[at % params.line], b[at]); }
+fn result(v: Loaded) -> Word { return combine(v.a, v.b); }
