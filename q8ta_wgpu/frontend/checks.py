@@ -78,7 +78,7 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
         raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write {way}")
     for position, x in enumerate(example_inputs):
         if whole and x.dtype not in INPUTS:
-            wanted = "float32, bool, or int64, int32, int16 or uint8"
+            wanted = "float32, bool, or int64, int32, int16, int8 or uint8"
             raise InputError(f"example input {position} must be {wanted}, found {x.dtype}: {_way_out(x)}")
         if kind := _without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")

@@ -31,7 +31,7 @@ CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 """Dtypes of integers that a network computes with."""
 
-INPUTS = (torch.float32, torch.bool, *INTEGERS)
+INPUTS = (torch.float32, torch.bool, torch.int8, *INTEGERS)
 """Dtypes of what a network is given, unless that is quantized already."""
 
 

@@ -78,7 +78,10 @@ def test_example_inputs_that_do_not_fit() -> None:
         (x, r"write \(x,\)"),
         ((x.numpy(),), r"found \['ndarray'\]: write \(torch.from_numpy\(x\),\)"),
         (x.numpy(), r"found ndarray: write \(torch.from_numpy\(x\),\)"),
-        ((x.double(),), r"must be float32, bool, or int64, int32, int16 or uint8, found .*64: write x.float\(\)$"),
+        (
+            (x.double(),),
+            r"must be float32, bool, or int64, int32, int16, int8 or uint8, found .*64: write x.float\(\)$",
+        ),
         ((x.long(),), "does not run on example_inputs"),
         ((x.to(torch.complex64),), r"found torch.complex64: write torch.view_as_real\(x\)$"),
         ((x, x), "does not run on example_inputs"),

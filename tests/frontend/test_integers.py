@@ -220,6 +220,31 @@ def test_integers_are_exact_to_int32(vulkan: Device) -> None:
                 np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8])
+@pytest.mark.parametrize(
+    ("function", "bounds"),
+    [
+        (lambda table, i: table[i], (-50, 49)),
+        (lambda table, i: table.index_select(0, i.flip(0)), (0, 49)),
+        (lambda table, i: table.gather(0, i[:, None].expand(-1, 3)), (0, 49)),
+        (lambda table, i: nn.functional.embedding(i, table), (0, 49)),
+    ],
+    ids=["index", "index_select", "gather", "embedding"],
+)
+def test_an_index_outside_of_what_it_indexes_is_an_error(
+    function: Callable[[Tensor, Tensor], Tensor], bounds: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Of whatever dtype: torch raises, and a device would take the nearest row."""
+    table, x = torch.arange(150.0).view(50, 3), torch.tensor([3, 0, 49], dtype=dtype)
+    bounds = max(bounds[0], torch.iinfo(dtype).min), bounds[1]
+    session = q8.Session(imported(lambda i: function(table, i.long()), x), "reference")
+    np.testing.assert_array_equal(flat(session(x))[0], function(table, x.long()))
+    assert session.model.inputs["args_0"].bounds == bounds
+    for wrong in (n for n in (bounds[0] - 1, bounds[1] + 1) if n >= torch.iinfo(dtype).min):
+        with pytest.raises(InputError, match=rf"holds {wrong}, and must be in \[{bounds[0]}, {bounds[1]}\]"):
+            session(torch.full_like(x, wrong))
+
+
 class Counting(nn.Module):
     """Positions as RoBERTa has them, of tokens that are no padding, and types of tokens that positions choose."""
 

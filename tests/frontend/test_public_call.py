@@ -78,7 +78,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "comparisons": (lambda x: (x > 1).float() + (x <= x.flip(1)).float() - (x != 0).float(), X, ()),
     "logical": (lambda x: x * ((x > -1) & (x < 1) | ~(x.flip(2) >= 0)), X, ()),
     "logical of numbers": (lambda x: x * torch.logical_xor(x.relu(), x.flip(1).relu()), X, ()),
-    "cumsum": (lambda x: (x > 0).cumsum(1), X, ("cumsum",)),
+    "cumsum": (lambda x: (x > 0).cumsum(1), X, ()),
     "sin, cos": (lambda x: x.sin() * (x * 3).cos(), X, ()),
     "pow of two": (lambda x: x.sigmoid() ** x.flip(1), X, ()),
     "pow": (lambda x: x**3 + x.abs() ** 0.5, X, ()),

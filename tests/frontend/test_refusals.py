@@ -136,7 +136,7 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     ),
     "complex tensor": (
         InputError,
-        "input 0 must be float32, bool, or int64, int32, int16 or uint8, found torch.complex64",
+        "input 0 must be float32, bool, or int64, int32, int16, int8 or uint8, found torch.complex64",
         {"example": (X + 0j,)},
     ),
     "meta calibration": (InputError, "item 0 is on the meta device", {"calibration": [X.to("meta")]}),

@@ -23,7 +23,16 @@ from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.arguments import arguments_of, repeated_for_the_batch
 from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.importer.integers import EXACT, LARGEST, Ranges, beyond, bounds_of, is_integer, operands_of
+from q8ta_wgpu.frontend.importer.integers import (
+    EXACT,
+    LARGEST,
+    Ranges,
+    beyond,
+    bounds_of,
+    is_integer,
+    is_number,
+    operands_of,
+)
 from q8ta_wgpu.frontend.importer.problems import Problems
 from q8ta_wgpu.frontend.nodes import (
     CONVERSIONS,
@@ -278,11 +287,15 @@ class _Importer(GraphBuilder):
         value, q = node.meta.get("val"), qdq.quantized_input(node)
         if isinstance(value, torch.SymInt):
             return integer(value)
-        if not isinstance(value, torch.Tensor) or (q is None and value.dtype not in INPUTS):
+        known = is_number(node) or (
+            isinstance(value, torch.Tensor) and value.dtype in INPUTS and value.dtype != torch.int8
+        )
+        if not isinstance(value, torch.Tensor) or (q is None and not known):
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
             self.problems.add(
-                f"input {node.name} must be a tensor of float32, integers (int64, int32, int16, uint8) or bools, found "
-                f"{found}: quantities are float32 outside of the network, token numbers integers, masks bools",
+                f"input {node.name} must be a tensor of float32, integers (int64, int32, int16, uint8, or int8 read as "
+                f"x.long()) or bools, found {found}: quantities are float32 outside of the network, token numbers "
+                "integers, masks bools",
                 node,
             )
             return self._placeholder_for(node)
@@ -305,10 +318,10 @@ class _Importer(GraphBuilder):
             self.graph.types[node.name] = TensorType(shape, INT8X4, BOOL)
             self.hint = f"{node.name}.real"
             return self.emit("dequantize", (node.name,))
-        if value.dtype == torch.uint8 and q in (None, UINT8):
+        if value.dtype == torch.uint8 and q in (None, UINT8) and not is_number(node):
             self.graph.uint8.add(node.name)
             self.graph.types[node.name] = TensorType(shape, INT8X4, UINT8)
-        elif q is None and value.dtype in INTEGERS:
+        elif q is None and is_number(node):
             low, high = self.ranges.of(node) or (0, 0)
             if low and not self.whole:
                 self.problems.add("integers that are no index of a table are computed in PyTorch", node)
@@ -405,7 +418,7 @@ class _Importer(GraphBuilder):
         x = args["self"] if source == wanted else self._number(args["self"])
         numbers = (torch.float32, torch.bool, *INTEGERS)
         coded = source != wanted and self.type(x).q is not None
-        if coded or source not in numbers or wanted not in numbers:
+        if coded or source not in (*numbers, torch.int8) or wanted not in numbers:
             raise RefusedError(
                 f"it converts {source} to {wanted}: numbers are float32, integers and bools here "
                 "(leave out torch.autocast, .half() and .to)"

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, Node
 
 from q8ta_wgpu.frontend.importer.builder import RefusedError
-from q8ta_wgpu.frontend.nodes import INTEGERS, is_qdq, kind, named_arguments
+from q8ta_wgpu.frontend.nodes import INTEGERS, integer, is_qdq, kind, named_arguments
 from q8ta_wgpu.ir.graph import INT32
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -107,6 +107,8 @@ class Ranges:
         tensor = self._known.get(value)
         if isinstance(tensor, torch.Tensor) and tensor.numel():
             return float(tensor.min()), float(tensor.max())
+        if value.op == "placeholder" and value in self._found:
+            return self._found[value]
         if small := _SMALL.get(getattr(value.meta.get("val"), "dtype", None)):
             return small
         if value.target is operator.getitem:
@@ -165,7 +167,7 @@ def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -
     """What each input of integers may hold: the rows of the tables that it is an index of as it is, else as large
     numbers as the network computes with exactly. `states` names inputs and results that stay from call to call, which
     are float32."""
-    inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_integer(n.meta.get("val"))]
+    inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_number(n)]
     bounds: dict[Node, tuple[int, int]] = {}
     for limit in _LIMITS if inputs else ():
         bounds = {node: _rows_of(node, min(limit, EXACT) if node.name in states else limit) for node in inputs}
@@ -187,13 +189,26 @@ def _rows_of(node: Node, limit: int) -> tuple[int, int]:
     ends = torch.iinfo(node.meta["val"].dtype)
     low, high = max(-limit, ends.min), min(limit, ends.max)
     for user in node.users:
-        if _name(user) == "embedding" and named_arguments(user).get("indices") is node:
-            rows = named_arguments(user)["weight"].meta["val"].shape[0]
-            low, high = 0, min(high, int(rows) - 1)
+        least, rows = _places_of(user, node)
+        if rows:
+            low, high = max(low, least), min(high, rows - 1)
         elif _name(user) in _WHOLE and user.args[0] is node and is_integer(user.meta.get("val")):
             least, most = _rows_of(user, limit)
             low, high = max(low, least), min(high, most)
     return low, high
+
+
+def _places_of(user: Node, node: Node) -> tuple[int, int]:
+    """The least index and the rows where a call reads rows at a value; no rows where it does not."""
+    name, given = _name(user), named_arguments(user) if _name(user) else {}
+    if name == "embedding" and given["indices"] is node:
+        return 0, integer(given["weight"].meta["val"].shape[0])
+    if name in ("index_select", "gather") and given["index"] is node and (shape := given["self"].meta["val"].shape):
+        return 0, integer(shape[given["dim"]])
+    if name == "index" and node in given["indices"]:
+        rows = integer(given["self"].meta["val"].shape[given["indices"].index(node)])
+        return -rows, rows
+    return 0, 0
 
 
 def operands_of(node: Node) -> list[str]:
@@ -204,6 +219,15 @@ def operands_of(node: Node) -> list[str]:
     whole = all(is_integer(v) or getattr(v, "dtype", None) == torch.bool for v in values)
     floats = not whole or any(isinstance(part, float) for part in parts) or _is_uint8(node)
     return [] if floats or not any(map(is_integer, (*values, node.meta.get("val")))) else list(given)
+
+
+def is_number(node: Node) -> bool:
+    """Whether an input is an int32 one of a graph: of int64, int32, int16, or of int8 or uint8 that are read as those
+    alone, as token numbers are, and not as pixels."""
+    dtype, whole = getattr(node.meta.get("val"), "dtype", None), (torch.int64, torch.int32, torch.int16)
+    users = [user for user in node.users if _name(user) != "_assert_tensor_metadata"]
+    read = all(_name(user) in ("to", "_to_copy") and user.meta["val"].dtype in whole for user in users)
+    return dtype in whole or (dtype in (torch.int8, torch.uint8) and bool(users) and read)
 
 
 def is_integer(value: Any) -> bool:
@@ -266,7 +290,7 @@ _LIMITS = tuple((1 << bits) - 1 for bits in (31, 30, 28, 24, 20, 16, 12))
 
 _WHOLE = (
     *("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten"),
-    *("clone", "alias", "to", "_to_copy"),
+    *("clone", "alias", "to", "_to_copy", "flip"),
 )
 """Operators whose results hold every element of their operand, and no others."""
 
