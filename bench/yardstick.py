@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.export import default_decompositions
 from torch.fx import GraphModule, Interpreter, Node
 
 aten = torch.ops.aten
@@ -41,12 +42,24 @@ def yardstick(module: torch.nn.Module, calibration: Iterable[Tensor | Sequence[T
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of oneDNN's flags themselves
         with torch.backends.mkldnn.flags(enabled=False):  # oneDNN would keep a recurrent layer whole
-            program = torch.export.export(module, items[0]).run_decompositions()
+            program = torch.export.export(module, items[0])
+            program = program.run_decompositions({**default_decompositions(), aten.group_norm.default: _group_norm})
     simulation = _Simulation(program.module(check_guards=False))
     for item in items:
         simulation(*item)
     simulation.rounds = True
     return simulation
+
+
+def _group_norm(
+    x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True
+) -> Tensor:
+    """For inputs in any memory format: torch's own operator, where it is exported, takes contiguous ones alone."""
+    rows = x.reshape(x.shape[0], groups, -1)
+    y = torch.nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps).reshape(x.shape)
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    y = y if weight is None else y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
 
 
 class _Simulation(Interpreter):

@@ -83,14 +83,21 @@ def test_the_yardstick_rounds_inputs_by_one_scale_and_weights_by_channel(name: s
 
 
 def test_the_yardstick_rounds_nothing_else() -> None:
-    """Products of two computed values, norms, functions, and the network's inputs and outputs."""
+    """Products of two computed values, norms in any memory format, functions, the network's inputs and outputs."""
 
     class Attention(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(x, F.gelu(x), F.layer_norm(x, [8])) + (x @ x.mT) @ x
 
-    x = torch.randn(2, 5, 8)
-    torch.testing.assert_close(yardstick(Attention(), [x])(x), Attention()(x))
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            rows = x.flatten(2).mT
+            return F.group_norm(
+                (rows.sigmoid() @ rows.mT @ rows).mT.reshape(x.shape), 4, torch.arange(8.0), x[0, :, 0, 0]
+            )
+
+    for module, x in ((Attention(), torch.randn(2, 5, 8)), (Turned(), torch.randn(1, 8, 4, 4))):
+        torch.testing.assert_close(yardstick(module, [x])(x), module(x))
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
