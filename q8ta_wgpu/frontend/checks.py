@@ -197,8 +197,8 @@ class Attributes:
         ]
 
     def states(self, module: torch.nn.Module) -> list[str]:
-        """The names of buffers that were written into, or are others with other values. Raises UnsupportedError where
-        one has another shape or dtype now."""
+        """The names of buffers that were written into, or are other tensors. Raises UnsupportedError where one has
+        another shape or dtype now, or shares its memory with another tensor that the module holds."""
         values, found = {id(tensor): value for tensor, value in self._tensors}, []
         for name, tensor in module.named_buffers():
             buffer, version = self._buffers.get(name, (tensor, tensor._version))
@@ -208,27 +208,43 @@ class Attributes:
                     f"the module's buffer {name} changes from shape {tuple(before.shape)} to {tuple(tensor.shape)}: "
                     "what stays from call to call has one size, so give it the largest and write into it"
                 )
-            if buffer._version == version and tensor.dtype == before.dtype and torch.equal(tensor, before):
+            if tensor is buffer and buffer._version == version:
                 continue
             if before.dtype not in INPUTS or tensor.dtype != before.dtype:
                 raise UnsupportedError(
                     f"the module changes its buffer {name} from {before.dtype} to {tensor.dtype}: what stays from call "
                     "to call is float32, integers or bools, of one dtype"
                 )
+            self._check_memory(name, buffer, tensor)
             found.append(name)
         return found
+
+    def _check_memory(self, name: str, buffer: torch.Tensor, now: torch.Tensor) -> None:
+        """Raises UnsupportedError where another tensor of the module lies in the memory of a buffer that changes: each
+        would be a copy. Other names of the buffer itself are other names of the state."""
+        memory = _memory(buffer)
+        for other, value, known in self._values():
+            if memory and value is known and value is not now and _memory(value) == memory:
+                other = other.replace("_buffers.", "")
+                raise UnsupportedError(
+                    f"the module changes its buffer {name}, whose memory {other} shares: keep one of them, and compute "
+                    f"the other from it in forward ({name}[...])"
+                )
 
     def changed(self) -> str:
         """The first attribute that is another one, or has other values, buffers apart; empty if none."""
         written = {id(tensor) for tensor, value in self._tensors if not torch.equal(tensor, value)}
+        for name, value, known in self._values():
+            if "_buffers." not in name and (value is not known or id(value) in written):
+                return name
+        return ""
+
+    def _values(self) -> Iterator[tuple[str, Any, Any]]:
+        """The name of each attribute, and of each value in lists and dicts of them, its value and what it was."""
         for path, store, values in self._held:
-            if path.endswith("_buffers"):
-                continue
             for key, value in store.items() if isinstance(store, dict) else enumerate(store):
                 known = values.get(key) if isinstance(values, dict) else values[key] if key < len(values) else None
-                if value is not known or id(value) in written:
-                    return ".".join(filter(None, (path, str(key))))
-        return ""
+                yield ".".join(filter(None, (path, str(key)))), value, known
 
     def put_back(self) -> None:
         """Makes all of it what it was."""
@@ -243,6 +259,13 @@ class Attributes:
         for tensor, value in self._tensors:
             if tensor.shape == value.shape and not torch.equal(tensor, value):
                 tensor.copy_(value)
+
+
+def _memory(value: Any) -> int:
+    """The address of a tensor's memory; 0 for all else, and for tensors without memory."""
+    if not isinstance(value, torch.Tensor) or _without_values(value) or value.layout != torch.strided:
+        return 0
+    return value.untyped_storage().data_ptr()
 
 
 def _is_same(store: Any, values: Any) -> bool:

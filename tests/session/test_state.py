@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.export import Dim
 
 import q8ta_wgpu as q8
 from bench.noise import decibels
 from q8ta_wgpu import Session
-from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
@@ -296,6 +297,57 @@ def test_buffers_that_an_object_of_the_module_holds_are_states() -> None:
         found = [session(*x) for x in items]
     wanted = [stateful(*x) for x in items]
     assert (decibels(torch.stack(wanted).detach().numpy(), np.stack(found)) or 0) > 35
+
+
+class _Named(torch.nn.Module):
+    """A sum that goes on, which forward reads by another name or through a view."""
+
+    total: Tensor
+    read: Tensor
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        total = torch.zeros(2, 8)
+        self.register_buffer("total", total)
+        self.register_buffer("read", total[1:] if view else total)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.mul_(0.5).add_(x)
+        return self.read * 2
+
+
+def test_a_state_of_two_names_is_one() -> None:
+    items = [data(2, 8, seed=i) for i in range(8)]
+    with Session(q8.compile(q8.quantize(_Named(False).eval(), items[:1], items, progress=False)), "reference") as ours:
+        found, own = [ours(x) for x in items], _Named(False)
+    assert (decibels(torch.stack([own(x) for x in items]).numpy(), np.stack(found)) or 0) > 35
+
+
+def test_states_whose_memory_is_shared_in_part_are_refused() -> None:
+    items = [data(2, 8, seed=i) for i in range(2)]
+    with pytest.raises(UnsupportedError, match="changes its buffer total, whose memory read shares: keep one"):
+        q8.quantize(_Named(True).eval(), items[:1], items, progress=False)
+
+
+def test_a_state_that_the_example_leaves_as_it_was() -> None:
+    """An example of zeros replaces a buffer of zeros by another of zeros."""
+
+    class Last(torch.nn.Module):
+        last: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("last", torch.zeros(1, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.last + x * 2
+            self.last = x
+            return y
+
+    zeros, items = torch.zeros(1, 8), [data(1, 8, seed=i) for i in range(8)]
+    with Session(q8.compile(q8.quantize(Last().eval(), (zeros,), items, progress=False)), "reference") as ours:
+        found = [ours(x) for x in items[:2]]
+    assert (decibels((items[0] + items[1] * 2).numpy(), found[1]) or 0) > 35
 
 
 def test_inputs_of_any_size_go_on_with_the_same_states(device: Device, tmp_path: Path) -> None:

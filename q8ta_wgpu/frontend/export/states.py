@@ -32,7 +32,11 @@ class States:
         self.names = list(names)
         self._module = module
         self.initial = tuple(module.get_buffer(name).detach().clone() for name in names)
-        self._attributes = _attributes(module, [module.get_buffer(name) for name in names])
+        buffers = [module.get_buffer(name) for name in names]
+        self._attributes = _attributes(module, buffers)
+        places = {id(buffer): place for place, buffer in enumerate(buffers)}
+        every = module.named_buffers(remove_duplicate=False)
+        self._places = {name: places[id(buffer)] for name, buffer in every if id(buffer) in places}
         self.functional = copy.copy(module)
         self.functional.__dict__["forward"] = self._forward(len(arguments))
         self.functional.forward.__signature__ = self._signature(arguments)  # type: ignore[attr-defined]
@@ -41,8 +45,9 @@ class States:
         module, names, forward = self.functional, self.names, self._module.forward
 
         def functional(*inputs: torch.Tensor) -> Any:
-            held = {name: value.clone() for name, value in zip(names, inputs[count:], strict=True)}
-            with _unwatched(), stateless._reparametrize_module(module, held), self._replaced(held):
+            values = [value.clone() for value in inputs[count:]]
+            held = {name: values[place] for name, place in self._places.items()}
+            with _unwatched(), stateless._reparametrize_module(module, held), self._replaced(values):
                 found = forward(*inputs[:count])
                 written = tuple(module.get_buffer(name).clone() for name in names)
             return found, written
@@ -50,11 +55,11 @@ class States:
         return functional
 
     @contextlib.contextmanager
-    def _replaced(self, held: dict[str, torch.Tensor]) -> Iterator[None]:
+    def _replaced(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
         """Lets objects of the module that hold the buffers as well hold these tensors."""
         before = [holder[key] for holder, key, _ in self._attributes]
         for holder, key, place in self._attributes:
-            holder[key] = held[self.names[place]]
+            holder[key] = values[place]
         try:
             yield
         finally:
