@@ -89,7 +89,7 @@ def _product(label: str, tile: gemm.AnyTile) -> Kernel:
 
     return Kernel(
         f"q8ta_conv2d_image.implicit_{label}",
-        (tile.body, "dot", "gemm_window_image", "gemm_pixels", "sums_planes"),
+        (*tile.source, "gemm_window_image", "gemm_pixels", "sums_planes"),
         (FLOAT, ONLY_4C),
         ONLY_4C | FLOAT,
         supports=lambda call, target: tile.fits(target),

@@ -114,7 +114,7 @@ def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         found = ("pixel_words=given_words", "kernel_width=given_width")
     elif tile.body == UNITS:
         found = every_row(call.attrs["stride"])
-    return tile.body, "dot", *READINGS[_reading(call)][1], *found, "sums_planes"
+    return *tile.source, *READINGS[_reading(call)][1], *found, "sums_planes"
 
 
 def _has_given_places(call: Call, tile: gemm.AnyTile) -> bool:

@@ -120,11 +120,10 @@ def _constants(of_tile: Callable[[Call], dict[str, int]], columns: int, call: Ca
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     return (
-        tile.body,
+        *tile.source,
         "gemm_rows",
         *(every_row() if tile.body == UNITS else ()),
         "gemm_pixels",
-        "dot",
         _x_vector(call),
         "sums_rows",
         *groups.source(call),

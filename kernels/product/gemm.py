@@ -78,6 +78,11 @@ class Tile:
         names = ("threads_m", "threads_n", "rows", "quads", "step", "split")
         return {name.upper(): getattr(self, name) for name in names}
 
+    @property
+    def source(self) -> tuple[str, ...]:
+        """The WGSL, and the names of what it chooses by the target."""
+        return (self.body, "dot", "held", "exchanged") if self.body == REGISTERS else (self.body, "dot")
+
     def fits(self, target: Target) -> bool:
         """Whether the target suits the tile: tiles in registers are for devices that gain nothing from workgroup
         memory."""

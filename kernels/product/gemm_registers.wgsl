@@ -6,6 +6,15 @@
 // A CPU does best to read anything where a tap is outside the image, and not use it: bounds are checked.
 const BRANCHES = false;
 const TILE_M = THREADS_M * ROWS;
+const HELD = (QUADS + 1u) / 2u;
+
+// Lavapipe loads thread by thread, also what all of them read. Where eight threads are a subgroup, each loads an eighth
+// of the weights of a step, and they exchange them. Linked: held_weights and weight_of, `at` being a step's first vector.
+fn weights_held(at: u32, local: u32) -> vec4<u32> { return load_w(at + local); }
+fn weight_shuffled(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return subgroupShuffle(held, i % 8u); }
+
+fn no_weights(at: u32, local: u32) -> vec4<u32> { return vec4<u32>(); }
+fn weight_read(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return load_w(at + i); }
 
 @compute @workgroup_size(THREADS_M)
 fn main(@builtin(local_invocation_index) local: u32,
@@ -15,7 +24,6 @@ fn main(@builtin(local_invocation_index) local: u32,
   let index = group.y * groups.x + group.x;
   let tile_m = index / column_tiles * TILE_M;
   let first_m = tile_m + local * ROWS;
-  if (first_m >= params.rows) { return; }
   let first_quad = index % column_tiles * QUADS;
   let phase = phase_of(tile_m);
 
@@ -33,17 +41,19 @@ fn main(@builtin(local_invocation_index) local: u32,
     let place = place_of(first_k + step);
     var a: array<vec4<u32>, ROWS>;
     for (var i = 0u; i < ROWS; i++) { a[i] = load_x(rows[i], place); }
+    var held: array<vec4<u32>, HELD>;
+    for (var j = 0u; j < HELD; j++) { held[j] = held_weights(w_at + 8u * j, local); }
     for (var q = 0u; q < QUADS; q++) {
-      let b0 = load_w(w_at);
-      let b1 = load_w(w_at + 1u);
-      let b2 = load_w(w_at + 2u);
-      let b3 = load_w(w_at + 3u);
+      let b0 = weight_of(held[q / 2u], w_at, 4u * q);
+      let b1 = weight_of(held[q / 2u], w_at, 4u * q + 1u);
+      let b2 = weight_of(held[q / 2u], w_at, 4u * q + 2u);
+      let b3 = weight_of(held[q / 2u], w_at, 4u * q + 3u);
       let factor = weight_factor(first_quad + q, step);
       for (var i = 0u; i < ROWS; i++) {
         acc[i * QUADS + q] = add_products(acc[i * QUADS + q], a[i], b0, b1, b2, b3, factor);
       }
-      w_at += 4u;
     }
+    w_at += 4u * QUADS;
   }
   for (var q = 0u; q < QUADS; q++) {
     let quad = first_quad + q;

@@ -34,6 +34,11 @@ class UnitTile:
     split: int = 1
 
     @property
+    def source(self) -> tuple[str, ...]:
+        """The WGSL, and the names of what it chooses by the target."""
+        return self.body, "dot"
+
+    @property
     def m(self) -> int:
         """Rows of the result that a workgroup makes."""
         return self.unit.m * self.fragments_m * self.subgroups_m

@@ -144,7 +144,7 @@ def _whole(call: Call) -> bool:
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
-    return tile.body, "dot", "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
+    return *tile.source, "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:

@@ -59,6 +59,7 @@ class Target:
         unroll: whether loops are unrolled. Otherwise Mesa's compiler for CPUs keeps local arrays in memory.
         copies_windows: whether convolutions copy their windows for a 1x1 product where nothing was measured, as
             ExecuTorch's Vulkan backend has them do on phones (passes/im2col.py).
+        shuffles: whether eight threads of a workgroup are a subgroup, and exchange values faster than each loads them.
         matrix_units: the device's int8 matrix units that were found to compute right.
     """
 
@@ -76,6 +77,7 @@ class Target:
     few_cores: bool = False
     unroll: bool = False
     copies_windows: bool = False
+    shuffles: bool = False
     matrix_units: tuple[MatrixUnit, ...] = ()
 
 

@@ -220,7 +220,8 @@ def link(
     as `target` takes it fastest.
 
     An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for
-    a float32 or a packed result, `dot` the packed or the emulated dot product, and `no_x` takes the place of the name
+    a float32 or a packed result, `dot` the packed or the emulated dot product, `held` and `exchanged` how weights come
+    to the threads of gemm_registers.wgsl, and `no_x` takes the place of the name
     of an optional operand `x` that the call leaves out.
     """
     operands = bindings(op, call, layouts)
@@ -245,8 +246,12 @@ def link(
     if after and call.output.dtype in RANGES:
         generated.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     generated += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    dot = "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated"
-    meant = {"dot": dot, **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]}}
+    meant = {
+        "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
+        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
+        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
+        **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]},
+    }
     stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
     kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 lies as float32 does
     chosen = tuple(stem if stem in files() or "=" in stem else _choice(stem, kinds) for stem in stems)

@@ -40,7 +40,7 @@ pack2x16unorm pack2x16float unpack4x8snorm unpack4x8unorm unpack4xI8 unpack4xU8 
 unpack2x16float storageBarrier workgroupBarrier workgroupUniformLoad
 texture_2d sampler textureLoad textureSampleLevel
 subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major col_major subgroupMatrixLoad
-subgroupMatrixStore subgroupMatrixMultiplyAccumulate
+subgroupMatrixStore subgroupMatrixMultiplyAccumulate subgroupShuffle
 """
 _LANGUAGE = frozenset(_WORDS.split())
 """Words with a meaning in WGSL itself: keywords, types, address spaces and functions."""

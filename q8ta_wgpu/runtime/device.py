@@ -93,7 +93,8 @@ class Device(OpenDevice):
         )
         if self.software:
             # SwiftShader's compiler takes gigabytes and minutes for loops that are written out.
-            return replace(found, unroll="llvmpipe" in self.name)
+            llvmpipe = "llvmpipe" in self.name
+            return replace(found, unroll=llvmpipe, shuffles=llvmpipe and probe.shuffles(self))
         packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
         return replace(
             found,

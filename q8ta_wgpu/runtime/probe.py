@@ -65,6 +65,32 @@ _SCALE = 0.0372
 _BASE = 1.5 * 2**23
 
 
+_SHUFFLES = """
+@compute @workgroup_size(8)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  for (var i = 0u; i < params.count; i++) { y[8u * id.x + i] = bitcast<i32>(subgroupShuffle(b[id.x] + i, i)); }
+}
+"""
+
+
+def shuffles(device: OpenDevice) -> bool:
+    """Whether a workgroup of eight threads exchanges values as subgroups do, in the order of its threads; False where
+    the device has no subgroups, or they are an extension of the language there."""
+    if "subgroup" not in device.wgpu.features:
+        return False
+    text, groups = resolve.complete(f"// probe of subgroups\n{BINDINGS}{_SHUFFLES}"), 64
+    key = findings.digest("shuffles", text)
+    if isinstance(known := findings.recall(device.info, key), bool):
+        return known
+    given = np.arange(8 * groups, dtype=np.uint32) * np.uint32(77)
+    buffers = (np.zeros(1, np.int32), given, np.zeros(64 * groups, np.int32))
+    found = run(device, text, buffers, np.array([8, 0, 0, 0], np.uint32).tobytes(), groups, 1)
+    expected = np.repeat(given.reshape(groups, 1, 8), 8, 1) + np.arange(8, dtype=np.uint32)
+    right = bool((found.view(np.uint32) == expected.reshape(-1)).all())
+    findings.keep(device.info, key, right)
+    return right
+
+
 def contract(device: OpenDevice) -> str:
     """The first rule of the contract that `device` breaks, with a case; empty if it keeps all. Takes a few ms and one
     compilation."""
