@@ -63,7 +63,7 @@ class _Finder:
                 continue
             if node.op in ("add", "where"):
                 masks = {name for name in node.inputs if self._is_mask(node, name)}
-            elif affine_of(node) is not None or is_move(node):
+            elif affine_of(node) is not None or is_move(node) or node.op == "cat":
                 masks = set()
             else:
                 continue

@@ -17,6 +17,12 @@ from tests.quantizing import INT8, Plain, data
 
 LOW = -1e9
 
+
+def beside(s: Any, scores: Tensor) -> Tensor:
+    """Scores with one more that is learned, and masked by nothing, as attention with sinks has it."""
+    return torch.cat([scores, s.bias.expand(4, 1, 8)], 1)
+
+
 SOFTMAX: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "masked_fill": lambda s, x, m: s.lin(x).masked_fill(~m, LOW).softmax(1),
     "masked_fill with -inf": lambda s, x, m: s.lin(x).masked_fill(~m, float("-inf")).softmax(1),
@@ -38,6 +44,8 @@ OTHERS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "exp": lambda s, x, m: s.lin(x).masked_fill(~m, LOW).exp(),
     "negated": lambda s, x, m: (h := s.lin(x).masked_fill(~m, LOW)).softmax(1) + (-h).softmax(1),
     "an output": lambda s, x, m: s.lin(x).masked_fill(~m, -1e4),
+    "beside a sink": lambda s, x, m: beside(s, s.lin(x).masked_fill(~m, LOW)).softmax(1)[:, :-1],
+    "beside a sink, with -inf": lambda s, x, m: beside(s, s.lin(x).masked_fill(~m, float("-inf"))).softmax(1)[:, :-1],
 }
 """What reads masked logits in float."""
 
