@@ -350,6 +350,24 @@ def test_a_state_that_the_example_leaves_as_it_was() -> None:
     assert (decibels((items[0] + items[1] * 2).numpy(), found[1]) or 0) > 35
 
 
+def test_a_buffer_that_is_given_the_tensor_it_is_stays_a_constant() -> None:
+    class Moved(torch.nn.Module):
+        rates: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rates", torch.linspace(1, 2, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.rates = self.rates.to(x.device, x.dtype)
+            return x * self.rates
+
+    x = data(1, 8)
+    model = q8.compile(q8.quantize(Moved().eval(), (x,), [x], progress=False))
+    assert not model.graph.buffers
+    assert (decibels((x * torch.linspace(1, 2, 8)).numpy(), q8.Session(model, "reference")(x)) or 0) > 35
+
+
 def test_inputs_of_any_size_go_on_with_the_same_states(device: Device, tmp_path: Path) -> None:
     """Pieces of a stream as they come: one session, its programs share what stays."""
     torch.manual_seed(0)

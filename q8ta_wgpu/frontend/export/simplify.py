@@ -1,4 +1,5 @@
-"""What a program does without: values that nothing reads, empty parts of a cat, infinities around a max pooling."""
+"""What a program does without: values that nothing reads, empty parts of a cat, infinities around a max pooling,
+copies of a buffer to itself."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch.fx import Node
 from q8ta_wgpu.frontend.nodes import named_arguments
 
 _aten = torch.ops.aten
+_TO = (_aten.to.device, _aten.to.dtype, _aten.to.dtype_layout, _aten.to.other)
 
 
 def simplify(program: ExportedProgram) -> None:
@@ -27,6 +29,18 @@ def _drop_empty_parts(cat: Node) -> None:
     kept = [part for part in parts if not any(isinstance(n, int) and n == 0 for n in part.meta["val"].shape)]
     if kept and kept[0].meta["val"].dtype == cat.meta["val"].dtype:
         cat.update_arg(0, kept)
+
+
+def _drop_copy_of_itself(copy: Node) -> None:
+    """`self.table = self.table.to(x)` gives a buffer the tensor that it is: nothing changes."""
+    buffer, source = copy.args[:2]
+    while isinstance(source, Node) and source.target in _TO and not named_arguments(source).get("copy"):
+        read: Any = source.args[0]
+        if read.meta["val"].dtype != source.meta["val"].dtype:
+            return
+        source = read
+    if source is buffer and not copy.users:
+        copy.graph.erase_node(copy)
 
 
 class _Axis(NamedTuple):
@@ -92,6 +106,7 @@ _MAX_POOLS: Mapping[Any, int] = {_aten.max_pool1d.default: 1, _aten.max_pool2d.d
 """Poolings by the number of dimensions of their windows."""
 
 _RULES: Mapping[Any, Callable[[Node], None]] = {
+    _aten.copy_.default: _drop_copy_of_itself,
     _aten.cat.default: _drop_empty_parts,
     _aten.pad.default: _pad_by_pooling,
     _aten.constant_pad_nd.default: _pad_by_pooling,
