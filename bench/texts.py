@@ -79,7 +79,9 @@ T5 = {
     "decoder_start_token_id": 0,
 }
 STATES = {**DECODER, "state_size": 8, "time_step_rank": 8}
-EXPERTS = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
+EXPERTS = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
+"""The weights of the experts that each token chose are gathered; transformers' default, a grouped matmul, is not
+supported."""
 WHISPER = {
     **{name: value for name, value in SEQ2SEQ.items() if name != "max_position_embeddings"},
     "num_mel_bins": 20,
