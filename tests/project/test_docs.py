@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import q8ta_wgpu
-from bench import engines
+from bench import engines, onnx_files
 from bench.__main__ import PARTS
 from bench.faults import read, table
 from q8ta_wgpu.__main__ import parser
@@ -69,6 +69,12 @@ def test_kernels() -> None:
     """The page is what the command wrote of docs/kernels.json."""
     data = json.loads(engines.DATA.read_text(encoding="utf-8"))
     assert engines.page(data) == PAGES["docs/kernels.md"].read_text(encoding="utf-8")
+
+
+def test_onnx_networks() -> None:
+    """The page is what the command wrote of docs/onnx.json."""
+    data = json.loads(onnx_files.DATA.read_text(encoding="utf-8"))
+    assert onnx_files.page(data) == PAGES["docs/onnx_networks.md"].read_text(encoding="utf-8")
 
 
 def test_workflows() -> None:
