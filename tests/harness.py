@@ -31,9 +31,11 @@ from tests.op_graphs import (
     epilogue_graph,
     epilogues_of,
     int8_graph,
+    int8_only_graph,
     integer_graph,
     single_graph,
     takes_integers,
+    takes_steps,
 )
 
 POISON = 0x8F7F80FF
@@ -53,6 +55,8 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
             yield single_graph(op, case)[0], index, 0
             if takes_integers(op):
                 yield integer_graph(op, case)[0], index, 0
+            if takes_steps(op):
+                yield int8_only_graph(op, case)[0], index, 0
             if FLOAT32 in op.operands[0].dtypes and op.int8:
                 yield int8_graph(op, case, SETTINGS[0])[0], index, 0
             if isinstance(op.int8, WeightedSum):

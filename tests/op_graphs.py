@@ -135,6 +135,11 @@ def takes_integers(op: Op) -> bool:
     return any(INT32 in operand.dtypes and not operand.constant for operand in op.operands)
 
 
+def takes_steps(op: Op) -> bool:
+    """Whether an operator without an int8 form reads int8 as it is stored, beside float32."""
+    return op.int8 is None and {FLOAT32, INT8X4} <= set(op.operands[0].dtypes)
+
+
 def _whole(value: float) -> float:
     """A number of an attribute as an integer; a bound that leaves a side open stays one."""
     return value if abs(value) == FLOAT_MAX else float(round(4 * value))
@@ -161,8 +166,8 @@ def places(op: Op, case: Case) -> Array:
 
 
 def int8_only_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
-    """A graph of one node on one int8 value, for operators that read int8 alone, and its input."""
-    q = QParams(0.037, -11)
+    """A graph of one node on one int8 value, whole numbers for operators that read float32 too, and its input."""
+    q = QParams(1.0 if takes_steps(op) else 0.037, -11)
     graph = Graph(["x"], ["y"], [Node(op.name, ("x",), "y", case.attrs)])
     graph.types["x"] = TensorType(case.shapes[0], INT8X4, q)
     shape, dtype = op.check((graph.types["x"],), case.attrs)

@@ -95,6 +95,19 @@ def test_integers(op: Op, index: int, device: Device) -> None:
         np.testing.assert_allclose(found, expected, op.tolerance if op.name == "to_float32" else 0, err_msg=name)
 
 
+STEPS_CASES = [(op, i) for op, i in CASES if op_graphs.takes_steps(op)]
+
+
+@pytest.mark.parametrize(("op", "index"), STEPS_CASES, ids=_id)
+def test_steps(op: Op, index: int, device: Device) -> None:
+    """Operators of floats that read int8 as it is stored, too: 0 mismatches."""
+    graph, inputs = op_graphs.int8_only_graph(op, op.cases[index])
+    expected = reference.run(graph, inputs)["y"]
+    for name, plan in harness.plans_or_none(graph, index):
+        (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
 @pytest.mark.parametrize(("op", "index"), INT8_CASES, ids=_id)
 def test_int8(op: Op, index: int, device: Device) -> None:
     """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches.

@@ -63,12 +63,13 @@ ROOMS: dict[str, set[str]] = {
     "passes.im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.nodes": TABLE,
+    "frontend.moves": TABLE | {"frontend.nodes"},
     "frontend.importer.builder": GRAPH,
     "calibrate": GRAPH | {"passes", "passes.plan", *REWRITING},
     "onnx_import": GRAPH | {"calibrate", "frontend.importer.builder", "kernels.lib", "passes", "progress", "session"},
-    "frontend.export": TABLE | {"frontend.nodes"},
+    "frontend.export": TABLE | {"frontend.moves", "frontend.nodes"},
     "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.export"},
-    "frontend.calibrate": GRAPH | {"calibrate", "passes.plan", *FRONTEND},
+    "frontend.calibrate": GRAPH | {"calibrate", "frontend.moves", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": IR | {"frontend.nodes"},
     "frontend": GRAPH
