@@ -198,10 +198,20 @@ class Attributes:
 
     def states(self, module: torch.nn.Module) -> list[str]:
         """The names of buffers that were written into, or are other tensors. Raises UnsupportedError where one has
-        another shape or dtype now, or shares its memory with another tensor that the module holds."""
+        another shape or dtype now, is the tensor that another one is now, or shares its memory with another tensor that
+        the module holds."""
         values, found = {id(tensor): value for tensor, value in self._tensors}, []
-        for name, tensor in module.named_buffers():
+        known, given = set[int](), dict[int, str]()
+        for name, tensor in module.named_buffers(remove_duplicate=False):
             buffer, version = self._buffers.get(name, (tensor, tensor._version))
+            if id(buffer) in known:
+                continue
+            known.add(id(buffer))
+            if (other := given.setdefault(id(tensor), name)) != name:
+                raise UnsupportedError(
+                    f"the module gives its buffers {other} and {name} one tensor: keep {other} alone, and read it for "
+                    "both"
+                )
             before = values.get(id(buffer), buffer)
             if tensor.shape != before.shape:
                 raise UnsupportedError(

@@ -350,6 +350,28 @@ def test_a_state_that_the_example_leaves_as_it_was() -> None:
     assert (decibels((items[0] + items[1] * 2).numpy(), found[1]) or 0) > 35
 
 
+def test_two_buffers_that_are_given_one_tensor_are_refused() -> None:
+    """They kept it for the first of them alone."""
+
+    class Pair(torch.nn.Module):
+        one: Tensor
+        other: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("one", torch.zeros(1, 8))
+            self.register_buffer("other", torch.ones(1, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found = self.one + self.other * 2 + x
+            self.one = self.other = x * 3
+            return found
+
+    x = data(1, 8)
+    with pytest.raises(q8.UnsupportedError, match="its buffers one and other one tensor: keep one alone, and read it"):
+        q8.quantize(Pair().eval(), (x,), [x], progress=False)
+
+
 def test_a_buffer_that_is_given_the_tensor_it_is_stays_a_constant() -> None:
     class Moved(torch.nn.Module):
         rates: Tensor
