@@ -310,7 +310,7 @@ TORCH: Mapping[str, Function] = {
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
     "gather": _gather,
     "to_float32": lambda _, x: x,
-    "to_int32": lambda _, x: x.trunc(),
+    "to_int32": lambda _, x: x.nan_to_num(0.0).clamp(-(2.0**31), 2147483520.0).trunc(),
     "embedding": lambda _, rows, scale, place: (_of_bits(rows) * scale[:, None])[
         place[:, 0].clamp(0, len(rows) - 1).long()
     ],
