@@ -16,6 +16,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.adapters import open_device
@@ -115,3 +116,10 @@ def test_recording(benchmark: BenchmarkFixture, session: q8.Session, public: boo
 def test_checking_inputs(benchmark: BenchmarkFixture, session: q8.Session) -> None:
     x = item()
     benchmark(lambda: inputs.words(session.program.inputs, inputs.arrays(session.model.graph, (x,), {})))
+
+
+@pytest.mark.benchmark(group="packing 32 images of uint8")
+@pytest.mark.parametrize("layout", [Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C], ids=lambda layout: layout.short)
+def test_packing_images(benchmark: BenchmarkFixture, layout: Layout) -> None:
+    images = np.random.default_rng(0).integers(-128, 128, (32, 1, 240, 426)).astype(np.int8)
+    benchmark(pack, images, layout)

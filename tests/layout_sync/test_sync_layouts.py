@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.graphs import conv
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout, packed_axis
+from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout, Shape, packed_axis
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
@@ -176,6 +177,18 @@ def test_channels_last_permutes_are_free(vulkan: Device) -> None:
     inputs = random_inputs(graph, 1)
     (found,) = run_poisoned(graph, inputs, plan, vulkan)
     np.testing.assert_array_equal(found, reference.run(graph, inputs)[graph.outputs[0]])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("x", "layout"), [((2, 1, 12, 14), L4W), ((2, 3, 12, 14), L4W), ((2, 8, 1, 1), L4C)])
+def test_images_of_bytes_come_in_the_order_of_rows(x: Shape, layout: Layout, policy: str) -> None:
+    """The host packs them; int8 inputs lie as the first kernel reads them."""
+    graph = conv(x, 8, 1)
+    (name,) = graph.inputs
+    assert sync_layouts(graph, BASELINE, policy).layouts[name] == L4C
+    graph.uint8.add(name)
+    plan = sync_layouts(graph, BASELINE, policy)
+    assert plan.layouts[name] == layout and len(plan.transitions) == (layout != L4C)
 
 
 def test_a_view_of_an_input_may_be_an_output(vulkan: Device) -> None:
