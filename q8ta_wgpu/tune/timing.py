@@ -6,6 +6,7 @@ the device slows all of them alike.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ seconds."""
 
 SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
 """Seconds of a sample; most and fewest samples; seconds that the samples of a call should not exceed."""
+
+FIRST = 3
+"""Runs of a candidate before its samples. The first compiles it."""
 
 SPIN_UP, WARM_UP = 0.5, 0.03
 """Seconds of work before the first call and before every other: clocks fall while the host packs weights."""
@@ -67,26 +71,32 @@ class Timer:
         constants: Mapping[int, Array],
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
+        until: float = math.inf,
     ) -> list[Timed]:
-        """Times the candidates of one call.
+        """Times the candidates of one call, or the first of them that there is time for.
 
         Args:
             call: the call.
             constants: constant inputs by position; other inputs are random.
             candidates: variants that the device can run. The first one is run however long it takes.
             known: microseconds of other variants.
+            until: when to end, on the performance counter. A candidate that takes as long as the first one, or the
+                fastest known, is begun only if it can be sampled by then.
         """
+        if known and not _fits(min(known.values()), 1, until):
+            return []
         executor = Executor(_program(call, constants, candidates, self.device), self.device)
         try:
             self._warm(executor)
-            found = self._first(executor, call, candidates, known)
+            found = self._first(executor, call, candidates, known, until)
             limit = HOPELESS * min(*(timed.microseconds for timed in found), *known.values(), np.inf)
             for i, timed in enumerate(found):
-                if timed.how == "stopped" and timed.microseconds > limit:
+                if timed.how == "stopped" and timed.microseconds > limit and time.perf_counter() < until:
                     again = _sane(executor.time_runs([], 1, only=i)[0])
                     found[i] = Timed(min(timed.microseconds, again), "stopped")
             short = {i: timed.microseconds for i, timed in enumerate(found) if timed.microseconds <= limit}
-            medians = self._medians(executor, short)
+            compared = len(found) + len(known) > 1 or len(candidates) == 1
+            medians = self._medians(executor, short if compared else {})
         finally:
             executor.close()
         return [Timed(medians[i], "sampled") if i in medians else timed for i, timed in enumerate(found)]
@@ -97,16 +107,20 @@ class Timer:
         call: Call,
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
+        until: float,
     ) -> list[Timed]:
-        """One run of each candidate after a run that compiles it, except of those that would take too long."""
+        """One run of each candidate after a run that compiles it, except of those that would take too long, as long as
+        there is time."""
         found: list[Timed] = []
         base, base_us = next(iter(known.items()), (candidates[0], 0.0))
         for i, variant in enumerate(candidates):
+            if base_us and not _fits(base_us, i + 1, until):
+                break
             slower = cost.dispatch_cost(variant, call) / cost.dispatch_cost(base, call)
             if base_us and slower > HOPELESS and slower * base_us > LONGEST * 1e6:
                 found.append(Timed(slower * base_us, "estimated"))
                 continue
-            found.append(Timed(_sane(executor.time_runs([], 2, only=i)[-1]), "stopped"))
+            found.append(Timed(_sane(executor.time_runs([], FIRST - 1, only=i)[-1]), "stopped"))
             base_us = base_us or found[0].microseconds
         return found
 
@@ -127,6 +141,11 @@ class Timer:
         self._spun, start = True, time.perf_counter()
         while time.perf_counter() - start < seconds:
             executor.time_runs([], 3, runs, only=0)
+
+
+def _fits(microseconds: float, candidates: int, until: float) -> bool:
+    """Whether a further candidate and the samples of so many can be taken in time, where each takes as long."""
+    return time.perf_counter() + (FIRST + FEWEST * candidates) * microseconds / 1e6 <= until
 
 
 def _runs(microseconds: float) -> int:

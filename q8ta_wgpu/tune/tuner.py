@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +77,7 @@ def tune(
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called before each call that is timed with the candidates timed, those to time as far as known, and
             the operator, and at the end with equal numbers; by default a bar on stderr, where that is a terminal.
-        budget: seconds after which no further call is begun. Then only calls with HEAVY work are measured, the heaviest
+        budget: seconds after which nothing further is begun. Then only calls with HEAVY work are measured, the heaviest
             first, in the layouts of the plan by estimates, and all others keep the estimates' choice.
 
     Raises DeviceError if the device has no timestamp queries or fails, UnsupportedError as `sync_layouts` does.
@@ -158,6 +159,7 @@ class _Tuner:
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
+        self.until = math.inf if self.budget is None else self.started + self.budget
         self.target = self.device.target
         self.cache = Cache.of(self.device.info)
         self.timer = Timer(self.device)
@@ -273,20 +275,21 @@ class _Tuner:
         total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
         for group, keys in work:
             new = {key: variant for variant, key in keys.items() if key not in self.cache.times}
-            if new and self.budget is not None and time.perf_counter() - self.started > self.budget:
-                continue
-            if new:
+            if new and time.perf_counter() < self.until:
                 self.progress(len(self.timed), total, group.call.op)
                 self._time(
                     group, new, {variant: self.cache.times[key] for variant, key in keys.items() if key not in new}
                 )
-            self.known.update(keys.values())
-            measured = self.microseconds.setdefault(group.call, {})
-            measured.update({variant: self.cache.times[key] for variant, key in keys.items()})
+            found = {variant: key for variant, key in keys.items() if key in self.cache.times}
+            self.known.update(found.values())
+            # A measured call runs in a measured variant: one that is planned must be among them.
+            if found and found.keys() >= set(group.planned):
+                measured = self.microseconds.setdefault(group.call, {})
+                measured.update({variant: self.cache.times[key] for variant, key in found.items()})
 
     def _time(self, group: _Group, new: dict[str, Variant], known: dict[Variant, float]) -> None:
-        found = self.timer.times(group.call, group.constants, list(new.values()), known)
-        for key, timed in zip(new, found, strict=True):
+        found = self.timer.times(group.call, group.constants, list(new.values()), known, self.until)
+        for key, timed in zip(new, found, strict=False):
             self.cache.times[key] = timed.microseconds
             self.timed[key] = timed.how
 
