@@ -1,9 +1,11 @@
-"""A decoder of Llama-3.2-1B's shape, random weights, a cache of 1,024 tokens: GPU time of a token, beside PyTorch."""
+"""A decoder of Llama-3.2-1B's shape, random weights, a cache of 1,024 tokens: GPU times of a token and of 512 tokens at
+once (prefill), beside PyTorch."""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 import q8ta_wgpu as q8
 from bench.networks import cuda_ms
 from bench.options import Options
+from q8ta_wgpu.session.timing import Timing
 
 LAYERS, WIDTH, HEADS, SHARED, INNER, TOKENS, CONTEXT = 16, 2048, 32, 8, 8192, 128_256, 1024
 HEAD = WIDTH // HEADS
@@ -76,35 +79,55 @@ class Decoder(nn.Module):
         return result
 
 
+Item = tuple[Tensor, Tensor]
+"""Token numbers and their positions."""
+
+
+def _item(first: int, count: int) -> Item:
+    """Random tokens from a position on."""
+    return torch.randint(TOKENS, (1, count)), torch.arange(first, first + count)
+
+
 @torch.no_grad()
 def part_decoder(options: Options) -> None:
-    """Milliseconds of a token, and microseconds by kernel. Some minutes and 16 GB of memory go to quantizing it."""
+    """Milliseconds of a token and of a prefill, and microseconds by kernel. Some minutes and 16 GB of memory go to
+    quantizing it."""
     torch.manual_seed(0)
     module = Decoder().eval()
     for weight in module.parameters():
         if weight.dim() == 2:
             weight.normal_(0, 0.02)
-    items = [(torch.randint(TOKENS, (1, 1)), torch.tensor([place])) for place in (0, 7, 400, 1023)]
+    timed = {"a token": _item(CONTEXT - 1, 1), "a prefill of 512 tokens": _item(0, 512)}
     for bits in options.names or ("8", "4"):
-        print(f"weights of {bits} bits: {_token_ms(options, module, items, bits):.3f} ms a token", flush=True)
+        print(f"weights of {bits} bits", flush=True)
+        _time(options, module, timed, bits)
     if torch.cuda.is_available():
         half = module.half().cuda()
-        compiled = torch.compile(half, mode="reduce-overhead")
-        run = functools.partial(compiled, *(x.cuda() for x in items[-1]))
-        print(f"PyTorch float16, compiled: {cuda_ms(torch, run):.3f} ms a token", flush=True)
+        compiled = torch.compile(half, mode="reduce-overhead", dynamic=False)
+        for label, item in timed.items():
+            run = functools.partial(compiled, *(x.cuda() for x in item))
+            print(f"PyTorch float16, compiled: {cuda_ms(torch, run):.3f} ms {label}", flush=True)
 
 
-def _token_ms(options: Options, module: nn.Module, items: list[tuple[Tensor, Tensor]], bits: str) -> float:
+def _time(options: Options, module: nn.Module, timed: Mapping[str, Item], bits: str) -> None:
     more: dict[str, Any] = {"weights": "int4", "group": 128} if bits == "4" else {}
     quantizer = q8.Quantizer(precision="int8", fit_weights=False, **more)
-    model = q8.compile(q8.quantize(module, items[0], items, quantizer=quantizer))
-    with q8.Session(model, options.device) as session:
-        session(*items[0])
-        timing = session.time(*items[-1], repeats=100, warmup=100)
+    length = torch.export.Dim("n", min=1, max=CONTEXT)
+    items = [_item(first, 16) for first in (0, 7, 400, CONTEXT - 16)]
+    program = q8.quantize(module, items[0], items, quantizer=quantizer, dynamic_shapes=[{1: length}, {0: length}])
+    with q8.Session(q8.compile(program), options.adapter) as session:
+        print(f"  {session.name}")
+        for label, item in timed.items():
+            session(*item)
+            timing = session.time(*item, repeats=50, warmup=50)
+            print(f"  {timing.run_ms:.3f} ms {label}", flush=True)
+            _print_kernels(timing)
+
+
+def _print_kernels(timing: Timing) -> None:
     microseconds, calls = dict[str, float](), Counter[str]()
     for dispatch, median in zip(timing.program.dispatches, timing.medians, strict=True):
         microseconds[dispatch.kernel] = microseconds.get(dispatch.kernel, 0.0) + float(median)
         calls[dispatch.kernel] += 1
     for kernel in sorted(microseconds, key=microseconds.__getitem__, reverse=True)[:12]:
-        print(f"  {kernel:<28}{calls[kernel]:>5}{microseconds[kernel]:>9.0f} us one by one")
-    return timing.run_ms
+        print(f"    {kernel:<28}{calls[kernel]:>5}{microseconds[kernel]:>9.0f} us one by one")

@@ -16,6 +16,7 @@ from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears
 from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
+from q8ta_wgpu.passes.split_reductions import split_reductions
 from q8ta_wgpu.passes.store_states import store_states
 
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
@@ -29,6 +30,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     join_linears,
     # Attention reads heads where a linear wrote them.
     place_attention,
+    # Few results of a large tensor are few workgroups.
+    split_reductions,
     # A dispatch binds only so many tensors.
     split_cat,
     # States are written where they are read, after all that reads them.

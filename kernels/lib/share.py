@@ -23,6 +23,10 @@ Extents = tuple[int, ...]
 THREADS = 256
 """Threads of a workgroup: one group for a float32 result, one for each of an int8 word's four elements."""
 
+SHARED_FROM, FEW_RESULTS = 256, 1 << 13
+"""Elements of a window from which threads share it, on devices where that pays, and the most results where there is
+nothing else to keep them busy."""
+
 
 MAINS = ("map", "direct")
 """Mains of one thread for each result, an element or four channels. `shared_*` are those of groups."""
@@ -40,6 +44,16 @@ def _steps(extents: Extents, lanes: int) -> Extents:
         longest = max(range(len(extents)), key=lambda i: -(-extents[i] // steps[i]))
         steps[longest] *= 2
     return tuple(steps)
+
+
+def pays_for_few(extents: Callable[[Call], Extents]) -> Callable[[Call, Target], bool]:
+    """Whether a reduction leaves so few results that one thread for each leaves most of a GPU idle."""
+
+    def pays(call: Call, target: Target) -> bool:
+        few = call.output.numel <= FEW_RESULTS and math.prod(extents(call)) >= SHARED_FROM
+        return few and target.shares_memory
+
+    return pays
 
 
 def kernels(

@@ -28,9 +28,6 @@ ENOUGH_WORKGROUPS = 512
 LARGEST_RATIO = 1e36
 """Of the scales of operand and result: 256 times as much is a float32."""
 
-SHARED_FROM = 256
-"""Elements of a window from which threads share it."""
-
 UNROLLED = 4
 """Pixels that a thread adds in a turn."""
 
@@ -75,13 +72,13 @@ def kernels(
     for sums that may pass int32."""
     short = Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params)
     if not op.startswith("q8ta_"):
-        return share.kernels(short, extents)
+        return share.kernels(short, extents, share.pays_for_few(extents))
     short = replace(short, supports=lambda call, target: _is_short(call, extents(call)))
     long = Kernel(f"{op}.long", (window, "windows", "average_long", "map"), (ANY_INT8,), ANY_INT8, params=params)
 
     def pays(call: Call, target: Target) -> bool:
         """Of int16, which has no kernel for whole images: one thread a result took 1.7 ms of an H200 for 100 MB."""
-        large = math.prod(extents(call)) >= SHARED_FROM
+        large = math.prod(extents(call)) >= share.SHARED_FROM
         return large and target.shares_memory and call.inputs[0].dtype == INT16X4
 
     return *share.kernels(short, extents, pays), *share.kernels(long, extents, pays)

@@ -268,6 +268,7 @@ def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int
                 constants=lambda call: {"LARGEST": largest},
             ),
             _extents,
+            share.pays_for_few(_extents),
         ),
         aten={
             f"aten.{name}.default": _import(name),
