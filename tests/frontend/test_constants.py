@@ -65,6 +65,29 @@ def test_computed_weights_are_quantized() -> None:
     assert report.exact
 
 
+class Queries(nn.Module):
+    """A decoder whose queries attend to each other before they meet an input, as DETR's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.queries = nn.Parameter(torch.randn(1, 2, 4, 8))
+        self.dropout, self.out = nn.Dropout(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = F.scaled_dot_product_attention(self.queries, self.queries, self.queries)
+        y: Tensor = self.out(x + self.dropout(found))
+        return y
+
+
+def test_attention_of_constants_is_a_constant() -> None:
+    """torch counts attention and dropout as random, and would keep both: then int8 rounds what no input changes."""
+    module, x = Queries().eval(), data(1, 2, 4, 8)
+    exported = q8.quantize(module, (x,), [x], INT8, progress=False)
+    assert min(layer.snr for layer in q8.compare(module, exported, (x,)).layers) > 30
+    assert [node.op for node in q8.compile(exported).graph.nodes] == ["quantize", "q8ta_add", "q8ta_linear"]
+
+
 def test_calibration_waits_for_an_answer() -> None:
     """What compile would refuse is refused before the first item is asked for; a cause is one line."""
 

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import call, new_constant
-from q8ta_wgpu.frontend.nodes import QDQ, constant, inherit_sizes, is_float, quantizes
+from q8ta_wgpu.frontend.nodes import QDQ, constant, inherit_sizes, is_float, named_arguments, quantizes
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -53,7 +53,14 @@ def is_pure(node: Node) -> bool:
         return node.op == "call_function"
     if not isinstance(target, torch._ops.OpOverload) or target.namespace == QDQ or not node.users:
         return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    return not target._schema.is_mutable and not _is_random(node, target)
+
+
+def _is_random(node: Node, target: torch._ops.OpOverload) -> bool:
+    """Whether torch draws numbers for a call. Of attention and dropout it says so even where they drop nothing."""
+    given = {argument.name: argument.default_value for argument in target._schema.arguments} | named_arguments(node)
+    drops_nothing = given.get("dropout_p") == 0.0 or given.get("train") is False
+    return torch.Tag.nondeterministic_seeded in target.tags and not drops_nothing
 
 
 def fold(module: GraphModule, quantizing: bool = False) -> None:
@@ -71,6 +78,9 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
         if quantizing:
             inherit_sizes(folded, node)
         node.replace_all_uses_with(folded)
+    for node in reversed(list(values)):  # torch counts attention as random, and leaves it
+        if not node.users:
+            module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
 
