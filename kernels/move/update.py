@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.graph import RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical, word_count
-from q8ta_wgpu.ir.op import ANY_DTYPE, Attr, Builder, Case, Op, Operand, extent
+from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, extent
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX
 
@@ -132,7 +132,7 @@ def _import_copy(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="update",
-        operands=(Operand("x", dtypes=ANY_DTYPE), Operand("rows", dtypes=ANY_DTYPE), _PLACE),
+        operands=(Operand("x", dtypes=MOVED), Operand("rows", dtypes=MOVED), _PLACE),
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},
@@ -149,7 +149,7 @@ OPS = (
     ),
     Op(
         name="update_rows",
-        operands=(Operand("rows", dtypes=ANY_DTYPE), _PLACE),
+        operands=(Operand("rows", dtypes=MOVED), _PLACE),
         infer=infer_rows,
         reference=_reference_rows,
         schema=ROWS_SCHEMA,

@@ -10,9 +10,9 @@ import numpy as np
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape, canonical
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Import, Op, Operand
 from q8ta_wgpu.kernels.lib import onnx_calls, share
-from q8ta_wgpu.kernels.reduce.rank import check_dim
+from q8ta_wgpu.kernels.reduce.rank import check_dim, ordered
 
 
 def _kept(shape: Shape, attrs: Attrs) -> Shape:
@@ -76,14 +76,14 @@ def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
 
     return Op(
         name=name,
-        operands=(Operand("x"),),
+        operands=(Operand("x", dtypes=NUMBERS),),
         infer=_infer,
         reference=reference,
         schema={"dim": Attr("int", low=0, high=63), "keepdim": Attr("bool")},
         kernels=share.kernels(
             Kernel(
                 name,
-                ("place", "reduce", "map"),
+                ordered("place", "reduce", "map"),
                 (FLOAT,),
                 FLOAT,
                 params=_params,

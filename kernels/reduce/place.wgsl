@@ -1,9 +1,10 @@
 // The index along params.axis of the largest element in window(p), or with LARGEST = 0 of the smallest: the first of
 // equal ones, or of NaN.
-struct Partial { value: f32, place: u32 }
+struct Partial { value: Ordered, place: u32 }
 
 fn wins(a: Partial, b: Partial) -> bool {
-  if (is_nan(a.value) || is_nan(b.value)) { return is_nan(a.value) && !(is_nan(b.value) && b.place < a.place); }
+  let nan = vec2<bool>(is_nan(f32(a.value)), is_nan(f32(b.value)));
+  if (any(nan)) { return nan.x && !(nan.y && b.place < a.place); }
   if (a.value == b.value) { return a.place < b.place; }
   return (a.value > b.value) == (LARGEST == 1u);
 }

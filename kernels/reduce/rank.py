@@ -13,10 +13,15 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Names, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand, extent
 from q8ta_wgpu.kernels.lib import onnx_calls, share
+
+
+def ordered(*source: str) -> Names:
+    """The source of a kernel that compares elements of its operand with each other, floats or integers."""
+    return lambda call: (*source, f"Ordered={'i32' if call.inputs[0].dtype == INT32 else 'f32'}")
 
 
 def check_dim(shape: Shape, dim: int) -> None:
@@ -112,14 +117,14 @@ _SORT = _import(lambda args: 0, "descending")
 OPS = (
     Op(
         name="rank",
-        operands=(Operand("x"),),
+        operands=(Operand("x", dtypes=NUMBERS),),
         infer=_infer_rank,
         reference=_reference_rank,
         schema={"dim": Attr("int", low=0, high=63), "largest": Attr("bool")},
         kernels=share.kernels(
             Kernel(
                 "rank",
-                ("rank", "map"),
+                ordered("rank", "map"),
                 (FLOAT,),
                 FLOAT,
                 params=_params,
@@ -127,6 +132,12 @@ OPS = (
             ),
             _extents,
         ),
+        aten={
+            "aten.topk.default": _import(lambda args: int(args["k"]), "largest"),
+            "aten.sort.default": _SORT,
+            "aten.sort.stable": _SORT,
+        },
+        onnx={"TopK": _onnx},
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "largest": True}),
             Case(((3, 257),), {"dim": 1, "largest": False}, "ties"),
@@ -141,12 +152,6 @@ OPS = (
         reference=_reference_ranked,
         schema={"dim": Attr("int", low=0, high=63), "count": extent(0)},
         kernels=share.kernels(Kernel("ranked", ("ranked", "map"), (FLOAT,), FLOAT, params=_params), _extents),
-        aten={
-            "aten.topk.default": _import(lambda args: int(args["k"]), "largest"),
-            "aten.sort.default": _SORT,
-            "aten.sort.stable": _SORT,
-        },
-        onnx={"TopK": _onnx},
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "count": 4}, "ties"),
             Case(((3, 257),), {"dim": 1, "count": 0}, "ties"),

@@ -3,7 +3,7 @@
 alias Partial = u32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
-fn larger(a: f32, b: f32) -> bool { return !is_nan(b) && (is_nan(a) || a > b); }
+fn larger(a: Ordered, b: Ordered) -> bool { return !is_nan(f32(b)) && (is_nan(f32(a)) || a > b); }
 
 fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let own = x_at(p);

@@ -208,6 +208,13 @@ def test_integers_are_exact_to_int32(vulkan: Device) -> None:
             nn.functional.pad(i, (1, 1), value=2**30 + 1),
             i[(i > 0).long()],
         ),
+        lambda i: (i.flip(0).argmax(), i.argmin(), i.flip(0).topk(3), i.flip(0).sort(), i.flip(0).max(0)),
+        lambda i: (
+            torch.arange(2**30, 2**30 + 7).index_put((i.clamp(0, 5),), i),
+            torch.arange(2**30, 2**30 + 7).index_put((torch.tensor([1, 2, 4, 5, 6]),), i),
+            torch.arange(2**30, 2**30 + 7).index_copy(0, i.clamp(0, 5), i),
+            torch.arange(2**30, 2**30 + 7).scatter(0, i.clamp(0, 5), i),
+        ),
     )
     x = torch.tensor([2**29 + 1, 2**29, -(2**29) - 7, 2**24 + 1, 5])
     for function in functions:

@@ -82,9 +82,7 @@ class Ranges:
         """Whether a call computes with int32, where its operands are."""
         if any(is_integer(n.meta.get("val")) and self.of(n) in (None, ROUNDED) for n in node.all_input_nodes):
             return False
-        given, name = named_arguments(node), _name(node)
-        if name in (*_PLACES, *_WRITES) or (name in ("max", "min") and "dim" in given):
-            return False
+        given = named_arguments(node)
         if given.get("rounding_mode") == "trunc" and isinstance(given["other"], Node):
             return False
         op = ATEN[str(node.target)][0] if str(node.target) in ATEN else None
@@ -309,9 +307,6 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _PLACES = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
 """Operators whose integers are places."""
-
-_WRITES = ("index_put", "index_copy", "scatter")
-"""Operators that write at computed places, in float32."""
 
 
 def _joined_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
