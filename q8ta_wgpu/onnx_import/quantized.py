@@ -262,7 +262,14 @@ def _conv_integer(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
     y = b.onnx("Conv", (b.numbers(x), weight, None), **attrs)
     if x_zero is None:
         return str(y)
-    ones = b.constant(np.ones((1, *b.type(x).shape[1:]), np.float32), "ones")
+    shape = b.type(x).shape[1:]
+    if attrs["auto_pad"] in (None, "NOTSET", "VALID") and not any(attrs["pads"] or ()):  # the same sum at each place
+        kernel = b.type(weight).shape[2:]
+        shape = (
+            shape[0],
+            *(1 + apart * (n - 1) for n, apart in zip(kernel, attrs["dilations"] or (1, 1, 1), strict=False)),
+        )
+    ones = b.constant(np.ones((1, *shape), np.float32), "ones")
     return _without(b, str(y), str(b.onnx("Conv", (ones, weight, None), **attrs)), x_zero)
 
 
