@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params, eight_words, four_words, no_params
+from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params, eight_words, four_words, no_params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import (
     INTEGERS,
@@ -32,7 +32,7 @@ from q8ta_wgpu.ir.op import (
     one_dtype,
     reads_same_place,
 )
-from q8ta_wgpu.kernels.elementwise import chain
+from q8ta_wgpu.kernels.elementwise import chain, flat
 
 INT8_PAIR = (Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,)))
 INTEGER_PAIR = (Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS))
@@ -292,7 +292,7 @@ def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
     return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
 
 
-_LINES = (((2, 3, 10), (10,)), ((1, 1, 8), (3, 7, 8)))
+_LINES = (((2, 3, 10), (10,)), ((1, 1, 8), (3, 7, 8)), ((8, 1, 1), (2, 8, 4, 5)))
 
 
 def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: ToInt8) -> Op:
@@ -304,7 +304,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: T
         infer=broadcast_numbers,
         reference=_float_reference(function),
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
-        kernels=(Kernel(name, ("map", f"compute={name}"), (FLOAT,), FLOAT, params=_float_params),),
+        kernels=(flat.kernel(name, ("binary", f"apply={name}"), ("a", "b"), _float_params),),
         aten={
             f"aten.{aten}{mark}.{overload}": rule
             for aten, rule in imports.items()

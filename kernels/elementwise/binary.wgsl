@@ -1,29 +1,41 @@
-// Elements of two operands; a dimension of extent 1 is read at 0.
-fn add(p: vec4<u32>) -> Element {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
-  return a + params.alpha * b;
+// Functions of two elements, and where a result's element finds them: by its coordinates (a dimension of extent 1 is read
+// at 0), or by its index, or that of its vector of four. Linked: apply; for indices first and second.
+fn compute(p: vec4<u32>) -> Element {
+  return apply(a_at(min(p, params.a_dims - 1u)), b_at(min(p, params.b_dims - 1u)));
 }
 
-fn mul(p: vec4<u32>) -> Element {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
-  return a * b;
+fn computed(word: u32) -> Element { return apply(first(word), second(word)); }
+fn first_same(word: u32) -> Element { return a[word]; }
+fn first_run(word: u32) -> Element { return a[word / params.a_inner % params.a_count]; }
+fn second_same(word: u32) -> Element { return b[word]; }
+fn second_run(word: u32) -> Element { return b[word / params.b_inner % params.b_count]; }
+
+fn computed_four(at: u32) -> vec4<Element> {
+  let left = first(at);
+  let right = second(at);
+  return vec4<Element>(
+    apply(left.x, right.x), apply(left.y, right.y), apply(left.z, right.z), apply(left.w, right.w));
 }
+
+fn first_four_same(at: u32) -> vec4<Element> { return a[at]; }
+fn first_four_line(at: u32) -> vec4<Element> { return a[at % (params.a_count / 4u)]; }
+fn first_four_run(at: u32) -> vec4<Element> { return vec4<Element>(a[at * 4u / params.a_inner % params.a_count]); }
+fn second_four_same(at: u32) -> vec4<Element> { return b[at]; }
+fn second_four_line(at: u32) -> vec4<Element> { return b[at % (params.b_count / 4u)]; }
+fn second_four_run(at: u32) -> vec4<Element> { return vec4<Element>(b[at * 4u / params.b_inner % params.b_count]); }
+
+fn add(a: Element, b: Element) -> Element { return a + params.alpha * b; }
+fn mul(a: Element, b: Element) -> Element { return a * b; }
 
 // Divisions by zero are told by the divisor's bits: a shader may be compiled as if there were no infinities.
-fn div(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn div(a: f32, b: f32) -> f32 {
   if ((bitcast<u32>(b) & 0x7fffffffu) != 0u) { return divided(a, b); }
   let sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
   let nothing = is_nan(a) || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
   return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing));
 }
 
-fn floor_divide_tensors(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn floor_divide_tensors(a: f32, b: f32) -> f32 {
   let infinite = (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
   let nothing = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
   if ((bitcast<u32>(b) & 0x7fffffffu) == 0u) {
@@ -34,31 +46,23 @@ fn floor_divide_tensors(p: vec4<u32>) -> f32 {
   return floor_quotient(a, b);
 }
 
-fn remainder_tensors(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn remainder_tensors(a: f32, b: f32) -> f32 {
   let infinite = (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
   let nothing = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(b) & 0x7fffffffu) == 0u;
   if (nothing) { return bitcast<f32>(params.not_a_number); }
   return floor_remainder(a, b);
 }
 
-fn maximum(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn maximum(a: f32, b: f32) -> f32 {
   return select(select(b, a, a > b || is_nan(a)), b, is_nan(b));
 }
 
-fn minimum(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn minimum(a: f32, b: f32) -> f32 {
   return select(select(b, a, a < b || is_nan(a)), b, is_nan(b));
 }
 
 // Of negative numbers whole exponents alone have a power, with the sign of the odd ones; to the power of 0 all is 1.
-fn pow_tensors(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn pow_tensors(a: f32, b: f32) -> f32 {
   if (b == 0.0 && !is_nan(b)) { return 1.0; }
   let negative = a < 0.0 && bitcast<u32>(a) != 0xff800000u;
   if (is_nan(a) || is_nan(b) || (negative && floor(b) != b)) { return bitcast<f32>(params.not_a_number); }
@@ -68,9 +72,9 @@ fn pow_tensors(p: vec4<u32>) -> f32 {
 }
 
 // The larger one by what the other adds to it, so that no square overflows.
-fn hypot(p: vec4<u32>) -> f32 {
-  let a = abs(a_at(min(p, params.a_dims - 1u)));
-  let b = abs(b_at(min(p, params.b_dims - 1u)));
+fn hypot(x: f32, y: f32) -> f32 {
+  let a = abs(x);
+  let b = abs(y);
   if (bitcast<u32>(a) == 0x7f800000u) { return a; }
   if (bitcast<u32>(b) == 0x7f800000u) { return b; }
   if (is_nan(a) || is_nan(b)) { return bitcast<f32>(params.not_a_number); }
@@ -80,9 +84,7 @@ fn hypot(p: vec4<u32>) -> f32 {
 }
 
 // The angle of (b, a) within the first eighth of the circle, mirrored to where it lies; signs by bits, as zeros have one.
-fn atan2_tensors(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn atan2_tensors(a: f32, b: f32) -> f32 {
   if (is_nan(a) || is_nan(b)) { return bitcast<f32>(params.not_a_number); }
   let high = min(abs(a), 3e38);
   let wide = min(abs(b), 3e38);
@@ -93,22 +95,16 @@ fn atan2_tensors(p: vec4<u32>) -> f32 {
 }
 
 // Comparisons, 1 where they hold; with NaN none does but that two are different.
-fn gt(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn gt(a: f32, b: f32) -> f32 {
   return select(0.0, 1.0, a > b && !is_nan(a) && !is_nan(b));
 }
 
-fn ge(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn ge(a: f32, b: f32) -> f32 {
   return select(0.0, 1.0, a >= b && !is_nan(a) && !is_nan(b));
 }
 
-fn eq(p: vec4<u32>) -> f32 {
-  let a = a_at(min(p, params.a_dims - 1u));
-  let b = b_at(min(p, params.b_dims - 1u));
+fn eq(a: f32, b: f32) -> f32 {
   return select(0.0, 1.0, a == b && !is_nan(a) && !is_nan(b));
 }
 
-fn ne(p: vec4<u32>) -> f32 { return 1.0 - eq(p); }
+fn ne(a: f32, b: f32) -> f32 { return 1.0 - eq(a, b); }

@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Builder, Case, Import, Op, Operand, one_dtype, reads_same_place
+from q8ta_wgpu.kernels.elementwise import flat
 from q8ta_wgpu.kernels.elementwise.binary import (
     INT8_PAIR,
     broadcast,
@@ -249,15 +250,14 @@ def _op(
     dtypes = NUMBERS if integers else (FLOAT32,)
     compares = integers in (np.greater, np.greater_equal, np.equal, np.not_equal)
 
-    def source(call: Call) -> tuple[str, ...]:
-        return _of_integers(name) if call.inputs[0].dtype == INT32 else ("binary", "map", f"compute={name}")
+    files = ("binary", f"apply={name}")
 
     return Op(
         name=name,
         operands=(Operand("a", dtypes=dtypes), Operand("b", dtypes=dtypes)),
         infer=_infer_comparison if compares else broadcast_numbers if integers else broadcast,
         reference=_reference(function, integers),
-        kernels=(Kernel(name, source, (FLOAT,), FLOAT, params=_params),),
+        kernels=(flat.kernel(name, files, ("a", "b"), _params, integers=_of_integers(name) if integers else ()),),
         aten=aten,
         onnx=_ONNX.get(name, {}),
         int8=Arithmetic(_lower(function, wide), reads_int16=wide is not None, gives_int16=True),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Elementwise
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import (
     FLOAT_MAX,
@@ -32,7 +32,7 @@ from q8ta_wgpu.ir.op import (
     reads_same_place,
     same_as_first,
 )
-from q8ta_wgpu.kernels.elementwise import aten_calls
+from q8ta_wgpu.kernels.elementwise import aten_calls, flat
 from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 
 Float64 = NDArray[np.float64]
@@ -449,20 +449,15 @@ def _infer_numbers(row: _Row) -> Callable[[tuple[TensorType, ...], Attrs], tuple
 
 
 def _kernel(index: int, row: _Row) -> Kernel:
-    integers = "compared_int32" if row.name.endswith("_scalar") else "computed_int32"
-
-    def source(call: Call) -> tuple[str, ...]:
-        return ("unary_int32", "map", f"compute={integers}") if call.inputs[0].dtype == INT32 else ("unary", "map")
-
     def params(call: Call) -> Params:
         if call.inputs[0].dtype != INT32:
             return _params(row)(call)
         values = (*(call.attrs[key] for key in row.schema), 0.0, 0.0)
         return {name: number(value, INT32) for name, value in zip("ab", values, strict=False)}
 
-    return Kernel(
-        row.name, source, (FLOAT,), FLOAT, params=params, constants=lambda call: {"FUNCTION": index, **_NUMBERS}
-    )
+    integers = ("unary_int32", "map", f"compute={'compared' if row.name.endswith('_scalar') else 'computed'}_int32")
+    constants = {"FUNCTION": index, **_NUMBERS}
+    return flat.kernel(row.name, ("unary",), ("x",), params, lambda call: constants, integers)
 
 
 def _bounded(row: _Row) -> Callable[[Array, Attrs], Array]:

@@ -210,8 +210,14 @@ fn erfc_of(x: f32) -> f32 {
 
 fn truth(holds: bool) -> f32 { return select(0.0, 1.0, holds); }
 
-fn compute(p: vec4<u32>) -> f32 {
-  let x = x_at(p);
+fn computed(word: u32) -> f32 { return function_of(x[word]); }
+
+fn computed_four(at: u32) -> vec4<f32> {
+  let v = x[at];
+  return vec4<f32>(function_of(v.x), function_of(v.y), function_of(v.z), function_of(v.w));
+}
+
+fn function_of(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
   let size = bits & 0x7fffffffu;
   if (is_nan(x)) { return params.at_nan; }
