@@ -55,6 +55,12 @@ def _columns(m: Any, x: Tensor) -> Tensor:
     return found
 
 
+def _small_part(m: Any, x: Tensor) -> Tensor:
+    part = 0.02 * m.part(x)
+    found: Tensor = m.own(part) + 1e-4 * m.head(torch.cat([part, x], 1))
+    return found
+
+
 def _norms(m: Any, x: Tensor) -> Any:
     return sum(head(F.layer_norm(x * x.mean(-1, True).cos(), (12,))) for head in m.heads)
 
@@ -80,6 +86,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "attention behind a sink": (
         lambda: Plain(_sink, qkv=nn.Linear(32, 96), head=nn.Linear(32, 32)),
         lambda s: data(1, 197, 32, seed=s),
+    ),
+    "a small part of a cat, read by itself": (
+        lambda: Plain(_small_part, part=conv(3, 4), own=conv(4, 4), head=conv(7, 4)),
+        lambda s: data(1, 3, 12, 12, seed=s),
     ),
     "peaks that calibration did not have": (
         lambda: Plain(_soft_argmax, heat=conv(3, 4)),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -170,7 +171,8 @@ class Precisions:
         self.rounder = self._rounders[-1]
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
-        self.floats = self._outputs(self._unrounded, _same, _same)
+        self._own: dict[Node, tuple[float, float]] = {}
+        self.floats = self._outputs(self._watched, _same, _same)
         self.yardstick = self._noise_of_sums()
         self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
         self._always = [*always(self.storage), *rows]
@@ -293,13 +295,36 @@ class Precisions:
     def _unrounded(self, node: Node, value: Tensor) -> Views:
         return dict.fromkeys(self.storage.values[node].users[node].values(), value)
 
+    def _watched(self, node: Node, value: Tensor) -> Views:
+        """As `_unrounded`; notes the range of a value that has the scale of others."""
+        if len(self.storage.values[node].nodes) > 1:
+            low, high = self._own.get(node, (0.0, 0.0))
+            self._own[node] = min(low, float(value.min())), max(high, float(value.max()))
+        return self._unrounded(node, value)
+
     def _of_sums(self, node: Node, value: Tensor) -> Views:
         stored, found = self.storage.values[node], dict(self._unrounded(node, value))
         sums = Reads(frozenset({"sums"}))
         if sums in found:
-            by_rows = stored in self._by_rows
-            found[sums] = self.rounder.rounded(stored, value, "int16" if by_rows else stored.width)
+            width = "int16" if stored in self._by_rows else stored.width
+            own = self._by_itself(stored, node, value)
+            found[sums] = self.rounder.rounded(stored, value, width) if own is None else own
         return self._rounded_by_rows(stored, found)
+
+    def _by_itself(self, stored: Stored, node: Node, value: Tensor) -> Tensor | None:
+        """An int8 value that has the scale of others, as those of a cat have, rounded by its own share of their range;
+        None of others. The yardstick gives each operand a scale of its own."""
+        if stored.width != "int8" or stored in self._by_rows or node not in self._own:
+            return None
+        lows, highs = zip(*(self._own[each] for each in stored.nodes), strict=True)
+        scale, _ = self.rounder.scale(stored, "int8")
+        (low, high), whole = self._own[node], max(highs) - min(lows)
+        if not 0 < high - low < whole:
+            return None
+        own = scale * (high - low) / whole
+        zero = round(-128 - 255 * low / (high - low))
+        rounded: Tensor = torch.fake_quantize_per_tensor_affine(value, own, zero, -128, 127)
+        return rounded
 
     def _rounded_by_rows(self, stored: Stored, found: dict[Reads, Tensor]) -> Views:
         """What linears read of a value rounded once more, where each of its rows has a scale of its own."""
