@@ -215,7 +215,7 @@ class Graph:
         dynamic: which sizes of inputs may be any, and what follows from them.
         buffers: of what stays from one run to the next, the constants that it begins with, by the names of the
             module's buffers; its values are the last inputs and outputs, in this order.
-        whole: the dtypes of buffers that hold integers or bools, by name: numbers in float32 here.
+        whole: the dtypes of buffers that hold integers or bools, by name: int32 here, and bools and uint8 float32.
         notes: notes of the passes for the report, such as why a node stays in float32.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.ir.graph import DTYPES, RANGES, Array
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import STORAGE
@@ -44,7 +44,7 @@ class States:
     def read(self) -> list[Array]:
         """The words of every state behind all runs that were submitted. Raises DeviceError for a lost device."""
         self._check(bool(self._ports))
-        dtypes = [np.float32 if port.dtype == FLOAT32 else np.uint32 for port in self._ports]
+        dtypes = [np.uint32 if port.dtype in RANGES else DTYPES[port.dtype] for port in self._ports]
         found = [
             self._device.read(b, -(-port.size // 4) * 4) for b, port in zip(self._buffers, self._ports, strict=True)
         ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.ir.arithmetic import dequantize, quantize
-from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.graph import DTYPES, INT32, Array, Graph
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.session import inputs
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.executor import Executor
 
 
-LARGEST = 1 << 24
-"""Integers of states are float32 numbers on the device."""
+LARGEST = {INT32: (1 << 31) - 1}
+"""The largest integer of a state that is stored as such. Bools and uint8 are float32 numbers on the device."""
 
 
 class SessionState(MutableMapping[str, Array]):
@@ -31,7 +31,7 @@ class SessionState(MutableMapping[str, Array]):
 
     Reading waits for the calls that were made before. A state that is stored in int8 or int16 is given as the real
     numbers that it stands for, which come back the same when they are set; others are rounded to the nearest, as in a
-    call. Integers are exact up to 2^24. Names are fixed: a state can be set, not added or deleted.
+    call. Integers are exact up to 2^31. Names are fixed: a state can be set, not added or deleted.
 
     Raises:
         InputError: the model has no state of a name, or an array has another shape or dtype. Nothing is set then.
@@ -85,10 +85,11 @@ class SessionState(MutableMapping[str, Array]):
             if array.shape != t.shape or (array.dtype != whole if whole else array.dtype.kind != "f"):
                 wanted = f"{whole or 'float32'} {t.shape}"
                 raise InputError(f"state {name!r} must be {wanted}, found {array.dtype} {array.shape}")
-            if whole and (np.abs(array.astype(np.float64)) > LARGEST).any():
-                raise InputError(f"state {name!r} holds integers beyond {LARGEST}, up to which they are exact")
+            most = LARGEST.get(t.dtype, 1 << 24)
+            if whole and (np.abs(array.astype(np.float64)) > most).any():
+                raise InputError(f"state {name!r} holds integers beyond {most}, up to which they are exact")
             with np.errstate(over="ignore"):
-                real = np.array(array, np.float32, order="C")
+                real = np.array(array, np.float32 if t.q else DTYPES[t.dtype], order="C")
             found[state.read] = real if t.q is None else quantize(real, t.q, *t.q.range)
         self._write(found)
 

@@ -105,12 +105,12 @@ def test_integers_and_bools_have_their_dtypes(vulkan: Device) -> None:
     kept = saved(session)
     assert [str(kept[name].dtype) for name in ("calls", "odd")] == ["int64", "bool"]
     assert kept["calls"].tolist() == [3] and kept["odd"].tolist() == [True]
-    session.state.update(calls=np.array([1 << 23]), odd=np.array([False]))
-    assert session(x)["before"] == 1 << 23 and session.state["odd"].all()
-    for name, value in (("calls", np.array([3.0])), ("calls", np.array([1 << 25])), ("odd", np.array([1]))):
+    session.state.update(calls=np.array([(1 << 29) + 1]), odd=np.array([False]))
+    assert session(x)["before"] == (1 << 29) + 1 and session.state["odd"].all()
+    for name, value in (("calls", np.array([3.0])), ("calls", np.array([1 << 31])), ("odd", np.array([1]))):
         with pytest.raises(InputError, match=name):
             session.state[name] = value
-    assert session.state["calls"] == (1 << 23) + 1
+    assert session.state["calls"] == (1 << 29) + 2
 
 
 def test_other_sizes_of_what_comes_in_leave_states_as_they_are() -> None:

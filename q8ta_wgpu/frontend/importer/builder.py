@@ -115,6 +115,13 @@ class GraphBuilder:
             raise UnsupportedError(f"output {name} holds integers that float32 does not: they may reach 16777216")
         return self.constant(array.astype(np.float32), name)
 
+    def as_state(self, name: str, dtype: str) -> str:
+        """A value that stays from call to call, as it is stored: float32 or int32."""
+        if dtype != INT32:
+            return self.result(self.floats(name))
+        found = self.operand(name)
+        return self.emit("to_int32", (found,)) if self.type(found).dtype == FLOAT32 else found
+
     def append(self, node: Node) -> None:
         """Adds a node whose output has a type already."""
         if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":

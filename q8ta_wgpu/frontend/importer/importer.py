@@ -25,7 +25,6 @@ from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.integers import (
     EXACT,
-    LARGEST,
     Ranges,
     beyond,
     bounds_of,
@@ -48,7 +47,7 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     source_of,
 )
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Graph, TensorType
+from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, INT8X4, INT32, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
 from q8ta_wgpu.model.structure import Structure
@@ -108,12 +107,15 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
     importer.graph.outputs = [importer.result(name) for name in outputs if isinstance(name, str)]
     for (read, (buffer, _)), value in zip(states.items(), written, strict=True):
-        array, dtype = np.array(initial[read].detach().cpu().numpy(), np.float32, order="C"), initial[read].dtype
+        array, dtype = initial[read].detach().cpu().numpy(), initial[read].dtype
         if dtype != torch.float32:
             graph.whole[buffer] = str(dtype).removeprefix("torch.")
-        graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", array)
+        stored = np.array(array, DTYPES[graph.types[read].dtype], order="C")
+        if stored.dtype == np.int32 and (stored != array).any():
+            raise UnsupportedError(f"buffer {buffer} begins with {np.abs(array).max()}: int32 holds what stays here")
+        graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", stored)
         graph.inputs.append(read)
-        graph.outputs.append(importer.result(importer.floats(value)))
+        graph.outputs.append(importer.as_state(value, graph.types[read].dtype))
     said = program.graph_module.meta.get("custom", {})
     for index, dim, step, why in said.get(FIXED, ()):
         importer.graph.fixed[importer.graph.inputs[index], dim] = (step, why)
@@ -257,7 +259,7 @@ class _Importer(GraphBuilder):
             self.calls.update((made.output, node.name) for made in self.graph.nodes[known:])
         for node in self.nodes.output_node().all_input_nodes if not self.problems else ():
             try:
-                self.ranges.check_result(node, EXACT if node.name in self.states else LARGEST)
+                self.ranges.check_result(node, node.name in self.states)
             except RefusedError as problem:
                 self.problems.add(str(problem), node)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
@@ -307,7 +309,7 @@ class _Importer(GraphBuilder):
                 node,
             )
         self.graph.inputs.append(node.name)
-        if node.name in self.states and value.dtype != torch.float32:
+        if node.name in self.states and value.dtype in (torch.bool, torch.uint8, torch.int8):
             self.graph.types[node.name] = TensorType(tuple(value.shape))
             return self.truth(node.name) if value.dtype == torch.bool else node.name
         if value.dim() and not isinstance(value.shape[0], int):

@@ -59,14 +59,16 @@ class Ranges:
             raise RefusedError("its result is uint8, which wraps past 255: compute in float32, x.float()")
         self._found[node] = found
 
-    def check_result(self, node: Node, limit: int = LARGEST) -> None:
-        """Raises RefusedError for a result of the network that may be rounded, or pass a limit."""
-        if not is_integer(node.meta.get("val")) or not (found := self.of(node)):
+    def check_result(self, node: Node, stays: bool) -> None:
+        """Raises RefusedError for a result of the network that may be rounded, or that int32 may not hold where it
+        stays from call to call."""
+        if not is_integer(node.meta.get("val")):
             return
-        if found == ROUNDED:
+        found = self.of(node)
+        if found == ROUNDED or (stays and found is None):
             raise _unbounded()
-        if max(map(abs, found)) > limit:
-            raise beyond(max(map(abs, found)), limit)
+        if found and max(map(abs, found)) > LARGEST:
+            raise beyond(max(map(abs, found)), LARGEST)
 
     def read(self, node: Node) -> float:
         """The largest integer among the operands of a call; 0 where that is not known."""
@@ -163,19 +165,18 @@ class Ranges:
 
 def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -> dict[Node, tuple[int, int]]:
     """What each input of integers may hold: the rows of the tables that it is an index of as it is, else as large
-    numbers as the network computes with exactly. `states` names inputs and results that stay from call to call, which
-    are float32."""
+    numbers as the network computes with exactly. `states` names inputs and results that stay from call to call."""
     inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_number(n)]
     bounds: dict[Node, tuple[int, int]] = {}
     for limit in _LIMITS if inputs else ():
-        bounds = {node: _rows_of(node, min(limit, EXACT) if node.name in states else limit) for node in inputs}
+        bounds = {node: _rows_of(node, limit) for node in inputs}
         ranges = Ranges(known, bounds)
         try:
             for node in graph.nodes:
                 if _name(node) and node not in known:
                     ranges.check(node)
                 if node.name in states:
-                    ranges.check_result(node, EXACT)
+                    ranges.check_result(node, True)
             break
         except RefusedError:
             continue

@@ -98,9 +98,9 @@ export class Network {
   run(inputs: Inputs, options?: ImageOptions): Promise<Outputs>;
   draw(inputs: Inputs, canvas: HTMLCanvasElement | OffscreenCanvas, options?: DrawOptions): Promise<void>;
   /** A copy of every state as it is stored, after the runs so far. */
-  state(): Promise<Record<string, Float32Array | Int8Array | Int16Array>>;
+  state(): Promise<Record<string, Float32Array | Int32Array | Int8Array | Int16Array>>;
   /** Sets states, as `state` gives them. Raises Q8taError where a name, dtype or size is wrong, and sets none then. */
-  setState(values: Record<string, Float32Array | Int8Array | Int16Array>): void;
+  setState(values: Record<string, Float32Array | Int32Array | Int8Array | Int16Array>): void;
   /** Makes every state what the network began with. */
   reset(): void;
   /** Needs timestamp queries. */
