@@ -4,11 +4,13 @@ fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var sum = 0.0;
   let channel = p.y / params.channels_per_group * params.depth_per_group;
-  for (var k = first.y; k < params.depth_per_group; k += STEPS.y) {
-    for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
+  let depth = loop_end(params.depth_per_group, p.y);
+  let window = vec2<u32>(loop_end(params.kernel.x, p.z), loop_end(params.kernel.y, p.w));
+  for (var k = first.y; k < depth; k += STEPS.y) {
+    for (var ky = first.z; ky < window.x; ky += STEPS.z) {
       let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
       let at = ((p.y * params.depth_per_group + k) * params.kernel.x + ky) * params.kernel.y;
-      for (var kx = first.w; kx < params.kernel.y; kx += STEPS.w) {
+      for (var kx = first.w; kx < window.y; kx += STEPS.w) {
         let column = p.w * params.stride.y + kx * params.dilation.y - params.padding.y;
         if (row < params.x_dims.z && column < params.x_dims.w) {
           sum += x_at(vec4<u32>(p.x, channel + k, row, column)) * weight[at + kx];

@@ -17,8 +17,9 @@ fn result(v: Loaded) -> Word { return v; }
 fn source_of(p: vec4<u32>) -> vec4<u32> {
   var rest = index_WIDTH_PACKED(p, params.y_dims);
   var at = params.offset;
+  let digits = loop_end(params.digits, rest);
   for (var i = 0u; i < 8u; i++) {
-    if (i >= params.digits) { break; }
+    if (i >= digits) { break; }
     let low = i < 4u;
     let size = select(params.size_high[i % 4u], params.size_low[i % 4u], low);
     at += rest % size * select(params.stride_high[i % 4u], params.stride_low[i % 4u], low);

@@ -3,8 +3,9 @@
 fn source_of(at: u32) -> u32 {
   var rest = at;
   var found = params.offset;
+  let digits = loop_end(params.digits, rest);
   for (var i = 0u; i < 8u; i++) {
-    if (i >= params.digits) { break; }
+    if (i >= digits) { break; }
     let low = i < 4u;
     let size = select(params.size_high[i % 4u], params.size_low[i % 4u], low);
     let next = rest / size;

@@ -6,8 +6,9 @@ fn compute(p: vec4<u32>) -> Element {
   var at = 0u;
   var stride = 1u;
   var inside = true;
+  let digits = loop_end(params.digits, rest);
   for (var i = 0u; i < 8u; i++) {
-    if (i >= params.digits) { break; }
+    if (i >= digits) { break; }
     let low = i < 4u;
     let size = select(params.size_high[i % 4u], params.size_low[i % 4u], low);
     let extent = select(params.extent_high[i % 4u], params.extent_low[i % 4u], low);

@@ -35,13 +35,14 @@ const LEAST = -32768;
 fn compute(p: vec4<u32>) -> i32 {
   let at = index_WIDTH_PACKED(p, params.y_dims);
   let base = at - at / params.inner % params.length * params.inner;
+  let length = loop_end(params.length, at);
   var largest = LEAST;
-  for (var k = 0u; k < params.length; k++) {
+  for (var k = 0u; k < length; k++) {
     let place = place_of_element(base + k * params.inner);
     if (takes_part(place)) { largest = max(largest, x_at(place)); }
   }
   var sum = Wide(0u);
-  for (var k = 0u; k < params.length; k++) {
+  for (var k = 0u; k < length; k++) {
     let place = place_of_element(base + k * params.inner);
     if (takes_part(place)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(place))), 0u)); }
   }

@@ -17,13 +17,14 @@ fn place_of_element(at: u32) -> vec4<u32> { return coord_WIDTH_PACKED(at, params
 fn compute(p: vec4<u32>) -> i32 {
   let at = index_WIDTH_PACKED(p, params.y_dims);
   let base = at - at / params.inner % params.length * params.inner;
+  let length = loop_end(params.length, at);
   var largest = -128;
-  for (var k = 0u; k < params.length; k++) {
+  for (var k = 0u; k < length; k++) {
     let place = place_of_element(base + k * params.inner);
     if (takes_part(place)) { largest = max(largest, x_at(place)); }
   }
   var sum = 0u;
-  for (var k = 0u; k < params.length; k++) {
+  for (var k = 0u; k < length; k++) {
     let place = place_of_element(base + k * params.inner);
     if (takes_part(place)) { sum += power(u32(largest - x_at(place))); }
   }

@@ -34,7 +34,8 @@ fn main(
   for (var item = thread; item < ITEMS; item += THREADS) { pack(item); }
   workgroupBarrier();
 
-  for (var i = 0u; i < params.steps; i++) {
+  let steps = loop_end(params.steps, row);
+  for (var i = 0u; i < steps; i++) {
     let time = select(i, params.steps - 1u - i, params.reverse == 1u);
     for (var k = 0u; k < OWN; k++) {
       let unit = k * THREADS + thread;

@@ -22,7 +22,8 @@ fn keep_end_of_state(row: u32, unit: u32, state: f32) { y[y_index(vec4<u32>(0u, 
 // The product of a unit's rows of the weight with the hidden states, and the bias.
 fn products(unit: u32) -> array<f32, GATES> {
   var sums: array<f32, GATES>;
-  for (var first = 0u; first < params.items; first += PACE) {
+  let items = loop_end(params.items, unit);
+  for (var first = 0u; first < items; first += PACE) {
     for (var j = 0u; j < PACE; j++) {
       for (var g = 0u; g < GATES; g++) {
         sums[g] += weight[((first + j) * GATES + g) * UNITS + unit] * carried[first + j];

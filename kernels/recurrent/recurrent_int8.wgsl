@@ -48,7 +48,8 @@ fn keep_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 
 fn products(unit: u32) -> array<i32, GATES> {
   var upper: array<i32, GATES>;
   var lower: array<i32, GATES>;
-  for (var first = 0u; first < params.items; first += PACE) {
+  let items = loop_end(params.items, unit);
+  for (var first = 0u; first < items; first += PACE) {
     for (var j = 0u; j < PACE; j++) {
       for (var g = 0u; g < GATES; g++) {
         let word = weight[((first + j) * GATES + g) * UNITS + unit];

@@ -4,12 +4,14 @@ fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var sum = 0.0;
   let channel = p.y / params.channels_per_group * params.depth_per_group;
-  for (var k = first.y; k < params.depth_per_group; k += STEPS.y) {
-    for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
+  let depth = loop_end(params.depth_per_group, p.y);
+  let window = vec2<u32>(loop_end(params.kernel.x, p.z), loop_end(params.kernel.y, p.w));
+  for (var k = first.y; k < depth; k += STEPS.y) {
+    for (var ky = first.z; ky < window.x; ky += STEPS.z) {
       // Unsigned: a row before the image wraps to a huge number.
       let row = p.z + params.padding.x - ky * params.dilation.x;
       let at = ((p.y * params.depth_per_group + k) * params.kernel.x + ky) * params.kernel.y;
-      for (var kx = first.w; kx < params.kernel.y; kx += STEPS.w) {
+      for (var kx = first.w; kx < window.y; kx += STEPS.w) {
         let column = p.w + params.padding.y - kx * params.dilation.y;
         let between = row % params.stride.x + column % params.stride.y;
         let q = vec2<u32>(row / params.stride.x, column / params.stride.y);

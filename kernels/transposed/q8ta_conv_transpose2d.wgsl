@@ -18,13 +18,14 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   let taps = taps_of(phase);
   let start = first_tap(phase);
   let nearest = first_pixel(p.zw, phase);
+  let depth_quads = loop_end(params.depth_quads, p.y);
   for (var t = first.z; t < taps.x * taps.y; t += STEPS.z) {
     let turn = vec2<u32>(t / taps.y, t % taps.y);
     let pixel = nearest - turn * params.reach.xy;
     let inside = all(pixel < params.x_dims.zw);
     let tap = start + turn * params.step.xy;
     let at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads;
-    for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
+    for (var k = first.w; k < depth_quads; k += STEPS.w) {
       var word = params.x_zeros;
       if (inside) {
         word = vec4<u32>(group_word(p.x, p.y, k, pixel));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ import pytest
 
 from bench import soak
 from q8ta_wgpu import Session
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime.device import Device
+from tests import op_graphs
 from tests.small import small_input, small_model
 
 COUNTS: dict[soak.Work, int] = {
@@ -33,6 +38,25 @@ def test_nothing_stays(work: soak.Work, device: Device) -> None:
     assert found.wrong == 0
     assert found.objects <= 0
     assert found.memory < MEMORY
+
+
+def resident() -> int:
+    """Bytes of the process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the kernel's count of a process's pages")
+@pytest.mark.parametrize("name", ["pad", "gru"])
+def test_loops_to_a_uniform_number_leave_nothing(name: str, vulkan: Device) -> None:
+    """Mesa's lavapipe compiled such kernels anew at each dispatch, and kept 100 KiB and more of it."""
+    graph, inputs = op_graphs.single_graph(OPS[name], OPS[name].cases[0])
+    with Session(Model(graph, Structure({"list": [0]})), vulkan) as session:
+        for _ in range(10):
+            session(**inputs)
+        before = resident()
+        for _ in range(60):
+            session(**inputs)
+        assert resident() - before < MEMORY
 
 
 def test_every_recorded_command_buffer_is_submitted(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
