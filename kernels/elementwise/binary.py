@@ -292,7 +292,14 @@ def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
     return (*found, Case(_SHAPES[0], attrs[0], "saturate"), Case(_SHAPES[1], attrs[0], "ties"))
 
 
-_LINES = (((2, 3, 10), (10,)), ((1, 1, 8), (3, 7, 8)), ((8, 1, 1), (2, 8, 4, 5)))
+_LINES = (
+    ((2, 3, 10), (10,)),
+    ((1, 1, 8), (3, 7, 8)),
+    ((3, 7, 8), (8,)),
+    ((8, 1, 1), (2, 8, 4, 5)),
+    ((7,), (3, 7)),
+)
+"""Operands that repeat what lies beside each other."""
 
 
 def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: ToInt8) -> Op:
