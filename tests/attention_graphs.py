@@ -56,6 +56,7 @@ CHAINS = (
     Chain("shared", (2, 4, 3, 67, 16, 20), (127, 3, -128, -5), mask=(2, 1, 1, 67), fine=INT8X4, even=True),
     Chain("values", (2, 3, 1, 530, 16, 20), (127, -128, 3, 5), mask=(2, 1, 1, 530), even=True),
     Chain("values", (2, 4, 3, 67, 16, 16), (3, -128, 127, 5), bias=(1, 1, 3, 67), fine=INT16X4),
+    Chain("shared", (1, 2, 37, 150, 16, 16), (3, -128, 127, 5), mask=(1, 1, 37, 150)),
 )
 
 
@@ -102,11 +103,14 @@ class _Builder:
         return self.emit("q8ta_attention", (*operands, *constants, *mask), attrs, out)
 
     def bools(self, shape: Shape) -> str:
-        """An input that chooses elements, and none of some rows."""
+        """An input that chooses elements, of each row up to a later one, and none of some rows."""
         self.given("mask", shape, 0)
         self.graph.types["mask"] = TensorType(shape, INT8X4, BOOL)
-        self.inputs["mask"] = self.rng.integers(0, 2, shape).astype(np.int8)
-        self.inputs["mask"].reshape(-1, shape[-1])[::3] = 0
+        mask = self.rng.integers(0, 2, shape).astype(np.int8)
+        rows = mask.reshape(-1, shape[-1])
+        rows[np.arange(shape[-1]) > np.linspace(1, shape[-1] * 0.9, len(rows))[:, None]] = 0
+        rows[::3] = 0
+        self.inputs["mask"] = mask
         return "mask"
 
 

@@ -147,10 +147,10 @@ def written(dtype: str) -> Model:
     packed; one is a result, too."""
     q = None if dtype == FLOAT32 else QParams(0.1, 3, dtype)
     graph = Graph(inputs=["rows", "columns", "place", "a", "b"], outputs=["a.1", "a.1", "b.1"])
-    shapes = {"rows": (2, 3, 2, 5), "columns": (3, 6, 2), "a": (2, 3, 7, 5), "b": (3, 6, 11)}
+    shapes = {"rows": (2, 3, 6, 5), "columns": (3, 6, 6), "a": (2, 3, 7, 5), "b": (3, 6, 11)}
     shapes |= {"a.1": shapes["a"], "b.1": shapes["b"]}
     graph.types = {name: TensorType(shape, dtype, q) for name, shape in shapes.items()}
-    graph.types["place"] = TensorType((2,))
+    graph.types["place"] = TensorType((6,))
     graph.nodes = [
         Node("update", (x, rows, "place"), f"{x}.1", {"dim": 2}) for x, rows in (("a", "rows"), ("b", "columns"))
     ]

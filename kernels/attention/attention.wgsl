@@ -13,16 +13,18 @@ const TURNS = LENGTH / KEYS;
 var<workgroup> weights: array<u32, ROWS * LENGTH_ROW>;
 // The largest score of each row among the keys of each step.
 var<workgroup> largest: array<atomic<i32>, ROWS * TURNS>;
-var<workgroup> sizes: array<u32, DISTANCES>;
 // What the zero points of keys and values take from every sum of a row, and the inverse of the sum of its weights.
 var<workgroup> query_terms: array<i32, ROWS>;
 var<workgroup> weight_terms: array<i32, ROWS>;
 var<workgroup> inverses: array<f32, ROWS>;
 var<workgroup> shared_parts: array<u32, THREADS>;
 
-fn keep_powers(local: u32) {
-  for (var i = local; i < DISTANCES; i += THREADS) { sizes[i] = u32(powers[i]); }
+fn begin(local: u32) {
   for (var i = local; i < ROWS * TURNS; i += THREADS) { atomicStore(&largest[i], LEAST); }
+}
+
+fn weights_at(d: vec4<u32>) -> vec4<u32> {
+  return vec4<u32>(vec4<i32>(powers[d.x], powers[d.y], powers[d.z], powers[d.w]));
 }
 
 // A block: its batch and head, its first query, and the words at which matrices begin.
@@ -71,9 +73,11 @@ fn load_key(block: Block, step: u32, item: u32) -> vec4<u32> {
 // Scores of a row and four keys of a step, from sums of (query - zero) key.
 fn found_scores(block: Block, row: u32, step: u32, first: u32, sum: vec4<i32>) -> vec4<i32> {
   let query = min(block.first + row, params.queries - 1u);
-  let found = scores_of(sum + query_terms[row], vec4<u32>(block.batch, block.head, query, step * KEYS + first));
+  return scores_of(sum + query_terms[row], vec4<u32>(block.batch, block.head, query, step * KEYS + first));
+}
+
+fn note_largest(row: u32, step: u32, found: vec4<i32>) {
   atomicMax(&largest[row * TURNS + step], max(max(found.x, found.y), max(found.z, found.w)));
-  return found;
 }
 
 // Once the largest is known.
@@ -92,15 +96,15 @@ fn team_sum(local: u32, own: u32) -> u32 {
 
 // Distances become 127 less the weight, which is an int8: sums of those and of values are 127 times that of the values too
 // large, and negative.
-fn soften(local: u32) {
+fn soften(local: u32, steps: u32) {
   let row = local / TEAM;
   var most = LEAST;
-  for (var i = 0u; i < TURNS; i++) { most = max(most, atomicLoad(&largest[row * TURNS + i])); }
+  for (var i = 0u; i < steps; i++) { most = max(most, atomicLoad(&largest[row * TURNS + i])); }
   var added = vec4<u32>(0u);
-  for (var w = local % TEAM; w < LENGTH / 4u; w += TEAM) {
+  for (var w = local % TEAM; w < steps * (KEYS / 4u); w += TEAM) {
     let more = u32(min(most - atomicLoad(&largest[row * TURNS + w / (KEYS / 4u)]), 255));
     let d = min(unpack4xU8(weights[row * LENGTH_ROW + w]) + more, vec4<u32>(255u));
-    let size = vec4<u32>(sizes[d.x], sizes[d.y], sizes[d.z], sizes[d.w]);
+    let size = weights_at(d);
     added += size;
     weights[row * LENGTH_ROW + w] = packed_bytes(size) ^ 0x7f7f7f7fu;
   }
@@ -143,18 +147,18 @@ fn keep_fine_scores(row: u32, step: u32, first: u32, found: vec4<i32>) {
   low_weights[at] = packed_bytes(d & vec4<u32>(255u));
 }
 
-fn soften_fine(local: u32) {
+fn soften_fine(local: u32, steps: u32) {
   let row = local / TEAM;
   var most = LEAST;
-  for (var i = 0u; i < TURNS; i++) { most = max(most, atomicLoad(&largest[row * TURNS + i])); }
+  for (var i = 0u; i < steps; i++) { most = max(most, atomicLoad(&largest[row * TURNS + i])); }
   var high = vec4<u32>(0u);
   var low = vec4<u32>(0u);
-  for (var w = local % TEAM; w < LENGTH / 4u; w += TEAM) {
+  for (var w = local % TEAM; w < steps * (KEYS / 4u); w += TEAM) {
     let more = u32(min(most - atomicLoad(&largest[row * TURNS + w / (KEYS / 4u)]), i32(DISTANCES) - 1));
     let at = row * LENGTH_ROW + w;
     let found = (unpack4xU8(weights[at]) << vec4<u32>(8u)) + unpack4xU8(low_weights[at]) + more;
     let d = min(found, vec4<u32>(DISTANCES - 1u));
-    let size = vec4<u32>(sizes[d.x], sizes[d.y], sizes[d.z], sizes[d.w]);
+    let size = weights_at(d);
     high += size >> vec4<u32>(7u);
     low += size & vec4<u32>(127u);
     weights[at] = packed_bytes(size >> vec4<u32>(7u));

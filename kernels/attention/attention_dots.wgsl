@@ -118,8 +118,9 @@ fn main(@builtin(local_invocation_index) local: u32,
   var next_key: array<vec4<u32>, KEY_LOADS>;
   for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, 0u, local + i * THREADS); }
   keep_queries(block, local);
-  keep_powers(local);
-  for (var step = 0u; step < TURNS; step++) {
+  begin(local);
+  let steps = taken_steps(block, local);
+  for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < KEY_LOADS; i++) { keep_key(local + i * THREADS, next_key[i]); }
     workgroupBarrier();
     if (step == 0u) { sum_queries(local); }
@@ -141,6 +142,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     for (var i = 0u; i < 4u; i++) {
       let sum = acc[i] - params.query_zero * sums_of_others(across * 4u, KEYS);
       acc[i] = found_scores(block, row + i, step, across * 4u, sum);
+      note_largest(row + i, step, acc[i]);
     }
     workgroupBarrier();
     for (var i = 0u; i < 4u; i++) { keep_scores(row + i, step, across * 4u, acc[i]); }
@@ -149,12 +151,12 @@ fn main(@builtin(local_invocation_index) local: u32,
   var next_value: array<vec4<u32>, VALUE_LOADS>;
   for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, 0u, local + i * THREADS); }
   workgroupBarrier();
-  soften(local);
+  soften(local, steps);
 
   var context: array<vec4<i32>, 4u * GROUPS>;
   var lows: array<vec4<i32>, LOWS>;
   var sums: array<i32, COLUMNS>;
-  for (var step = 0u; step < TURNS; step++) {
+  for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < VALUE_LOADS; i++) { keep_value(local + i * THREADS, next_value[i]); }
     workgroupBarrier();
     if (step + 1u < TURNS) {

@@ -10,6 +10,8 @@ const CHANNELS = 16u * ACROSS;
 
 // Scores, then weights.
 var<workgroup> weights: array<i32, LENGTH>;
+// The word behind the last one of which a mask leaves something.
+var<workgroup> end: atomic<u32>;
 // The largest score, and the sums of the higher and lower halves of weights.
 var<workgroup> largest: atomic<i32>;
 var<workgroup> sums: array<atomic<i32>, 2>;
@@ -26,6 +28,15 @@ fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) *
 fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
 fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }
 
+// The keys that a row needs, in words of four.
+fn all_keys(row: vec3<u32>, local: u32) -> u32 { return LENGTH; }
+
+fn masked_keys(row: vec3<u32>, local: u32) -> u32 {
+  atomicMax(&end, last_part(row, local, THREADS));
+  workgroupBarrier();
+  return end_of(atomicLoad(&end)) * 4u;
+}
+
 // Four words from word `at` of a row on, without those past its end.
 fn before_end(words: vec4<u32>, at: u32) -> vec4<u32> {
   let inside = at + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.depth / 4u);
@@ -39,6 +50,7 @@ fn dots(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
 fn begin(local: u32) {
   if (local == 0u) { atomicStore(&largest, LEAST); }
   if (local < 2u) { atomicStore(&sums[local], 0); }
+  if (local == 0u) { atomicStore(&end, 0u); }
   for (var i = local; i < CHANNELS * (1u + FINE); i += THREADS) { atomicStore(&contexts[i], 0); }
 }
 
@@ -69,9 +81,10 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   begin(local);
   workgroupBarrier();
+  let needed = taken_keys(vec3<u32>(b, h, row), local);
   let keys = first_word(params.key, b, h / params.group);
   var most = LEAST;
-  for (var key = local * 4u; key < LENGTH; key += THREADS * 4u) {
+  for (var key = local * 4u; key < needed; key += THREADS * 4u) {
     var sum = vec4<i32>(own);
     for (var i = 0u; i < VECTORS; i++) {
       for (var j = 0u; j < 4u; j++) {
@@ -91,7 +104,7 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   var own_high = 0;
   var own_low = 0;
-  for (var key = local; key < LENGTH; key += THREADS) {
+  for (var key = local; key < needed; key += THREADS) {
     let weight = powers[min(most - weights[key], i32(DISTANCES) - 1)];
     weights[key] = weight;
     own_high += weight >> (7u * FINE);
@@ -105,14 +118,14 @@ fn main(@builtin(local_invocation_index) local: u32,
   let values = first_word(params.value, b, h / params.group) + min(word, (params.width / 4u - 1u) / 4u * 4u);
   var high = array<vec4<i32>, 4>();
   var low = array<vec4<i32>, 4>();
-  for (var first = local / ACROSS; first < params.keys; first += SLICES * AHEAD) {
+  for (var first = local / ACROSS; first < needed; first += SLICES * AHEAD) {
     var found: array<vec4<u32>, AHEAD>;
     for (var i = 0u; i < AHEAD; i++) {
       found[i] = value_words(values + min(first + i * SLICES, params.keys - 1u) * params.value.w);
     }
     for (var i = 0u; i < AHEAD; i++) {
       let key = first + i * SLICES;
-      let weight = select(0, weights[min(key, LENGTH - 1u)], key < params.keys);
+      let weight = select(0, weights[min(key, LENGTH - 1u)], key < needed);
       for (var j = 0u; j < 4u; j++) {
         let value = unpack4xI8(found[i][j]);
         high[j] += (weight >> (7u * FINE)) * value;

@@ -24,6 +24,10 @@ fn four_scores(query: ptr<function, array<u32, DEPTH>>, own: i32, base: u32, p: 
   return scores_of(sum, p);
 }
 
+// The keys that a row needs, in words of four.
+fn all_keys(row: vec3<u32>) -> u32 { return loop_end(params.keys, row.z); }
+fn masked_keys(row: vec3<u32>) -> u32 { return end_of(last_part(row, 0u, 1u)) * 4u; }
+
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32,
         @builtin(workgroup_id) group: vec3<u32>,
@@ -46,8 +50,9 @@ fn main(@builtin(local_invocation_index) local: u32,
   own = -params.key_zero * own;
 
   let keys = first_word(params.key, b, h / params.group);
+  let needed = taken_keys(vec3<u32>(b, h, row));
   var found = vec4<i32>(LEAST);
-  for (var key = 0u; key < params.keys; key += 4u) {
+  for (var key = 0u; key < needed; key += 4u) {
     found = max(found, four_scores(&query, own, keys, vec4<u32>(b, h, row, key)));
   }
   let most = max(max(found.x, found.y), max(found.z, found.w));
@@ -57,7 +62,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   var all_low = 0;
   var context: array<vec4<i32>, COLUMNS>;
   var lows: array<vec4<i32>, LOWS>;
-  for (var key = 0u; key < params.keys; key += 4u) {
+  for (var key = 0u; key < needed; key += 4u) {
     let apart = vec4<i32>(most) - four_scores(&query, own, keys, vec4<u32>(b, h, row, key));
     let d = min(apart, vec4<i32>(i32(DISTANCES) - 1));
     let whole = vec4<i32>(powers[d.x], powers[d.y], powers[d.z], powers[d.w]);

@@ -68,50 +68,58 @@ fn main(@builtin(local_invocation_index) local: u32,
       queries[item / DEPTH_VECTORS * DEPTH_ROW + item % DEPTH_VECTORS] = load_query(block, item);
     }
   }
-  keep_powers(local);
+  begin(local);
+  let steps = taken_steps(block, local);
   // An int8 less its zero point is it plus at most 127 plus at most 1.
   let query_plus = min(-params.query_zero, 127);
   let query_one = -params.query_zero - query_plus;
-  for (var step = 0u; step < TURNS; step++) {
-    for (var i = 0u; i < KEY_LOADS; i++) {
-      let item = local + i * THREADS;
-      if (item < KEYS * DEPTH_VECTORS) { others[item / DEPTH_VECTORS * DEPTH_ROW + item % DEPTH_VECTORS] = next_key[i]; }
-    }
-    workgroupBarrier();
-    if (step == 0u && local < ROWS) {
-      query_terms[local] = -params.key_zero * (sum_of_query(local) - i32(params.depth) * params.query_zero);
-    }
-    if (step + 1u < TURNS) {
-      for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, step + 1u, local + i * THREADS); }
-    }
-    var scores = array<Sums, SCORE_TURNS>();
-    for (var s = 0u; s < DEPTH_PRODUCTS; s++) {
-      let a = subgroupMatrixLoad<Left, row_major>(&queries, first_row * DEPTH_ROW + s * UNIT_VECTORS, DEPTH_ROW);
+  for (var step = 0u; step < STEPS; step++) {
+    if (step < steps) {
+      for (var i = 0u; i < KEY_LOADS; i++) {
+        let item = local + i * THREADS;
+        if (item < KEYS * DEPTH_VECTORS) { others[item / DEPTH_VECTORS * DEPTH_ROW + item % DEPTH_VECTORS] = next_key[i]; }
+      }
+      workgroupBarrier();
+      if (step == 0u && local < ROWS) {
+        query_terms[local] = -params.key_zero * (sum_of_query(local) - i32(params.depth) * params.query_zero);
+      }
+      if (step + 1u < steps) {
+        for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, step + 1u, local + i * THREADS); }
+      }
+      var scores = array<Sums, SCORE_TURNS>();
+      for (var s = 0u; s < DEPTH_PRODUCTS; s++) {
+        let a = subgroupMatrixLoad<Left, row_major>(&queries, first_row * DEPTH_ROW + s * UNIT_VECTORS, DEPTH_ROW);
+        for (var turn = 0u; turn < SCORE_TURNS; turn++) {
+          let column = (part + turn * SUBGROUPS_N) * UNIT_N;
+          let b = subgroupMatrixLoad<Right, col_major>(&others, column * DEPTH_ROW + s * UNIT_VECTORS, DEPTH_ROW);
+          scores[turn] = subgroupMatrixMultiplyAccumulate(a, b, scores[turn]);
+          if (query_plus != 0) { scores[turn] = subgroupMatrixMultiplyAccumulate(Left(query_plus), b, scores[turn]); }
+          if (query_one != 0) { scores[turn] = subgroupMatrixMultiplyAccumulate(Left(query_one), b, scores[turn]); }
+        }
+      }
+      var found: array<vec4<i32>, SCORE_TURNS * ROUNDS>;
       for (var turn = 0u; turn < SCORE_TURNS; turn++) {
-        let column = (part + turn * SUBGROUPS_N) * UNIT_N;
-        let b = subgroupMatrixLoad<Right, col_major>(&others, column * DEPTH_ROW + s * UNIT_VECTORS, DEPTH_ROW);
-        scores[turn] = subgroupMatrixMultiplyAccumulate(a, b, scores[turn]);
-        if (query_plus != 0) { scores[turn] = subgroupMatrixMultiplyAccumulate(Left(query_plus), b, scores[turn]); }
-        if (query_one != 0) { scores[turn] = subgroupMatrixMultiplyAccumulate(Left(query_one), b, scores[turn]); }
+        workgroupBarrier();
+        subgroupMatrixStore<row_major>(&others, own, scores[turn], SUMS_ROW);
+        workgroupBarrier();
+        let column = (part + turn * SUBGROUPS_N) * UNIT_N + lane_quad * 4u;
+        for (var e = 0u; e < ROUNDS; e++) {
+          let row = lane_row + e * ROWS_AT_ONCE;
+          let sum = bitcast<vec4<i32>>(others[own + row * SUMS_ROW + lane_quad]);
+          found[turn * ROUNDS + e] = found_scores(block, first_row + row, step, column, sum);
+        }
       }
-    }
-    var found: array<vec4<i32>, SCORE_TURNS * ROUNDS>;
-    for (var turn = 0u; turn < SCORE_TURNS; turn++) {
-      workgroupBarrier();
-      subgroupMatrixStore<row_major>(&others, own, scores[turn], SUMS_ROW);
-      workgroupBarrier();
-      let column = (part + turn * SUBGROUPS_N) * UNIT_N + lane_quad * 4u;
       for (var e = 0u; e < ROUNDS; e++) {
-        let row = lane_row + e * ROWS_AT_ONCE;
-        let sum = bitcast<vec4<i32>>(others[own + row * SUMS_ROW + lane_quad]);
-        found[turn * ROUNDS + e] = found_scores(block, first_row + row, step, column, sum);
+        var most = vec4<i32>(LEAST);
+        for (var turn = 0u; turn < SCORE_TURNS; turn++) { most = max(most, found[turn * ROUNDS + e]); }
+        note_largest(first_row + lane_row + e * ROWS_AT_ONCE, step, most);
       }
-    }
-    workgroupBarrier();
-    for (var turn = 0u; turn < SCORE_TURNS; turn++) {
-      let column = (part + turn * SUBGROUPS_N) * UNIT_N + lane_quad * 4u;
-      for (var e = 0u; e < ROUNDS; e++) {
-        keep_scores(first_row + lane_row + e * ROWS_AT_ONCE, step, column, found[turn * ROUNDS + e]);
+      workgroupBarrier();
+      for (var turn = 0u; turn < SCORE_TURNS; turn++) {
+        let column = (part + turn * SUBGROUPS_N) * UNIT_N + lane_quad * 4u;
+        for (var e = 0u; e < ROUNDS; e++) {
+          keep_scores(first_row + lane_row + e * ROWS_AT_ONCE, step, column, found[turn * ROUNDS + e]);
+        }
       }
     }
   }
@@ -119,29 +127,31 @@ fn main(@builtin(local_invocation_index) local: u32,
   var next_value: array<vec4<u32>, VALUE_LOADS>;
   for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, 0u, local + i * THREADS); }
   workgroupBarrier();
-  soften(local);
+  soften(local, steps);
 
   var context: array<Sums, CONTEXT_TURNS>;
-  for (var step = 0u; step < TURNS; step++) {
-    for (var i = 0u; i < VALUE_LOADS; i++) {
-      let item = local + i * THREADS;
-      if (item < KEYS * WIDTH_VECTORS) { others[item / WIDTH_VECTORS * WIDTH_ROW + item % WIDTH_VECTORS] = next_value[i]; }
-    }
-    workgroupBarrier();
-    if (step + 1u < TURNS) {
-      for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, step + 1u, local + i * THREADS); }
-    }
-    for (var s = 0u; s < KEYS_PRODUCTS; s++) {
-      let at = first_row * LENGTH_ROW + step * (KEYS / 4u) + s * (UNIT_K / 4u);
-      let a = subgroupMatrixLoad<Left, row_major>(&weights, at, LENGTH_ROW);
-      for (var turn = 0u; turn < CONTEXT_TURNS; turn++) {
-        let column = min(part + turn * SUBGROUPS_N, WIDTH / UNIT_N - 1u);
-        let b = subgroupMatrixLoad<Right, row_major>(&others, s * UNIT_K * WIDTH_ROW + column * (UNIT_N / 16u), WIDTH_ROW);
-        context[turn] = subgroupMatrixMultiplyAccumulate(a, b, context[turn]);
-        context[turn] = subgroupMatrixMultiplyAccumulate(Left(-127), b, context[turn]);
+  for (var step = 0u; step < STEPS; step++) {
+    if (step < steps) {
+      for (var i = 0u; i < VALUE_LOADS; i++) {
+        let item = local + i * THREADS;
+        if (item < KEYS * WIDTH_VECTORS) { others[item / WIDTH_VECTORS * WIDTH_ROW + item % WIDTH_VECTORS] = next_value[i]; }
       }
+      workgroupBarrier();
+      if (step + 1u < steps) {
+        for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, step + 1u, local + i * THREADS); }
+      }
+      for (var s = 0u; s < KEYS_PRODUCTS; s++) {
+        let at = first_row * LENGTH_ROW + step * (KEYS / 4u) + s * (UNIT_K / 4u);
+        let a = subgroupMatrixLoad<Left, row_major>(&weights, at, LENGTH_ROW);
+        for (var turn = 0u; turn < CONTEXT_TURNS; turn++) {
+          let column = min(part + turn * SUBGROUPS_N, WIDTH / UNIT_N - 1u);
+          let b = subgroupMatrixLoad<Right, row_major>(&others, s * UNIT_K * WIDTH_ROW + column * (UNIT_N / 16u), WIDTH_ROW);
+          context[turn] = subgroupMatrixMultiplyAccumulate(a, b, context[turn]);
+          context[turn] = subgroupMatrixMultiplyAccumulate(Left(-127), b, context[turn]);
+        }
+      }
+      workgroupBarrier();
     }
-    workgroupBarrier();
   }
   for (var turn = 0u; turn < CONTEXT_TURNS; turn++) {
     subgroupMatrixStore<row_major>(&others, own, context[turn], SUMS_ROW);

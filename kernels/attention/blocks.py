@@ -59,7 +59,7 @@ class Block:
         row = depth + 4 + self.steps(found) * (self.keys // 4 + 1) + 4
         if fine(call):  # the lower halves of weights, and what zero points take from their sums
             row += self.steps(found) * self.keys // 4 + 4 + 1
-        return 4 * (self.rows * (row + 3) + others + _distances(call) + self.threads)
+        return 4 * (self.rows * (row + 4) + others + self.threads + 1)
 
     def fits(self, call: Call, target: Target) -> bool:
         """Whether a target has the unit, which takes weights of eight bits, and memory for all scores of a block."""
@@ -94,18 +94,19 @@ LEAST = -(1 << 29)
 """Less than any score by more than all distances; what takes no part has twice that."""
 
 BLOCKS = {
-    "units_32x32": Block(32, 32, 128, NVIDIA),
     "units_16x64": Block(16, 64, 128, NVIDIA),
+    "units_16x32": Block(16, 32, 64, NVIDIA),
+    "units_16x128": Block(16, 128, 128, NVIDIA),
     "dots_32x64": Block(32, 64, 128),
     "dots_16x64": Block(16, 64, 64),
 }
 """All blocks, by the queries of a workgroup and the keys loaded at a time."""
 
-MANY_GROUPS = 300
-"""Workgroups of 32 queries that keep a large GPU busy."""
+MANY_GROUPS = 600
+"""Workgroups of 16 queries that keep a large GPU busy: small ones are then faster."""
 
-FEW_KEYS = 128
-"""Up to this many keys, 32 queries a workgroup are faster than 16 there."""
+MANY_KEYS = 512
+"""From this many keys on, many of them at a time are faster there."""
 
 FEW_QUERIES = 4
 """Up to this many queries of a head, as of a decoder that writes a token, each has a workgroup to itself."""
@@ -123,18 +124,19 @@ WRITTEN_OUT = 32
 def choose(call: Call, target: Target) -> str:
     """The name of the block for a call; empty where none has the memory, and on software, which it does not help.
 
-    On an H200, 12 heads of 197 x 64 at batch 32 take 107 microseconds on matrix units, with packed dot products 196 by
-    blocks of 32 queries and 233 of 16; at batch 1 9.2 on units by 16 queries and 10.2 by 32, 15.5 and 17.2 without. 256
-    times 4 heads of 49 x 32 take 25.2 by 16 queries and 20.0 by 32, 4 times 12 of 577 x 64 107 and 133.
+    On an H200's matrix units, by 16 queries and 32, 64 or 128 keys at a time, microseconds: 12 heads of 197 x 64 at
+    batch 32 take 93.5, 97.8, 119 (at batch 1 11.0, 9.2, 8.8), 256 times 4 heads of 49 x 32 19.8, 23.6, 38, 4 times 12
+    heads of 577 x 64 112, 110, 100, 32 heads of 512 queries with a cache of 1,024 keys of 64 182, 184, 154. With packed
+    dot products the first takes 186 by 32 queries and 191 by 16 (15.2 and 15.9).
     """
     if target.shares_memory and sizes(call).queries <= FEW_QUERIES and _query_fits(call, target):
         return "query"
     fitting = [label for label, block in BLOCKS.items() if target.shares_memory and block.fits(call, target)]
     units = [label for label in fitting if BLOCKS[label].unit]
     found = sizes(call)
-    many = BLOCKS["units_32x32"].groups(found) >= MANY_GROUPS and found.keys <= FEW_KEYS
-    small = [label for label in units if BLOCKS[label].rows < 32]
-    return next(iter((*(() if many else small), *units, *fitting)), "")
+    many = BLOCKS["units_16x32"].groups(found) >= MANY_GROUPS
+    best = "units_16x128" if found.keys >= MANY_KEYS else "units_16x32" if many else "units_16x64"
+    return next(iter((*((best,) if best in units else ()), *units, *fitting)), "")
 
 
 def macs(call: Call) -> int:
@@ -206,9 +208,14 @@ COARSE_HOOKS = ("low_four=no_weight_four",)
 """Of the kernels with blocks, for weights of fourteen bits and of eight."""
 
 
+def _taken(call: Call) -> str:
+    """Which keys are work: those up to the last one that a mask leaves to a row, or all."""
+    return "masked" if len(call.inputs) > 5 else "all"
+
+
 def _row_hooks(call: Call) -> tuple[str, ...]:
     kind = "fine" if fine(call) else "coarse"
-    return f"inverse_of_row={kind}_inverse", f"context_of_row={kind}_context"
+    return f"inverse_of_row={kind}_inverse", f"context_of_row={kind}_context", f"taken_keys={_taken(call)}_keys"
 
 
 def _pack_bias(call: Call, bias: Array) -> Array:
@@ -223,7 +230,8 @@ def _kernel(label: str, block: Block) -> Kernel:
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
         words = (f"{name}_words={name}_{kind}" for name in WALKS)
-        return body, "attention", "scores", "mask", "dot", *words, *(FINE_HOOKS if fine(call) else COARSE_HOOKS)
+        fineness = FINE_HOOKS if fine(call) else COARSE_HOOKS
+        return body, "attention", f"{_taken(call)}_steps", "scores", "mask", "loop_end", "dot", *words, *fineness
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
@@ -265,13 +273,13 @@ def turns_of_rows(found: Sizes) -> int:
     inner = sum(
         n + 1 for n in (found.depth // 4, found.depth // 4, min(found.width // 4, MOST_COLUMNS)) if n > WRITTEN_OUT
     )
-    return (-(-found.keys // 4) + 1) * (2 + inner)
+    return (-(-found.keys // 4) + 1) * (3 + inner)
 
 
 def _by_rows() -> Kernel:
     return Kernel(
         "q8ta_attention",
-        lambda call: ("attention_rows", "scores", "mask", "dot", *_row_hooks(call)),
+        lambda call: ("attention_rows", "scores", "mask", "loop_end", "dot", *_row_hooks(call)),
         (ONLY_4W,),
         ONLY_4W,
         turns=lambda call: turns_of_rows(sizes(call)),
@@ -311,7 +319,7 @@ def _by_query() -> Kernel:
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
         words = (f"{name}_words={name}_{kind}" for name in ("key", "value"))
-        return "attention_query", "scores", "mask", "dot", *words, *_row_hooks(call)
+        return "attention_query", "scores", "mask", "loop_end", "dot", *words, *_row_hooks(call)
 
     return Kernel(
         "q8ta_attention.query",

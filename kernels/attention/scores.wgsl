@@ -21,6 +21,30 @@ fn scores_of(sum: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
   return select(vec4<i32>(NO_PART), select(vec4<i32>(params.left_out), biased(steps, p), chosen), inside);
 }
 
+// Of one thread among `team` that share a row: the word behind the last one of which a mask leaves something, or 0. Four
+// loads are under way at a time.
+fn last_part(row: vec3<u32>, thread: u32, team: u32) -> u32 {
+  let words = (params.keys + 3u) / 4u;
+  if (params.mask_dims.w == 1u) { return words; }
+  let start = mask_index(mask_place(vec4<u32>(row, 0u)));
+  let lanes = 0xffffffffu >> (8u * (words * 4u - params.keys));
+  let end = loop_end(words, row.z);
+  var found = vec4<u32>(0u);
+  for (var first = thread; first < end; first += 4u * team) {
+    let at = min(first + team * vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(words - 1u));
+    let bytes = vec4<u32>(mask[start + at.x], mask[start + at.y], mask[start + at.z], mask[start + at.w]);
+    let inside = select(vec4<u32>(0xffffffffu), vec4<u32>(lanes), at == vec4<u32>(words - 1u));
+    found = max(found, select(vec4<u32>(0u), at + 1u, (bytes & inside) != vec4<u32>(0u)));
+  }
+  return max(max(found.x, found.y), max(found.z, found.w));
+}
+
+// The words of keys that matter to a row, from the end of what its mask leaves: all where nothing is left and each key has
+// the same weight then.
+fn end_of(last: u32) -> u32 {
+  return select(last, (params.keys + 3u) / 4u, last == 0u && params.left_out == LEAST);
+}
+
 // Dimensions of a bias that are 1 are read at 0, and it repeats along the first. Two numbers lie in a word.
 fn biased(steps: vec4<i32>, p: vec4<u32>) -> vec4<i32> {
   if (BIASED == 0u) { return steps; }

@@ -48,12 +48,15 @@ def value_of(graph: Graph, inputs: dict[str, Array], name: str) -> Array:
 
 
 def test_the_rule() -> None:
-    """Larger blocks where there are many, units where there are some, and what a workgroup has the memory for."""
+    """Few keys at a time where there are many blocks, many where there are many keys, units where there are some, and
+    what a workgroup has the memory for."""
     single = alone(lower(chain_graph(CHAINS[0])[0], BASELINE))
     call = single.call(single.nodes[0])
     many = replace(call, attrs={**call.attrs, "sizes": (256, 4, 49, 49, 8, 8, 4)})
-    assert [choose(c, harness.UNITS) for c in (call, many)] == ["units_16x64", "units_32x32"]
-    assert [choose(call, replace(BASELINE, workgroup_memory=n)) for n in (16384, 7168, 4096)] == [
+    long = replace(call, attrs={**call.attrs, "sizes": (1, 12, 577, 577, 8, 8, 12)})
+    chosen = [choose(c, harness.UNITS) for c in (call, many, long)]
+    assert chosen == ["units_16x64", "units_16x32", "units_16x128"]
+    assert [choose(call, replace(BASELINE, workgroup_memory=n)) for n in (16384, 6144, 4096)] == [
         "dots_32x64",
         "dots_16x64",
         "",
@@ -61,8 +64,8 @@ def test_the_rule() -> None:
     assert choose(call, SOFTWARE) == ""
     few = replace(call, attrs={**call.attrs, "sizes": (4, 3, 4, 19, 8, 8, 3)})
     assert choose(few, BASELINE) == "query" and choose(few, SOFTWARE) == ""
-    long = chain_graph(Chain("matrices", (1, 1, 4, 4096, 4, 4), (0, 0, 0, 0)))[0]
-    assert [k.name for k in OPS["q8ta_attention"].kernels if k.runs(long.call(long.nodes[0]), BASELINE)] == [
+    matrices = chain_graph(Chain("matrices", (1, 1, 4, 4096, 4, 4), (0, 0, 0, 0)))[0]
+    assert [k.name for k in OPS["q8ta_attention"].kernels if k.runs(matrices.call(matrices.nodes[0]), BASELINE)] == [
         "q8ta_attention"
     ]
 
