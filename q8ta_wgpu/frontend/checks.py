@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, counted, shown
+from q8ta_wgpu.errors import InputError, UnsupportedError, counted, one_line, shown
 from q8ta_wgpu.frontend.nodes import INPUTS, module_paths, other_float, source_of
 
 Tensors = tuple[torch.Tensor, ...]
@@ -112,8 +112,9 @@ def calibration_items(calibration: Any) -> Iterable[Any]:
     return calibration
 
 
-def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
-    """The arguments of one calibration item, checked against the example: number, shapes, finite values."""
+def calibration_item(item: Any, index: int, wanted: Tensors, any_size: bool = False) -> Tensors:
+    """The arguments of one calibration item, checked against the example: number, shapes, finite values. `any_size`:
+    sessions take other sizes."""
     if not isinstance(item, (torch.Tensor, tuple, list)):
         raise InputError(f"calibration item {index} is {type(item).__name__}: give a torch tensor or a tuple of them")
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
@@ -128,6 +129,8 @@ def calibration_item(item: Any, index: int, wanted: Tensors) -> Tensors:
         if not isinstance(argument, torch.Tensor) or argument.shape != one.shape or argument.dtype != one.dtype:
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
             way = "model.reshape changes the sizes of a compiled model"
+            if any_size:
+                way = "fill shorter ones up, beside a mask or lengths where the module takes them, and cut longer ones"
             if isinstance(argument, torch.Tensor) and one.dim() and argument.shape[1:] == one.shape[1:]:
                 way = f"of larger batches: [x for batch in batches for x in batch.split({one.shape[0]})]"
             raise InputError(
@@ -163,7 +166,7 @@ def check_runs(module: torch.nn.Module, arguments: Tensors) -> list[str]:
         raise
     except Exception as error:
         raise InputError(
-            f"the module does not run on example_inputs, {described(arguments)}: {_short(error)}. quantize calls "
+            f"the module does not run on example_inputs, {described(arguments)}: {one_line(error)}. quantize calls "
             "module(*example_inputs); wrap a module that takes other arguments in one that takes tensors by position"
         ) from error
     finally:
@@ -323,20 +326,25 @@ def untraceable(error: Exception) -> UnsupportedError:
         )
     elif "register a pytree" in text:
         way = "return tensors in tuples, lists or dicts"
-    return UnsupportedError(f"torch.export cannot trace the module: {_short(error)}. To get on, {way}")
+    return UnsupportedError(f"torch.export cannot trace the module: {one_line(error)}. To get on, {way}")
 
 
 @contextmanager
 def finite(prepared: GraphModule, item: Tensors, index: int) -> Iterator[None]:
-    """Where observing an item fails inside because of NaN or an infinity, an InputError that says which value it is."""
+    """Where observing an item fails inside, an InputError that says where: at a value that is NaN or infinite, or at an
+    operator that cannot take it."""
     try:
         yield
-    except RuntimeError as error:
-        search = _Finite(prepared)
-        search.run(*item)
-        if search.found is None:
+    except Exception as error:
+        search = _Search(prepared)
+        with suppress(Exception):
+            search.run(*item)
+        if search.found is not None:
+            raise _not_finite(search.found, f"calibration item {index}") from error
+        if search.failed is None:
             raise
-        raise _not_finite(search.found, f"calibration item {index}") from error
+        where = source_of(search.failed) or search.failed.name
+        raise InputError(f"calibration item {index} does not run: {one_line(error)} at {where}") from error
 
 
 def check_ranges(prepared: GraphModule) -> None:
@@ -391,17 +399,22 @@ def lost_values(prepared: GraphModule) -> str:
     )
 
 
-class _Finite(Interpreter):
-    """Runs a prepared graph without its observers; `found` is the first of them that would see NaN or an infinity."""
+class _Search(Interpreter):
+    """Runs a prepared graph without its observers: `found` is the first of them that would see NaN or an infinity,
+    `failed` the operator that cannot run."""
 
     def __init__(self, prepared: GraphModule) -> None:
         super().__init__(prepared)
         self.found: torch.fx.Node | None = None
+        self.failed: torch.fx.Node | None = None
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Of an observer, what it would see."""
         if n.op != "call_module" or not hasattr(self.module.get_submodule(str(n.target)), "calculate_qparams"):
-            return super().run_node(n)
+            self.failed = n
+            found = super().run_node(n)
+            self.failed = None
+            return found
         (value,) = self.fetch_args_kwargs_from_env(n)[0]
         if self.found is None and not torch.isfinite(value).all():
             self.found = n
@@ -439,8 +452,3 @@ def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
 def described(tensors: Iterable[torch.Tensor]) -> str:
     """Dtypes and shapes in words."""
     return ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors) or "of which there are none"
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return (text if len(text) <= 300 else f"{text[:300]}…").rstrip(".") or type(error).__name__

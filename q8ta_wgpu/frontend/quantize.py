@@ -194,7 +194,7 @@ def quantize(
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         precision = quantizer.precision if isinstance(quantizer, Quantizer) else "int8"
         dynamic = isinstance(quantizer, Quantizer) and quantizer.dynamic
-        checked = (checks.calibration_item(item, index, example) for index, item in enumerate(items))
+        checked = (checks.calibration_item(item, i, example, sizes is not None) for i, item in enumerate(items))
         left = iter(states.carried(checked) if states else checked)
         held = enough(graph, left) if fits else []
         with torch_lock():  # quantizers may trace patterns

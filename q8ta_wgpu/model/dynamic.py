@@ -29,7 +29,7 @@ def joined(
         largest: makes the graph at the largest sizes, which is read where an attribute is a bound that they set. None
             where sizes have no largest.
 
-    Raises GraphError where they differ in more than integers of attributes, and in how much of a table is read.
+    Raises GraphError where they differ in more than whole numbers of attributes, and in how much of a table is read.
     """
     first = graphs[0].copy()
     names: list[dict[str, str]] = [dict(zip(first.inputs, graph.inputs, strict=True)) for graph in graphs]
@@ -77,8 +77,8 @@ def _attribute(values: Sequence[Any], points: Sequence[Point]) -> Any:
     first = values[0]
     if all(value == first and type(value) is type(first) for value in values):
         return first
-    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        return fitted(points, values)
+    if all(isinstance(v, (int, float)) and not isinstance(v, bool) and float(v).is_integer() for v in values):
+        return fitted(points, [int(v) for v in values])
     if all(isinstance(v, (tuple, list)) and len(v) == len(first) for v in values):
         parts = [_attribute(part, points) for part in zip(*values, strict=True)]
         return None if None in parts else tuple(parts)

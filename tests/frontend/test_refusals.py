@@ -115,6 +115,16 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         "value of exp .* is NaN or infinite on calibration item 0",
         {"module": module(lambda s, x: s.last(torch.exp(s.conv(x) * 1e6)), last=pointwise)},
     ),
+    "a calibration that does not run": (
+        InputError,
+        r"calibration item 1 does not run: index out of range in self at .*py:\d+",
+        {
+            "module": module(
+                lambda s, x: s.conv(x) + s.table((x[0, 0] > 50).sum().view(1)).sum(), table=nn.Embedding(9, 2)
+            ),
+            "calibration": [X, X + 100],
+        },
+    ),
     "index of bools": (
         UnsupportedError,
         "depends on the values of a tensor.*mask.nonzero",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -411,6 +411,52 @@ def test_inputs_of_any_size_go_on_with_the_same_states(device: Device, tmp_path:
             same(other(pieces[1]), exact(pieces[1]))  # states are there as long as a program is
     wanted = np.concatenate([stream(x).detach().numpy() for x in pieces], -1)
     assert (decibels(wanted, np.concatenate(found, -1)) or 0) > 35
+
+
+class _Written(torch.nn.Module):
+    """Writes rows behind those that it counted, and says how many there were."""
+
+    rows: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+        self.register_buffer("rows", torch.zeros(1, 24, 4))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        places = self.count + torch.arange(x.shape[1])
+        self.rows.index_copy_(1, places, self.lin(x))
+        before = self.count.clone()
+        self.count += x.shape[1]
+        return self.rows * 1.0, before
+
+
+def test_what_a_state_grows_by_follows_the_size_of_an_input(vulkan: Device, tmp_path: Path) -> None:
+    """A cache that counts what it holds, from a file; and what is written beyond it is the calibration's fault."""
+    torch.manual_seed(0)
+    module, items = _Written().eval(), [data(1, 8, 4, seed=i) for i in range(4)]
+
+    def anew() -> Iterator[Tensor]:
+        for x in items:
+            module.count.zero_()
+            yield x
+
+    dynamic: dict[str, Any] = {"dynamic_shapes": [{1: Dim("n", min=1, max=8)}], "progress": False}
+    with pytest.raises(InputError, match=r"not run on calibration item 3: .*\(rows, count\): .*generator that sets it"):
+        q8.quantize(module, (items[0],), items, **dynamic)
+    q8.compile(q8.quantize(module, (items[0],), anew(), **dynamic)).save(tmp_path / "net.q8ta")
+    model = q8.load(tmp_path / "net.q8ta")
+    with Session(model, vulkan) as ours, Session(model, "reference") as exact:
+        before = 0
+        for size in (3, 1, 8, 5, 1):
+            x = data(1, size, 4, seed=size)
+            found, wanted = ours(x), module(x)
+            same(found, exact(x))
+            assert found[1].tolist() == wanted[1].tolist() == [before]
+            assert (decibels(wanted[0].detach().numpy(), found[0]) or 0) > 35
+            before += size
 
 
 def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:

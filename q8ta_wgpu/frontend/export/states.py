@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn.utils import stateless
 
+from q8ta_wgpu.errors import InputError, one_line
+
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -78,10 +80,18 @@ class States:
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
     def carried(self, items: Iterable[Tensors]) -> Iterator[Tensors]:
-        """Each item with the states that the module has before it: one call after the other."""
-        for item in items:
+        """Each item with the states that the module has before it: one call after the other. Raises InputError where
+        the module does not run on one."""
+        for index, item in enumerate(items):
             yield (*item, *(self._module.get_buffer(name).detach().clone() for name in self.names))
-            self._module(*(x.clone() for x in item))
+            try:
+                self._module(*(x.clone() for x in item))
+            except Exception as error:
+                raise InputError(
+                    f"the module does not run on calibration item {index}: {one_line(error)}. What it keeps goes on "
+                    f"from item to item ({', '.join(self.names)}): where texts or recordings begin anew, give a "
+                    "generator that sets it back"
+                ) from error
 
 
 def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> list[tuple[Any, Any, int]]:
