@@ -231,7 +231,7 @@ def _kernel(label: str, block: Block) -> Kernel:
         kind = "whole" if _whole(call) else "each"
         words = (f"{name}_words={name}_{kind}" for name in WALKS)
         fineness = FINE_HOOKS if fine(call) else COARSE_HOOKS
-        return body, "attention", f"{_taken(call)}_steps", "scores", "mask", "loop_end", "dot", *words, *fineness
+        return body, "attention", f"{_taken(call)}_steps", "scores", "mask", "dot", *words, *fineness
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("q", "k", "v")[: 3 if block.unit else 2] if _whole(call) else ()
@@ -279,7 +279,7 @@ def turns_of_rows(found: Sizes) -> int:
 def _by_rows() -> Kernel:
     return Kernel(
         "q8ta_attention",
-        lambda call: ("attention_rows", "scores", "mask", "loop_end", "dot", *_row_hooks(call)),
+        lambda call: ("attention_rows", "scores", "mask", "dot", *_row_hooks(call)),
         (ONLY_4W,),
         ONLY_4W,
         turns=lambda call: turns_of_rows(sizes(call)),
@@ -319,7 +319,7 @@ def _by_query() -> Kernel:
     def source(call: Call) -> tuple[str, ...]:
         kind = "whole" if _whole(call) else "each"
         words = (f"{name}_words={name}_{kind}" for name in ("key", "value"))
-        return "attention_query", "scores", "mask", "loop_end", "dot", *words, *_row_hooks(call)
+        return "attention_query", "scores", "mask", "dot", *words, *_row_hooks(call)
 
     return Kernel(
         "q8ta_attention.query",

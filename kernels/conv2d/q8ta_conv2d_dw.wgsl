@@ -3,10 +3,11 @@
 // The first thread of a team brings the start value.
 fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   var acc = select(vec4<i32>(0), start_quad(p.y / 4u), all(first == vec4<u32>(0u)));
-  for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
+  let window = vec2<u32>(loop_end(params.kernel.x, p.z), loop_end(params.kernel.y, p.w));
+  for (var ky = first.z; ky < window.x; ky += STEPS.z) {
     let at = (p.y / 4u * params.kernel.x + ky) * params.kernel.y;
     let row = p.z * params.stride.x + ky * params.dilation.x - params.padding.x;
-    for (var kx = first.w; kx < params.kernel.y; kx += STEPS.w) {
+    for (var kx = first.w; kx < window.y; kx += STEPS.w) {
       let column = p.w * params.stride.y + kx * params.dilation.y - params.padding.y;
       var word = params.x_zeros.x;
       if (row < params.x_dims.z && column < params.x_dims.w) {

@@ -3,7 +3,8 @@
 fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   var acc = select(vec4<i32>(0), start_quad(p.w / 4u), all(first == vec4<u32>(0u)));
   let row = p.w / 4u * params.depth_quads;
-  for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
+  let depth_quads = loop_end(params.depth_quads, p.w);
+  for (var k = first.w; k < depth_quads; k += STEPS.w) {
     let word = x_four(vec4<u32>(p.xyz, k * 4u));
     let w = load_w(row + k);
     let products = vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
