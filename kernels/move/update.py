@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.layout import Layout, Shape, canonical, word_count
 from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, extent
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX
+from q8ta_wgpu.kernels.move.view import flexible
 
 ROWS_SCHEMA = {"dim": Attr("int", low=0, high=3), "extent": extent()}
 _PLACE = Operand("place", real=True)
@@ -119,7 +120,7 @@ def write(b: Builder, x: str, dim: int, places: str, rows: str) -> str:
     dim %= len(shape)
     wanted = (*shape[:dim], found[0], *shape[dim + 1 :])
     if lead := (1,) * (len(shape) - len(given)):
-        rows = b.emit("view", (rows,), {"shape": (*lead, *given)})
+        rows = b.emit("view", (rows,), {"shape": flexible(given, (*lead, *given))})
     if (*lead, *given) != wanted:
         rows = b.emit("expand", (rows,), {"shape": wanted})
     return b.emit("update", (x, rows, places), {"dim": dim})

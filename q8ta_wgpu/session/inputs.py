@@ -119,7 +119,7 @@ def _check_bounds(name: str, array: Array, bounds: tuple[int, int]) -> None:
         if not bounds[0] <= found <= bounds[1]:
             raise InputError(
                 f"input {name!r} holds {found}, and must be in [{bounds[0]}, {bounds[1]}]: beyond, the network's table "
-                "has no row, or its numbers would pass int32"
+                "or cache has no row, or its numbers would pass int32"
             )
 
 

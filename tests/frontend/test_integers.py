@@ -280,13 +280,15 @@ def test_integers_are_exact_to_int32(vulkan: Device) -> None:
         (lambda table, i: table.index_select(0, i.flip(0)), (0, 49)),
         (lambda table, i: table.gather(0, i[:, None].expand(-1, 3)), (0, 49)),
         (lambda table, i: nn.functional.embedding(i, table), (0, 49)),
+        (lambda table, i: table.index_put((i,), torch.ones(3, 3)), (-50, 49)),
+        (lambda table, i: table.index_copy(0, i, torch.ones(3, 3)), (0, 49)),
     ],
-    ids=["index", "index_select", "gather", "embedding"],
+    ids=["index", "index_select", "gather", "embedding", "index_put", "index_copy"],
 )
 def test_an_index_outside_of_what_it_indexes_is_an_error(
     function: Callable[[Tensor, Tensor], Tensor], bounds: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """Of whatever dtype: torch raises, and a device would take the nearest row."""
+    """Of whatever dtype: torch raises, and a device would take the nearest row, or write none."""
     table, x = torch.arange(150.0).view(50, 3), torch.tensor([3, 0, 49], dtype=dtype)
     bounds = max(bounds[0], torch.iinfo(dtype).min), bounds[1]
     session = q8.Session(imported(lambda i: function(table, i.long()), x), "reference")

@@ -125,6 +125,32 @@ def test_other_sizes_of_what_comes_in_leave_states_as_they_are() -> None:
     same(long(np.concatenate([x[..., 10:], x[..., 10:]], axis=2))[..., :10], whole[..., 10:])
 
 
+class _Placed(torch.nn.Module):
+    """Rows of a list, without the state's leading dimension, written at places along its second."""
+
+    kept: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1, 2, 12, 8))
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        self.kept[:, :, places] = x.transpose(0, 1)
+        return self.kept.sum(2)
+
+
+def test_a_chunk_and_a_single_row_are_written_at_places_by_one_model() -> None:
+    items = [(data(4, 2, 8, seed=i), torch.arange(4) + 4 * i) for i in range(3)]
+    model = q8.compile(q8.quantize(_Placed().eval(), items[0], items, progress=False))
+    chunks, single = Session(model, "reference"), Session(model.reshape((1, 2, 8), (1,)), "reference")
+    rows, places = items[1]
+    wanted = chunks(rows, places)
+    for i in range(4):
+        found = single(rows[i : i + 1], places[i : i + 1])
+    same(found, wanted)
+    same_states(single, chunks)
+
+
 class _Mean(torch.nn.Module):
     """A mean that counts the elements itself, and a state."""
 

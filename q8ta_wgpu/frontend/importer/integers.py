@@ -164,8 +164,8 @@ class Ranges:
 
 
 def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -> dict[Node, tuple[int, int]]:
-    """What each input of integers may hold: the rows of the tables that it is an index of as it is, else as large
-    numbers as the network computes with exactly. `states` names inputs and results that stay from call to call."""
+    """What each input of integers may hold: the rows of the tables and caches that it is an index of as it is, else as
+    large numbers as the network computes with exactly. `states`: inputs and results that stay from call to call."""
     inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_number(n)]
     bounds: dict[Node, tuple[int, int]] = {}
     for limit in _LIMITS if inputs else ():
@@ -198,13 +198,14 @@ def _rows_of(node: Node, limit: int) -> tuple[int, int]:
 
 
 def _places_of(user: Node, node: Node) -> tuple[int, int]:
-    """The least index and the rows where a call reads rows at a value; no rows where it does not."""
+    """The least index and the rows where a call reads or writes rows at a value; no rows where it does not."""
     name, given = _name(user), named_arguments(user) if _name(user) else {}
     if name == "embedding" and given["indices"] is node:
         return 0, integer(given["weight"].meta["val"].shape[0])
-    if name in ("index_select", "gather") and given["index"] is node and (shape := given["self"].meta["val"].shape):
+    rows_of = ("index_select", "gather", "index_copy")
+    if name in rows_of and given["index"] is node and (shape := given["self"].meta["val"].shape):
         return 0, integer(shape[given["dim"]])
-    if name == "index" and node in given["indices"]:
+    if name in ("index", "index_put") and node in given["indices"]:
         rows = integer(given["self"].meta["val"].shape[given["indices"].index(node)])
         return -rows, rows
     return 0, 0
