@@ -99,8 +99,11 @@ def _rows(
         stored = node.all_input_nodes[0].name if is_qdq(node) else ""
         if stored in layers:
             layers[stored] = replace(layers[stored], output=True)
-        elif node.name in in_float and node.name in simulated:  # a state is no loss of this call
-            layers[node.name] = _output(node, in_float, simulated, ours[name], layers)
+            continue
+        made = _rounded(node)  # behind a quantize that is none: a moved value keeps its bytes
+        if made.op == "call_function" and made.name in in_float and node.name in simulated:  # no state: it is no loss
+            simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], ours[name]))
+            layers[made.name] = replace(_row(made, simulation, snr, 0.0, _read(made), layers), output=True)
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
 
 
@@ -134,15 +137,6 @@ def _layer(
     clipped = float(np.mean((exact < low) | (exact > high)))
     read = [name for source in node.all_input_nodes for name in _read(source)]
     return _row(made, simulation, snr, clipped, read, done)
-
-
-def _output(
-    node: Node, in_float: dict[str, Array], simulated: dict[str, Array], ours: Array, done: dict[str, Layer]
-) -> Layer:
-    """The row of a result in float."""
-    exact = in_float[node.name]
-    row = _row(node, _snr(exact, simulated[node.name]), _snr(exact, ours), 0.0, _read(node), done)
-    return replace(row, output=True)
 
 
 def _row(

@@ -96,8 +96,8 @@ class Comparison:
                 f"{self.predicted:.1f} dB were predicted for the outputs, where rounding nothing but weights and what "
                 f"they are multiplied by leaves {self.yardstick:.1f}"
             )
-        if self.calls:
-            found = [min(x.snr for x in call.layers if x.output) for call in self.calls]
+        outputs = [[x.snr for x in call.layers if x.output] for call in self.calls]
+        if found := [min(call) for call in outputs if call]:
             rows.append(
                 f"outputs of {len(found)} calls: {found[0]:.1f} dB in the first, {found[-1]:.1f} in the last, "
                 f"{min(found):.1f} in the worst"

@@ -112,7 +112,10 @@ def _checked(sizes: object) -> dict[str, range]:
         ) from error
     for name, numbers in made.items():
         if not numbers or not 1 <= numbers[0] <= numbers[-1] <= MAX_EXTENT:
-            raise InputError(f"the size of {shown(name)} must be 1 to {MAX_EXTENT}, found {shown(found[name])}")
+            raise InputError(
+                f"the size of {shown(name)} must be 1 to {MAX_EXTENT}, of a range the least first, found "
+                f"{shown(found[name])}"
+            )
     if len(ranges := [name for name, numbers in made.items() if len(numbers) > 1]) > MOST:
         raise InputError(f"at most {MOST} sizes may be ranges, found {len(ranges)}: {shown(', '.join(ranges))}")
     return made

@@ -115,6 +115,28 @@ def test_outputs_have_rows() -> None:
     assert str(found).count("(output)") == 2
 
 
+def test_an_output_that_was_only_moved_has_a_row() -> None:
+    """It is stored as what it was moved from: by the last operator alone nothing is rounded."""
+    torch.manual_seed(0)
+    module, x = Moved().eval(), data(1, 4, 16)
+    found = q8.compare(module, q8.quantize(module, (x,), [x], progress=False), [(x,), (x,)])
+    assert [layer.name for layer in found.layers if layer.output] == ["select"]
+    assert "outputs of 2 calls" in str(found)
+
+
+class Moved(nn.Module):
+    """The first of what a linear gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(1, n, 16) → (n, 16)."""
+        found: Tensor = self.linear(x)
+        return found[0]
+
+
 @torch.no_grad()
 def test_calls_are_compared_with_the_states_of_those_before() -> None:
     """Of the module, of the simulation and of the integers, each from the same ones on; none of them is changed."""

@@ -62,7 +62,7 @@ def _annotate_call(row: Sequence[Node], places: Sequence[Mapping[Node, int]], po
             size = fitted(points, values)
             if size is None:
                 listed = ", ".join(f"{v} with {_said(p)}" for v, p in zip(values, points, strict=True))
-                raise _refused(row[0], f"its argument is {listed}, which is no sum of multiples")
+                raise _refused(row[0], f"its argument is {listed}, which is no sum of multiples", _STEPS)
             if isinstance(size, Size):
                 sizes.append([place, size.plain])
         elif any(v != values[0] for v in values):
@@ -160,11 +160,14 @@ def _said(point: Point) -> str:
     return ", ".join(f"{symbol} = {value}" for symbol, value in point.items())
 
 
-def _refused(node: Node, why: str) -> UnsupportedError:
+_STEPS = ', or name sizes that divide without a rest, as 4 * Dim("h")'
+
+
+def _refused(node: Node, why: str, way: str = "") -> UnsupportedError:
     where = source_of(node) or node.name
     return UnsupportedError(
         f"{printable(str(node.target))} at {where} does not follow the sizes that dynamic_shapes names: {why}. Leave "
-        "that dimension out, or compute with the sizes of tensors"
+        f"that dimension out, or compute with the sizes of tensors{way}"
     )
 
 
