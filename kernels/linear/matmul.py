@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.linear import q8ta_matmul
+from q8ta_wgpu.kernels.linear import einsum, q8ta_matmul
 from q8ta_wgpu.kernels.product import sgemm
 
 
@@ -123,6 +123,7 @@ OPS = (
             "aten.bmm.default": _import_bmm,
             "aten.scaled_dot_product_attention.default": _import_attention,
         },
+        onnx=einsum.RULES,
         int8=Product(q8ta_matmul.lower, reads_int16=True, gives_int16=True),
         cases=(
             Case(((5, 7), (7, 3))),

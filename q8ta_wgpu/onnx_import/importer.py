@@ -306,9 +306,9 @@ class _Importer(GraphBuilder):
             return [(self.raw_constant(array), nodes.dtype_of(array)) for array in made]
         schema = nodes.schema_of(node, self.opsets)
         results = nodes.result_dtypes(schema, node, dtypes)
-        if name in RULES:
+        if (rule := quantized.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:
             args = self._arguments(node, schema, attributes, given)
-            values = RULES[name](self, {**args, "dtypes": [*dtypes, *[0] * 8]})
+            values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
             values = [values] if isinstance(values, str) else values
             return [(v, self.made.get(v, t)) for v, t in zip(values, results, strict=False)]
         if name in ONNX:

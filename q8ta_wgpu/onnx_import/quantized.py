@@ -411,6 +411,14 @@ def _softmax(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
     return _ends(b, args, b.onnx("Softmax", (_real(b, args, 0),), axis=axis, opset=args["opset"]), 3)
 
 
+def _resize(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
+    """Linear, of integers: what ONNX Runtime computes in float32 and cuts to whole numbers."""
+    x, *others = args["inputs"]
+    attributes = {key: value for key, value in args.items() if key not in ("inputs", "outputs", "operator", "dtypes")}
+    y = b.onnx(args["operator"], (b.numbers(x), *others), **attributes)
+    return _held(b, b.aten("aten.trunc.default", {"self": y}), args["dtypes"][0])
+
+
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
 RULES: Mapping[str, Rule] = {
@@ -440,3 +448,9 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearReduceMean": _single("ReduceMean", ("axes", "keepdims")),
 }
 """The importer functions by operator. Their arguments have `dtypes`, ONNX's dtype of each input, too."""
+
+
+def on_integers(name: str, dtypes: Sequence[int], attributes: Mapping[str, Any]) -> Rule | None:
+    """The rule of an operator that computes with stored integers otherwise than with floats; None of most."""
+    linear = name in ("Resize", "Upsample") and attributes.get("mode") == "linear"
+    return _resize if linear and dtypes[0] in STORED else None

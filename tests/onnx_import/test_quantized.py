@@ -307,3 +307,18 @@ def test_parameters_of_norms_and_biases_of_a_gemm_are_constants_however_they_are
     x = random.standard_normal((5, 8)).astype(np.float32)
     found, (expected,) = q8.Session(model, device="reference")(x), by_onnx_runtime(data, x)
     assert np.abs(found - expected).max() <= 0.051
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_a_linear_resize_of_integers_is_cut_to_whole_numbers(kind: Any) -> None:
+    """As the QOperator form of a U-Net has it, and as ONNX Runtime computes it."""
+    constants = {"scale": np.float32(0.03), "zero": kind(7), "scales": np.array([1, 1, 2, 2], np.float32)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("Resize", ["q", "", "scales"], ["r"], mode="linear"),
+        helper.make_node("DequantizeLinear", ["r", "scale", "zero"], ["y"]),
+    ]
+    data = made(nodes, {"x": (1, 3, 5, 7)}, constants)
+    x = np.random.default_rng(3).normal(0, 2, (1, 3, 5, 7)).astype(np.float32)
+    found, expected = q8.Session(q8.from_onnx(data), device="reference")(x), by_onnx_runtime(data, x)[0]
+    np.testing.assert_array_equal(found, expected)
