@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,7 +15,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted, one_line, shown
-from q8ta_wgpu.frontend.nodes import INPUTS, module_paths, other_float, source_of
+from q8ta_wgpu.frontend.nodes import INPUTS, line_of, module_paths, other_float, source_of
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -326,7 +327,10 @@ def untraceable(error: Exception) -> UnsupportedError:
         )
     elif "register a pytree" in text:
         way = "return tensors in tuples, lists or dicts"
-    return UnsupportedError(f"torch.export cannot trace the module: {one_line(error)}. To get on, {way}")
+    said = one_line(Exception(text.partition("\nCaused by:")[0] or type(error).__name__))
+    where = line_of((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+    at = f" at {where}" if where else ""
+    return UnsupportedError(f"torch.export cannot trace the module{at}: {said}. To get on, {way}")
 
 
 @contextmanager

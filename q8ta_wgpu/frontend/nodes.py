@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from q8ta_wgpu.errors import UnsupportedError, printable
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, Sloped, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
-_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-"""Begins the names of torch's own files, and not those of torchvision."""
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+"""Begin the names of torch's own files, not those of torchvision, and of this package's."""
 
 
 QDQ = "quantized_decomposed"
@@ -233,6 +233,11 @@ def source_of(node: Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith(_TORCH)]
-    line = f"{printable(Path(own[-1][0]).name)}:{own[-1][1]}" if own else ""
+    line = line_of(frames)
     return f"{path} ({line})" if path and line else path or line
+
+
+def line_of(frames: Iterable[tuple[str, Any]]) -> str:
+    """`file.py:12` of the last frame, a file and a line, that is the user's; empty without one."""
+    own = [f for f in frames if not f[0].startswith(_LIBRARIES)]
+    return f"{printable(Path(own[-1][0]).name)}:{own[-1][1]}" if own else ""

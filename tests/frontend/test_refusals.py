@@ -132,7 +132,7 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     ),
     "control flow": (
         UnsupportedError,
-        "cannot trace.*must not depend on the data.*torch.where",
+        r"cannot trace the module at test_refusals.py:\d+: .*must not depend on the data.*torch.where",
         {"module": module(lambda s, x: s.conv(x) if x.sum() > 0 else -s.conv(x))},
     ),
     "keyword-only": (InputError, "'scale'.*wrap a module", {"module": KeywordOnly().eval()}),
