@@ -97,6 +97,11 @@ def quantize(
     _check(b, dtype)
     scales = onnx_calls.constant(b, scale, "scale")
     assert scales is not None
+    if not np.isfinite(scales).all():
+        raise b.refuse(
+            f"its scale is {scales.max()}: calibration met infinities, as those of a mask. Give the mask finite low "
+            "numbers before the network is quantized"
+        )
     zeros, (stored, shift), (low, high) = _zeros(b, zero, scales), STORED[dtype], _bounds(dtype)
     array = b.array(x)
     if array is None and scales.size == 1:

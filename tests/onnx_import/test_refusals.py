@@ -116,7 +116,21 @@ def without_output() -> onnx.ModelProto:
     return made
 
 
+def infinite() -> onnx.ModelProto:
+    """A mask of -inf as ONNX Runtime's static quantizer writes it."""
+    mask, scale, zero = np.array([0, -np.inf, 0], np.float32), np.array(np.inf, np.float32), np.array(127, np.int8)
+    return model(
+        [
+            node("QuantizeLinear", "mask", "scale", "zero", to="q"),
+            node("DequantizeLinear", "q", "scale", "zero", to="m"),
+            node("Add", "x", "m"),
+        ],
+        *(numpy_helper.from_array(a, name) for a, name in ((mask, "mask"), (scale, "scale"), (zero, "zero"))),
+    )
+
+
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
+    "infinite scale": (infinite, "'the_quantizelinear'.* scale is inf: calibration met infinities.* finite low"),
     "operator": (lambda: model([node("Det", "x")]), r"Det \(opset 17\) at 'the_det"),
     "unknown operator": (lambda: model([node("Own", "x", domain="own")]), r"own\.Own \(opset 1\) .* not known"),
     "control flow": (nested, "control flow is not supported: unroll"),
