@@ -23,9 +23,6 @@ OLDEST = 7
 MOST_NODES = 1 << 18
 """Most nodes of a file, those of its functions included as often as they are called."""
 
-SMALL_FLOATS = {TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64}
-"""Floats that are no float32."""
-
 
 @dataclass(frozen=True)
 class Program:

@@ -111,8 +111,11 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         if dtype != torch.float32:
             graph.whole[buffer] = str(dtype).removeprefix("torch.")
         stored = np.array(array, DTYPES[graph.types[read].dtype], order="C")
-        if stored.dtype == np.int32 and (stored != array).any():
-            raise UnsupportedError(f"buffer {buffer} begins with {np.abs(array).max()}: int32 holds what stays here")
+        if (lost := array[stored != array]).size and stored.dtype == np.int32:
+            raise UnsupportedError(
+                f"buffer {buffer} begins with {lost[0]}, and integers that stay from call to call are int32, within "
+                "2^31: begin with a smaller number, or keep it as float32"
+            )
         graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", stored)
         graph.inputs.append(read)
         graph.outputs.append(importer.as_state(value, graph.types[read].dtype))
