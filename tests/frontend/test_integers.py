@@ -216,6 +216,31 @@ def test_states_beyond_int32_are_refused(first: int, function: Callable[[Tensor]
         imported(Plain(lambda s, ids: s.net(function(ids)), net=module), torch.tensor([3]))
 
 
+class Twice(nn.Module):
+    """Two states that become the same value."""
+
+    first: Tensor
+    second: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.zeros(1, 4))
+        self.register_buffer("second", torch.zeros(1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first = self.first + x
+        self.second = self.first.clone()
+        return self.second + x
+
+
+def test_two_states_may_become_one_value() -> None:
+    x = torch.ones(1, 4)
+    session = q8.Session(q8.compile(q8.quantize(Twice().eval(), (x,), [x] * 3, progress=False)), "reference")
+    found = [float(session(x.numpy())[0, 0]) for _ in range(3)]
+    np.testing.assert_allclose(found, [2, 3, 4], atol=0.05)
+    np.testing.assert_array_equal(session.state["first"], session.state["second"])
+
+
 def test_bounds_are_as_narrow_as_the_arithmetic_needs() -> None:
     """Rows of a table, or what no sum and product brings past the largest number that is exact."""
     found = {

@@ -68,6 +68,10 @@ def lifted(
             elif node.op == "output":
                 results = list(torch.fx.map_arg(node.args[0], nodes.__getitem__))
                 written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
+                for i, value in enumerate(written):  # torch tells what states become apart by its names
+                    if value in written[:i]:
+                        written[i] = graph.call_function(torch.ops.aten.clone.default, (value,))
+                        written[i].meta = dict(value.meta)
                 graph.output((*written, *results)).meta = dict(node.meta)
                 outputs = [
                     OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(r.name), target)
