@@ -162,7 +162,7 @@ def test_bytes_of_rows_with_scales(js: Any, folder: Path) -> None:
 def test_rows_are_written_in_the_page(js: Any, folder: Path) -> None:
     model = written(INT8X4)
     inputs = {name: np.ones(t.shape, np.dtype(t.given)) for name, t in model.inputs.items()}
-    inputs["place"] = np.array([2, -1], np.float32)
+    inputs["place"] = np.array([2, -1, 0, 9, 4, 4], np.float32)
     equal(outputs(js, folder, "written", model, inputs), model, inputs)
 
 
