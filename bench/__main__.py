@@ -24,6 +24,11 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "rows": ("rows", "part_rows", "chains of linears of one row, with weights of 8 and of 4 bits"),
     "scales": ("rows", "part_scales", "linears that read int8, int16, and int16 rounded by a scale for each row"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
+    "attention": (
+        "attention",
+        "part_attention",
+        "attention of whole images, and of queries with a cache, every kernel",
+    ),
     "family": ("family", "part_family", "the speeds of tiles on an adapter, as a file for kernels/product/families"),
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "grouped": ("convolutions", "part_grouped", "grouped convolutions"),
