@@ -3,7 +3,7 @@
 // its row among KEYS keys. The distance is 255 where there is no weight, which is known before the largest of all keys
 // is. Distances become the weights in place. Keys, and then values, are loaded KEYS at a time. Rows in workgroup memory
 // are four words longer than their contents, so that loads and stores use all memory banks. Linked: the constants in
-// capitals; query_words, key_words.
+// capitals, STEPS; query_words, key_words, taken_steps.
 
 const LENGTH_ROW = LENGTH / 4u + 4u;
 const TEAM = THREADS / ROWS;

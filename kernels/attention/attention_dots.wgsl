@@ -125,7 +125,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     workgroupBarrier();
     if (step == 0u) { sum_queries(local); }
     sum_keys(local);
-    if (step + 1u < TURNS) {
+    if (step + 1u < steps) {
       for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, step + 1u, local + i * THREADS); }
     }
     var acc = array<vec4<i32>, 4>();
@@ -159,7 +159,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < VALUE_LOADS; i++) { keep_value(local + i * THREADS, next_value[i]); }
     workgroupBarrier();
-    if (step + 1u < TURNS) {
+    if (step + 1u < steps) {
       for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, step + 1u, local + i * THREADS); }
     }
     for (var i = 0u; i < COLUMNS; i++) { sums[i] += sum_of_values(local + i * THREADS); }

@@ -1,7 +1,7 @@
 // Attention of few queries: a workgroup takes one query of a head. Its threads share the keys, four at a time, and then
 // the values: ACROSS threads beside each other take 16 channels each. What is read several times lies in registers, and
 // loads are independent of each other, since few workgroups hide little of their latency. Fine weights (FINE) are two
-// numbers of 7 bits. Linked: the constants in capitals; key_words, value_words (four words), mask.
+// numbers of 7 bits. Linked: the constants in capitals; key_words, value_words (four words), taken_keys, mask.
 
 const SLICES = THREADS / ACROSS;
 const VECTORS = DEPTH / 4u;
@@ -48,9 +48,11 @@ fn dots(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
 }
 
 fn begin(local: u32) {
-  if (local == 0u) { atomicStore(&largest, LEAST); }
+  if (local == 0u) {
+    atomicStore(&largest, LEAST);
+    atomicStore(&end, 0u);
+  }
   if (local < 2u) { atomicStore(&sums[local], 0); }
-  if (local == 0u) { atomicStore(&end, 0u); }
   for (var i = local; i < CHANNELS * (1u + FINE); i += THREADS) { atomicStore(&contexts[i], 0); }
 }
 

@@ -327,7 +327,7 @@ def untraceable(error: Exception) -> UnsupportedError:
         )
     elif "register a pytree" in text:
         way = "return tensors in tuples, lists or dicts"
-    said = one_line(Exception(text.partition("\nCaused by:")[0] or type(error).__name__))
+    said = one_line(text.partition("\nCaused by:")[0] or type(error).__name__)
     where = line_of((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
     at = f" at {where}" if where else ""
     return UnsupportedError(f"torch.export cannot trace the module{at}: {said}. To get on, {way}")

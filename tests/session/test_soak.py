@@ -14,8 +14,10 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import op_graphs
+from q8ta_wgpu.runtime.executor import Executor
+from tests import harness, op_graphs
 from tests.small import small_input, small_model
 
 COUNTS: dict[soak.Work, int] = {
@@ -40,9 +42,18 @@ def test_nothing_stays(work: soak.Work, device: Device) -> None:
     assert found.memory < MEMORY
 
 
-def resident() -> int:
-    """Bytes of the process that are in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def grown(run: Callable[[], object]) -> int:
+    """Bytes of memory that the process has more of after 60 runs, behind ten others."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(10):
+        run()
+    before = resident()
+    for _ in range(60):
+        run()
+    return resident() - before
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the kernel's count of a process's pages")
@@ -51,12 +62,28 @@ def test_loops_to_a_uniform_number_leave_nothing(name: str, vulkan: Device) -> N
     """Mesa's lavapipe compiled such kernels anew at each dispatch, and kept 100 KiB and more of it."""
     graph, inputs = op_graphs.single_graph(OPS[name], OPS[name].cases[0])
     with Session(Model(graph, Structure({"list": [0]})), vulkan) as session:
-        for _ in range(10):
-            session(**inputs)
-        before = resident()
-        for _ in range(60):
-            session(**inputs)
-        assert resident() - before < MEMORY
+        assert grown(lambda: session(**inputs)) < MEMORY
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the kernel's count of a process's pages")
+@pytest.mark.parametrize(("name", "kernel"), [("conv2d", "q8ta_conv2d.dw"), ("linear", "q8ta_linear.direct")])
+def test_weighted_sums_without_tiles_leave_nothing(name: str, kernel: str, vulkan: Device) -> None:
+    """As the loops above, of kernels that larger calls do not run by."""
+    found = (
+        (graph, inputs, plan)
+        for index, case in enumerate(OPS[name].cases)
+        for graph, inputs in [op_graphs.int8_graph(OPS[name], case, op_graphs.SETTINGS[0])]
+        for _, plan in harness.plans(graph, index, (vulkan.target,))
+        if plan.steps[0].variant.kernel.name == kernel
+    )
+    graph, inputs, plan = next(found)
+    program = build(graph, vulkan.target, plan)
+    words = [harness.words_of(inputs[port.name], port) for port in program.inputs]
+    executor = Executor(program, vulkan)
+    try:
+        assert grown(lambda: executor.run(words)) < MEMORY
+    finally:
+        executor.close()
 
 
 def test_every_recorded_command_buffer_is_submitted(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.errors import UnsupportedError, printable
+from q8ta_wgpu.errors import UnsupportedError, one_line, printable
 from q8ta_wgpu.frontend.export.constants import parameters
 from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, part_of
 from q8ta_wgpu.frontend.nodes import constant, note_sizes, sizes_noted, source_of
@@ -127,10 +127,9 @@ def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[
             results = pytree.tree_leaves(_At(program, point).run(*inputs))
             alike = all(map(_is_near, wanted, results))
         except Exception as error:
-            why = " ".join(str(error).split())[:200]
             raise UnsupportedError(
                 f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it does not run "
-                f"({printable(why)}). Name other sizes by Dim(min=..., max=...)"
+                f"({printable(one_line(error))}). Name other sizes by Dim(min=..., max=...)"
             ) from error
         if not alike:
             raise UnsupportedError(
@@ -195,8 +194,8 @@ def at(program: ExportedProgram, found: Dimensions, point: Point) -> ExportedPro
                 try:
                     made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
                 except Exception as error:
-                    why = " ".join(str(error).split())[:200]
-                    raise _refused(node, f"with {_said(point)} it does not run ({printable(why)})") from error
+                    why = printable(one_line(error))
+                    raise _refused(node, f"with {_said(point)} it does not run ({why})") from error
     module = GraphModule(program.graph_module, graph)
     module.meta["custom"] = program.graph_module.meta.get("custom", {})
     return ExportedProgram(
