@@ -27,6 +27,7 @@ from bench.builders import BUILDERS, example_inputs, is_idle, other_inputs, wake
 from bench.noise import decibels
 from bench.options import Options
 from bench.yardstick import yardstick
+from q8ta_wgpu.frontend.importer.importer import PRECISION
 from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
@@ -67,6 +68,7 @@ def measured(name: str, adapter: str | None, items: int = 1) -> Row:
         step, start = "quantize", time.process_time()
         program = q8.quantize(module, inputs, calibration=calibration, progress=False)
         row["quantize_s"] = round(time.process_time() - start, 1)
+        row["predicted_db"] = _predicted(program)
         step, start = "compile", time.process_time()
         model = q8.compile(program)
         row["compile_s"] = round(time.process_time() - start, 1)
@@ -77,6 +79,12 @@ def measured(name: str, adapter: str | None, items: int = 1) -> Row:
     except Exception as error:
         row["error"] = f"{step}: {type(error).__name__}: {error}"
     return row
+
+
+def _predicted(program: Any) -> float | None:
+    """What `quantize` predicted for the output that is farthest below the yardstick, in dB."""
+    *_, predicted = program.graph_module.meta.get("custom", {}).get(PRECISION, (None,))
+    return None if predicted is None else round(predicted, 1)
 
 
 def _versions(*packages: str) -> list[str]:
