@@ -268,12 +268,14 @@ class, that is near zero by chance, the ratio says nothing."""
 
 def _snr(exact: Array, found: Array) -> float:
     """In dB, at most 120: noise to signal, the mean over all channels (dimension 1), so that no large channel hides
-    what small ones lose. A channel a million times weaker than the others counts as silent; where channels have few
-    values, all are taken together."""
+    what small ones lose. A channel with more noise than signal is lost, and counts as 0 dB: by how much says nothing,
+    since one that a ReLU leaves next to no signal may have any ratio. Where all channels have more noise than signal,
+    or channels have few values, all are taken together."""
     exact = exact.astype(np.float64)
     noise = (exact - found.reshape(exact.shape)) ** 2
     apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]
     other = tuple(axis for axis in range(exact.ndim) if axis != 1) if apart else None
     signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
-    ratio = float(np.mean(noises / (signals + 1e-6 * np.mean(signals) + 1e-30)))
+    each = np.minimum(noises, signals) / np.maximum(signals, np.finfo(float).tiny)
+    ratio = max(float(np.mean(each)), float(np.sum(noises) / max(np.sum(signals), np.finfo(float).tiny)))
     return min(120.0, -10 * float(np.log10(ratio))) if ratio > 0 else 120.0

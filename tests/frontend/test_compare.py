@@ -73,6 +73,21 @@ def test_clipping_is_told_from_coarse_steps() -> None:
     assert any("Calibrate with inputs" in line for line in found.advice)
 
 
+def test_a_channel_that_is_lost_counts_once() -> None:
+    """One of 16 channels is 0 but for one of 64 elements, and noise makes it 0.1 in all: it is lost, the others are
+    not."""
+    conv = nn.Conv2d(1, 16, 1)
+    with torch.no_grad():
+        conv.weight.fill_(1.0)[0] = 100.0
+        conv.bias.fill_(0.0)[0] = -99.9  # type: ignore[union-attr]
+    x = torch.full((1, 1, 8, 8), 0.9985)
+    x[..., 0, :2] = torch.tensor([1.0, 0.0])
+    module = nn.Sequential(conv, nn.ReLU(), nn.Conv2d(16, 4, 1)).eval()
+    program = q8.quantize(module, (x,), calibration=[(x,)], quantizer=q8.Quantizer(precision="int8"), progress=False)
+    (relu,) = (layer for layer in q8.compare(module, program, (x,)).layers if layer.name.startswith("relu"))
+    assert 11 < relu.snr < 13  # 12 dB: a sixteenth
+
+
 def test_another_module_is_refused() -> None:
     module, x = network(), data(2, 3, 8, 8)
     with pytest.raises(q8.InputError, match="was not made from this module"):
