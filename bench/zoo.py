@@ -11,12 +11,14 @@ import argparse
 import json
 import subprocess
 import sys
+import textwrap
 import time
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,9 @@ from q8ta_wgpu.frontend.importer.importer import PRECISION
 from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
+
+RATIOS = ("snr_db", "yardstick_db", "predicted_db", "float_db")
+"""What a row says of signal to noise, in the order of the table's columns."""
 
 LIMIT = 600
 """Seconds a network may take."""
@@ -247,16 +252,16 @@ def table(rows: list[Row]) -> str:
         "",
         "Small architectures of each family of torchvision, timm, transformers, diffusers, segmentation_models_pytorch",
         "and torchaudio, with random weights, are quantized with one batch, compiled, run and compared with the numpy",
-        "reference, each in its own process. Text is given as embeddings, a timestep as a float.",
-        "`python -m bench zoo` wrote this page with",
-        f"{', '.join(versions)}, on",
-        f"{', '.join(used)}.",
+        "reference, each in its own process. `python -m bench zoo` wrote this table with",
+        *textwrap.wrap(f"{', '.join(versions)}, on {', '.join(used)}.", 120),
         "",
+        *_compared_with(list(first.values())),
         "| column | is |",
         "|---|---|",
         "| SNR | signal to noise of the first output against the float module's, in dB |",
         "| yardstick | the same of a simulation that rounds inputs and weights of convolutions, linears and recurrent "
         "layers to int8, and nothing else; empty where it was not measured |",
+        "| predicted | SNR as `quantize` predicted it, of the output that is farthest below the yardstick |",
         "| limit | the float module's own SNR when only its input is rounded to int8, which leaves 40 dB of that |",
         "| seconds | to quantize, on one processor of a machine that did other work as well |",
         "| exceptions | what is not int8 or differs from the reference; empty: everything is int8, 0 mismatches |",
@@ -269,15 +274,31 @@ def table(rows: list[Row]) -> str:
         "batch norm statistics of random inputs. Outputs that are zeros have no SNR. Where rounding the input changes",
         "nothing there is no limit. Rows that say *of 8* are calibrated with 8 inputs and judged by 8 others.",
         "",
-        "| architecture | input | dispatches | SNR dB | yardstick dB | limit dB | seconds | exceptions |",
-        "|---|---|---|---|---|---|---|---|",
+        "| architecture | input | dispatches | SNR dB | yardstick dB | predicted dB | limit dB | seconds | "
+        "exceptions |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(_row(row) for _, row in sorted(first.items())),
     ]
-    lines += _others(rows, devices)
-    if reasons := Counter(reason for row in first.values() for reason in row.get("reasons", {})):
-        lines += ["", "## Why operators stay in float32", "", "| reason | networks |", "|---|---|"]
-        lines += [f"| {_escaped(reason)} | {count} |" for reason, count in reasons.most_common()]
+    lines += _others([row for row in rows if first[_name(row)] is not row], devices)
     return "\n".join(lines) + "\n"
+
+
+def _compared_with(rows: list[Row]) -> list[str]:
+    """How SNR stands to the yardstick and to what was predicted: a paragraph, where any row has them."""
+    apart = {
+        key: [row["snr_db"] - row[key] for row in rows if row.get("snr_db") is not None and row.get(key) is not None]
+        for key in ("yardstick_db", "predicted_db")
+    }
+    beside, errors = apart.values()
+    if not beside or not errors:
+        return []
+    near = [sum(abs(error) <= most for error in errors) for most in (1, 2)]
+    below = sum(d < -1.5 for d in beside)
+    text = (
+        f"The median of SNR less yardstick is {median(beside):+.1f} dB; {below} of {len(beside)} rows are more than "
+        f"1.5 dB below it. Of {len(errors)} SNRs `quantize` predicted {near[0]} within a decibel, {near[1]} within two."
+    )
+    return [*textwrap.wrap(text, 120), ""]
 
 
 def _name(row: Row) -> str:
@@ -286,9 +307,9 @@ def _name(row: Row) -> str:
 
 def _row(row: Row) -> str:
     if "error" in row:
-        return f"| {_name(row)} | | | | | | | {_escaped(row['error'])} |"
+        return f"| {_name(row)} | | | | | | | | {_escaped(row['error'])} |"
     shape = ", ".join("x".join(map(str, shape)) for shape in row["inputs"])
-    ratios = ("" if row.get(key) is None else str(row[key]) for key in ("snr_db", "yardstick_db", "float_db"))
+    ratios = ("" if row.get(key) is None else str(row[key]) for key in RATIOS)
     marks = (" *" if row.get("woken") else "") + (f" of {row['items']}" if row.get("items", 1) > 1 else "")
     return (
         f"| {_name(row)}{marks} | {shape} | {row['dispatches']} | {' | '.join(ratios)} "
@@ -311,11 +332,12 @@ def _differing(row: Row) -> str:
 
 
 def _others(rows: list[Row], devices: list[str]) -> list[str]:
-    """How many networks ran on each device but the table's, and which of them differ from the reference there."""
-    if not devices[1:]:
+    """How many networks, by rows that are not in the table, ran on each device, and which of them differ there."""
+    again = [device for device in devices if any(row.get("device") == device for row in rows)]
+    if not again:
         return []
     lines = ["", "## Other devices", "", "| device | architectures | mismatches |", "|---|---|---|"]
-    for device in devices[1:]:
+    for device in again:
         there = [row for row in rows if row.get("device") == device]
         differ = [f"{_name(row)} {_differing(row)}" for row in there if row["mismatches"]]
         lines.append(f"| {device} | {len(there)} | {', '.join(differ) or 'none'} |")

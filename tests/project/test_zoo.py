@@ -38,7 +38,8 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     text = zoo.table(rows)
     assert "Other devices" not in text
     assert "1 of 3 architectures that were tried compile and run, 1 with 0 mismatches; 100.0 %" in text
-    assert re.search(r"\| small net \| 1x3x8x8 \| \d+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \|  \|", text)
+    assert re.search(r"\| small net \| 1x3x8x8 \| \d+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \|  \|", text)
+    assert "Of 1 SNRs `quantize` predicted 1 within a decibel" in " ".join(text.split())
     assert "aten.logcumsumexp.default" in text
     elsewhere = {**net, "device": "another", "mismatches": 3, "error_share": 0.5}
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, elsewhere]))
