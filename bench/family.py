@@ -21,6 +21,7 @@ from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.kernels.product.gemm import TILES
 from q8ta_wgpu.kernels.product.speeds import Speed
 from q8ta_wgpu.kernels.product.units import UNIT_TILES
+from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime.device import Device
 
 ROWS = (49, 196, 784, 3136, 12544, 100352)
@@ -38,7 +39,7 @@ Point = tuple[int, float, bool, float]
 def points(device: Device, sizes: Sequence[tuple[int, int, int]]) -> dict[str, list[Point]]:
     """What was measured of each tile, for products of (rows, channels, k)."""
     found: dict[str, list[Point]] = {}
-    for (rows, channels, depth), joined in itertools.product(sizes, (False, True)):
+    for (rows, channels, depth), joined in through([*itertools.product(sizes, (False, True))], "products"):
         graph = conv((1, depth, rows, 1), channels, 1, residual=joined)
         for kernel, us in timed(device, graph, tiled(graph, device)).items():
             label = kernel.name.partition(".")[2].removeprefix("pw_")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from bench.graphs import candidates, chosen, conv, linear, macs, plan_for
+from bench.networks import cuda_ms
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph
@@ -29,12 +32,20 @@ def gemm_rates(device: Device, size: int = 4096) -> tuple[float, float]:
     return 2e-6 * macs(graph) / times[chosen(graph, device)], 2e-6 * macs(graph) / min(times.values())
 
 
-PRODUCTS = ((4096, 4096, 4096), (1024, 1024, 1024), (197, 768, 3072), (16, 4096, 4096), (1, 4096, 4096))
-"""(M, K, N)."""
+PRODUCTS = (
+    *((4096, 4096, 4096), (1024, 1024, 1024), (16, 4096, 4096), (1, 4096, 4096)),
+    *((197, 768, 3072), (6304, 768, 768), (6304, 768, 3072), (6304, 3072, 768)),
+    *((512, 2048, 8192), (512, 8192, 2048)),
+)
+"""(M, K, N): squares, few rows, the linears of ViT-B/16 and of 512 tokens of a decoder."""
+
+_FEW = 16
+"""Rows of which cuBLASLt has no int8 product."""
 
 
 def part_gemm(options: Options) -> None:
-    """Int8 matrix products of several shapes with every kernel: the one chosen beside the best."""
+    """Int8 matrix products of several shapes with every kernel: the one chosen beside the best, and PyTorch's
+    `torch._int_mm` (cuBLASLt, which gives int32 without an epilogue) where it has CUDA."""
     device = options.device
     for m, k, n in PRODUCTS:
         graph = linear(m, k, n)
@@ -43,6 +54,29 @@ def part_gemm(options: Options) -> None:
         for kernel, us in sorted(times.items(), key=lambda item: item[1]):
             mark = " <- chosen" * (kernel is pick) + " <- best" * (kernel is best)
             print(f"gemm {m}x{k}x{n} {kernel.name:<28} {us:>9.1f} us {2e-6 * macs(graph) / us:>7.2f} TOPS{mark}")
+        if m > _FEW and (peer := _int_mm(m, k, n)) is not None:
+            print(f"gemm {m}x{k}x{n} {'torch._int_mm':<28} {peer:>9.1f} us {2e-6 * macs(graph) / peer:>7.2f} TOPS")
+
+
+def _int_mm(m: int, k: int, n: int) -> float | None:
+    """Microseconds of PyTorch's int8 product in CUDA graphs of several; None without PyTorch or CUDA."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    x, weight = (torch.randint(-128, 128, shape, dtype=torch.int8, device="cuda") for shape in ((m, k), (n, k)))
+    torch._int_mm(x, weight.t())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_CALLS):
+            torch._int_mm(x, weight.t())
+    return 1e3 * cuda_ms(torch, graph.replay) / _CALLS
+
+
+_CALLS = 20
+"""Products in one graph, so that what starts it does not count."""
 
 
 RESNET50: tuple[tuple[int, int, int, int, int, int], ...] = (

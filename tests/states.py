@@ -142,15 +142,15 @@ def calls(name: str, first: int, count: int) -> Iterator[tuple[Tensor, ...]]:
     return (NETWORKS[name][1](1200 + i) for i in range(first, first + count))
 
 
-def written(dtype: str) -> Model:
-    """Rows written into two states at places that are given, along a dimension inside and along the last one, which is
-    packed; one is a result, too."""
+def written(dtype: str, count: int = 6) -> Model:
+    """`count` rows written into two states at places that are given, along a dimension inside and along the last one,
+    which is packed; one is a result, too."""
     q = None if dtype == FLOAT32 else QParams(0.1, 3, dtype)
     graph = Graph(inputs=["rows", "columns", "place", "a", "b"], outputs=["a.1", "a.1", "b.1"])
-    shapes = {"rows": (2, 3, 6, 5), "columns": (3, 6, 6), "a": (2, 3, 7, 5), "b": (3, 6, 11)}
+    shapes = {"rows": (2, 3, count, 5), "columns": (3, 6, count), "a": (2, 3, count + 1, 5), "b": (3, 6, count + 5)}
     shapes |= {"a.1": shapes["a"], "b.1": shapes["b"]}
     graph.types = {name: TensorType(shape, dtype, q) for name, shape in shapes.items()}
-    graph.types["place"] = TensorType((6,))
+    graph.types["place"] = TensorType((count,))
     graph.nodes = [
         Node("update", (x, rows, "place"), f"{x}.1", {"dim": 2}) for x, rows in (("a", "rows"), ("b", "columns"))
     ]

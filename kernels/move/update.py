@@ -23,6 +23,9 @@ from q8ta_wgpu.kernels.move.view import flexible
 
 ROWS_SCHEMA = {"dim": Attr("int", low=0, high=3), "extent": extent()}
 _PLACE = Operand("place", real=True)
+_THREADS = 64
+"""Of a workgroup of rows that are written."""
+
 _W = 3
 """The canonical axis along which the layouts of states pack four elements to a word."""
 
@@ -83,6 +86,11 @@ def _count(call: Call) -> int:
     return call.inputs[-1].numel
 
 
+def row_turns(call: Call) -> int:
+    """Turns in which a thread asks whether places ascend, and whether a later row has the same place."""
+    return _count(call) + -(-_count(call) // _THREADS)
+
+
 def place_params(call: Call) -> Params:
     """The uniform fields of the places that rows are written at, the last operand."""
     return {"axis": np.uint32(_axis(call)), "count": np.uint32(_count(call))}
@@ -106,7 +114,7 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
         (layouts, FLOAT),
         layouts,
         supports=takes,
-        turns=lambda call: _count(call) * (_count(call) + 2 if source == "update_lanes" else 1),
+        turns=lambda call: row_turns(call) * (_count(call) + 2 if source == "update_lanes" else 1),
         params=lambda call: {**place_params(call), "items": np.uint32(_items(call))},
         threads=lambda call, layout: (_items(call), 1, 1),
     )

@@ -197,7 +197,7 @@ OPS = (
                 _update_source,
                 (ONLY_4W, ONLY_4W, ONLY_4W, FLOAT),
                 ONLY_4W,
-                turns=lambda call: call.inputs[-1].numel,
+                turns=update.row_turns,
                 params=_update_params,
                 threads=lambda call, layout: (_items(call), 1, 1),
             ),

@@ -88,13 +88,31 @@ def test_rows_are_written_where_a_state_lies(dtype: str, device: Device) -> None
     ours, exact = Session(model, device), Session(model, "reference")
     assert {d.kernel.partition(".")[0] for d in ours.program.dispatches} == {"update_rows"}
     generator = np.random.default_rng(5)
-    for place in ([0, 1, 6, -1, 4, 4], [3, 7, -8, 10, np.nan, -4], [5, 1, 2, 3, 4, 5], [2, 2, 2, 2, 2, 2]):
+    places = (
+        *([0, 1, 6, -1, 4, 4], [3, 7, -8, 10, np.nan, -4], [5, 1, 2, 3, 4, 5], [2, 2, 2, 2, 2, 2]),
+        *([0, 1, 2, 3, 4, 6], [-1, 0, 1, 2, 3, 7], [0, 1, 2, 3, 4, np.nan], [2.5, 3, 4, 5, 6, 100]),
+    )
+    for place in places:
         rows, columns = (
             generator.normal(0, 40, model.inputs[n].shape).astype(DTYPES[dtype]) for n in ("rows", "columns")
         )
         x = rows, columns, np.array(place, np.float32)
         same(ours(*x), exact(*x))
         same_states(ours, exact)
+
+
+@pytest.mark.parametrize("twice", [None, 1, 64, 120])
+def test_long_lists_of_places_need_not_ascend(twice: int | None, device: Device) -> None:
+    """More rows than a workgroup has threads, and one that is written over by the last."""
+    model = written(INT8X4, 130)
+    place = np.arange(130, dtype=np.float32)
+    if twice is not None:
+        place[-1] = twice
+    generator = np.random.default_rng(6)
+    rows, columns = (generator.integers(-128, 128, model.inputs[n].shape, np.int8) for n in ("rows", "columns"))
+    ours, exact = Session(model, device), Session(model, "reference")
+    same(ours(rows, columns, place), exact(rows, columns, place))
+    same_states(ours, exact)
 
 
 def test_integers_and_bools_have_their_dtypes(vulkan: Device) -> None:
