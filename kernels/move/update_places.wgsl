@@ -4,6 +4,8 @@ var<workgroup> disordered: atomic<u32>;
 
 fn places_ascend(thread: u32) -> bool {
   if (params.count == 1u) { return true; }
+  if (thread == 0u) { atomicStore(&disordered, 0u); }
+  workgroupBarrier();
   for (var i = thread + 1u; i < params.count; i += 64u) {
     let before = place_at(vec4<u32>(0u, 0u, 0u, i - 1u));
     let place = place_at(vec4<u32>(0u, 0u, 0u, i));

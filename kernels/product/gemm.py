@@ -18,8 +18,6 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Residual, ScaledResidual
 from q8ta_wgpu.kernels.product import speeds, weighted
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
@@ -235,13 +233,13 @@ def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[
 
 
 def joins_early(call: Call) -> bool:
-    """Whether an int8 residual joins, which kernels/product/gemm_units.wgsl reads before its loop over k. That takes a
-    register for four channels and hides the memory's latency (a network of 3x3 convolutions to 720p at batch 32 on an
-    H200: 3.50 -> 3.21 ms). int16 takes two registers, and fewer workgroups run beside each other (ViT-B/16: 6.08 ->
-    6.41)."""
-    after: Epilogue = call.attrs["epilogue"]
-    joins = isinstance(after.stages[0], Residual | ScaledResidual)
-    return joins and call.inputs[-len(after.operands)].dtype == INT8X4
+    """Whether int8 values join the sums, and nothing wider: kernels/product/gemm_units.wgsl reads them before its loop
+    over k. That takes a register for four channels and hides the memory's latency (a network of 3x3 convolutions to
+    720p at batch 32 on an H200: 3.50 -> 3.21 ms). int16 takes two registers, and fewer workgroups run beside each other
+    (ViT-B/16: 6.08 -> 6.41)."""
+    operands = call.attrs["epilogue"].operands
+    others = call.inputs[len(call.inputs) - len(operands) :]
+    return {t.dtype for t, operand in zip(others, operands, strict=True) if operand.at_result} == {INT8X4}
 
 
 def kernel_fields(tile: AnyTile, sizes: Sizes) -> dict[str, Any]:

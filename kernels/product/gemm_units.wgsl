@@ -65,7 +65,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane % QUADS;
   let lane_m = first_m + first_row + lane / QUADS;
   var residuals: Residuals;
-  if (EARLY == 1u) { residuals = residuals_of(lane_m, quad); }
+  var addends: Addends;
+  if (EARLY == 1u) {
+    residuals = residuals_of(lane_m, quad);
+    addends = addends_of(lane_m, quad);
+  }
   var sums: array<array<Sums, FRAGMENTS_N>, FRAGMENTS_M>;
   for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) { staged[(m_lane + i * (THREADS / STEP)) * ROW + k_lane] = next_x[i]; }
@@ -107,7 +111,11 @@ fn main(@builtin(local_invocation_index) local: u32,
     var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
       pixels[e] = pixel_of(lane_m + i * UNIT_M + e * ROWS_AT_ONCE);
-      addend[e] = addend_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
+      if (EARLY == 1u) {
+        addend[e] = addends[i][e];
+      } else {
+        addend[e] = addend_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
+      }
     }
     for (var j = 0u; j < FRAGMENTS_N; j++) {
       subgroupMatrixStore<row_major>(&staged, own + j * (UNIT_N / 4u), sums[i][j], SUMS_ROW);
@@ -124,6 +132,18 @@ fn main(@builtin(local_invocation_index) local: u32,
 
 // What joins a lane's quads in the epilogue, read without a condition and side by side.
 alias Residuals = array<array<ResidualWord, ROUNDS>, FRAGMENTS_M>;
+alias Addends = array<array<u32, ROUNDS>, FRAGMENTS_M>;
+
+fn addends_of(m: u32, quad: u32) -> Addends {
+  var found: Addends;
+  for (var i = 0u; i < FRAGMENTS_M; i++) {
+    for (var e = 0u; e < ROUNDS; e++) {
+      let pixel = min(pixel_of(m + i * UNIT_M + e * ROWS_AT_ONCE), params.rows - 1u);
+      found[i][e] = addend_of(pixel, min(quad, params.quads - 1u));
+    }
+  }
+  return found;
+}
 
 fn residuals_of(m: u32, quad: u32) -> Residuals {
   var found: Residuals;
