@@ -20,9 +20,9 @@ TEAMS = {"gemv": 64, "gemv_256": 256, "gemv_8": 8}
 """Threads that make four channels of all rows, at least FEW_ROWS. Eight are one vector on lavapipe, where teams of 64
 take three times as long."""
 
-LONG = 256
-"""Vectors along k from which large teams are faster on a GPU (8,192 inputs to 2,048 outputs on an H200: 9.0 -> 7.7 us,
-with 4 bits 8.6 -> 6.3). Shorter sums are slower with them (2,048 to 8,192: 8.0 -> 9.0 us)."""
+LONG = 8192
+"""Inputs from which large teams are faster on a GPU (8,192 inputs to 2,048 outputs on an H200: 9.0 -> 7.7 us, with 4
+bits 8.6 -> 6.3). Shorter sums are slower with them (4,096 to 4,096: 5.8 -> 7.5 us, 2,048 to 8,192: 8.0 -> 9.0)."""
 
 
 def kernels(
@@ -73,7 +73,7 @@ def kernels(
     def team_of(call: Call, target: Target) -> str:
         if not target.shares_memory:
             return "gemv_8"
-        return "gemv_256" if vectors(call) >= LONG and most_rows(call) < FEW_ROWS else "gemv"
+        return "gemv_256" if 4 * sizes(call)[2] >= LONG and most_rows(call) < FEW_ROWS else "gemv"
 
     def with_team(name: str, team: int) -> Kernel:
         threads = max(team, THREADS)
