@@ -52,7 +52,8 @@ class Inputs:
         coarse: whether the weight has 4 bits, which gain from few samples, and from those of every call.
 
     Attributes:
-        mean: of the input over the first dimension, which stays as 1; each call counts the same.
+        mean: of the input over the first dimension, which stays as 1; each call counts the same. A mean of
+            other sizes than the first is read at as many places, evenly spread.
         samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
             products: (groups, inputs) and (groups, inputs, inputs).
         zeros: whether a linear met rows of zeros, such as padding.
@@ -79,6 +80,11 @@ class Inputs:
         """Counts a batch."""
         self.calls += 1
         mean = x.mean(0, keepdims=True)
+        for axis, (found, first) in enumerate(
+            zip(mean.shape, (mean if self.mean is None else self.mean).shape, strict=True)
+        ):
+            if found != first:
+                mean = mean.take(np.arange(first) * found // first, axis)
         self.mean = mean if self.mean is None else self.mean + (mean - self.mean) / np.float32(self.calls)
         if len(self.shape) == 2 and self.calls <= _CALLS:
             self.zeros = self.zeros or not x.any(-1).all()

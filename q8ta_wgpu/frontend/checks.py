@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, counted, one_line, shown
+from q8ta_wgpu.frontend.export.dimensions import Dimensions
+from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import INPUTS, line_of, module_paths, other_float, source_of
 
 Tensors = tuple[torch.Tensor, ...]
@@ -113,9 +115,11 @@ def calibration_items(calibration: Any) -> Iterable[Any]:
     return calibration
 
 
-def calibration_item(item: Any, index: int, wanted: Tensors, any_size: bool = False) -> Tensors:
-    """The arguments of one calibration item, checked against the example: number, shapes, finite values. `any_size`:
-    sessions take other sizes."""
+def calibration_item(
+    item: Any, index: int, wanted: Tensors, sizes: Dimensions | None = None, any_batch: bool = False
+) -> Tensors:
+    """The arguments of one calibration item, checked against the example: number, shapes, finite values. `sizes`:
+    those that inputs may have. `any_batch`: their first dimension may have any."""
     if not isinstance(item, (torch.Tensor, tuple, list)):
         raise InputError(f"calibration item {index} is {type(item).__name__}: give a torch tensor or a tuple of them")
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
@@ -124,14 +128,14 @@ def calibration_item(item: Any, index: int, wanted: Tensors, any_size: bool = Fa
             f"calibration item {index} has {counted(len(arguments), 'argument')}, the module takes {len(wanted)}: give "
             "each item as a tuple of what the module takes (of images with labels: [image for image, _ in loader])"
         )
-    for argument, one in zip(arguments, wanted, strict=True):
+    free = {(number, dim) for number, dim, _ in sizes.sizes} if sizes is not None else set()
+    free |= {(number, 0) for number in range(len(wanted)) if any_batch}
+    for number, (argument, one) in enumerate(zip(arguments, wanted, strict=True)):
         if isinstance(argument, torch.Tensor) and (kind := _without_values(argument)):
             raise InputError(f"calibration item {index} is {kind}: give a dense tensor with values")
-        if not isinstance(argument, torch.Tensor) or argument.shape != one.shape or argument.dtype != one.dtype:
+        if not isinstance(argument, torch.Tensor) or not _is_like(argument, one, number, free):
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
             way = "model.reshape changes the sizes of a compiled model"
-            if any_size:
-                way = "fill shorter ones up, beside a mask or lengths where the module takes them, and cut longer ones"
             if isinstance(argument, torch.Tensor) and one.dim() and argument.shape[1:] == one.shape[1:]:
                 way = f"of larger batches: [x for batch in batches for x in batch.split({one.shape[0]})]"
             raise InputError(
@@ -140,7 +144,21 @@ def calibration_item(item: Any, index: int, wanted: Tensors, any_size: bool = Fa
             )
         if not torch.isfinite(argument).all():
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
+    if sizes is not None:
+        check_sizes(arguments, index, sizes)
     return arguments
+
+
+def check_sizes(arguments: Tensors, index: int, sizes: Dimensions) -> None:
+    """Raises InputError unless a calibration item has sizes that `dynamic_shapes` names."""
+    if wrong := sizes.wrong([x.shape for x in arguments]):
+        raise InputError(f"calibration item {index} has other sizes than dynamic_shapes names: {wrong}")
+
+
+def _is_like(x: torch.Tensor, one: torch.Tensor, number: int, free: set[tuple[int, int]]) -> bool:
+    """Whether the input of this number is like that of the example, but for the sizes of dimensions that are free."""
+    pairs = enumerate(zip(x.shape, one.shape, strict=False))
+    return (x.dtype, x.dim()) == (one.dtype, one.dim()) and all(a == b or (number, d) in free for d, (a, b) in pairs)
 
 
 def check_quantizer(quantizer: Any, kind: type) -> None:
@@ -403,7 +421,7 @@ def lost_values(prepared: GraphModule) -> str:
     )
 
 
-class _Search(Interpreter):
+class _Search(Sized):
     """Runs a prepared graph without its observers: `found` is the first of them that would see NaN or an infinity,
     `failed` the operator that cannot run."""
 

@@ -40,11 +40,12 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.simplify import simplify
+from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import FIXED, PRECISION, check_module, import_decomposed
-from q8ta_wgpu.frontend.nodes import DYNAMIC
+from q8ta_wgpu.frontend.nodes import DYNAMIC, constant, sizes_noted
 from q8ta_wgpu.frontend.sizes import fixed_sizes
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
@@ -102,8 +103,9 @@ def quantize(
     Args:
         module: in eval mode.
         example_inputs: positional arguments: float32, integer or bool tensors. They fix the shapes.
-        calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes. It
-            is iterated once. The first 128 items are held in memory (up to half a gigabyte), later ones one at a time.
+        calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes, or
+            of any sizes that `dynamic_shapes` names, or batch with `dynamic_batch`. It is iterated once. The first 128
+            items are held in memory (up to half a gigabyte), later ones one at a time.
         quantizer: any torchao PT2E quantizer; by default `Quantizer()`.
         dynamic_batch: whether the first dimension of every input is a batch of any size. A session then takes the size
             that arrives.
@@ -112,9 +114,9 @@ def quantize(
             they are for `compile(..., unsupported="torch")`. Inputs may then have any dtype.
         dynamic_shapes: dimensions of inputs that may have any size, batches, lengths, heights and widths, as
             torch.export takes them: `{"ids": {1: torch.export.Dim("T", max=128)}}`. A session then takes the sizes that
-            arrive. The module is traced at three sizes and more; calibration items have the example's. Where it holds
-            tables made for a size, such as positions or a causal mask, that of the example is the largest. With
-            `Dim.AUTO` and `Dim.DYNAMIC`, dimensions that are equal in the example stay equal.
+            arrive. The module is traced at three sizes and more. Where it holds tables made for a size, such as
+            positions or a causal mask, that of the example is the largest. With `Dim.AUTO` and `Dim.DYNAMIC`,
+            dimensions that are equal in the example stay equal.
         of_file: `sizes`, `residual` and `fit_weights` of an ONNX file.
 
     Returns:
@@ -194,12 +196,13 @@ def quantize(
         fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
         precision = quantizer.precision if isinstance(quantizer, Quantizer) else "int8"
         dynamic = isinstance(quantizer, Quantizer) and quantizer.dynamic
-        checked = (checks.calibration_item(item, i, example, sizes is not None) for i, item in enumerate(items))
+        checked = (checks.calibration_item(item, i, example, sizes, dynamic_batch) for i, item in enumerate(items))
         left = iter(states.carried(checked) if states else checked)
         held = enough(graph, left) if fits else []
         with torch_lock():  # quantizers may trace patterns
-            follows = _Following(functional, traced, kept, quantizer, sizes) if sizes is not None else None
+            follows = _Following(functional, traced, kept, quantizer, sizes, held) if sizes is not None else None
             observed = prepared(graph, quantizer, held, follows)
+        sizes = follows.sizes if follows is not None else None  # for the items that are not held yet
         share_states(observed)
         watch_states(observed)
         if fits:
@@ -232,8 +235,9 @@ class _Following:
         states: int,
         quantizer: TorchaoQuantizer,
         sizes: Dimensions,
+        held: Sequence[checks.Tensors],
     ) -> None:
-        self.sizes, self._module, self._example = sizes, module, example
+        self.sizes, self._module, self._example, self._held = sizes, module, example, held
         self._trace = lambda point: transformed(
             float_graph(float_program(module, sizes.at(example, point), whole=False), states), quantizer
         )
@@ -241,6 +245,8 @@ class _Following:
     def __call__(self, model: GraphModule) -> None:
         self.sizes = annotate(model, self.sizes, self._trace)
         check_ends(self._module, model, self._example, self.sizes)
+        for index, item in enumerate(self._held):  # sizes may go up to a table's alone
+            checks.check_sizes(item, index, self.sizes)
 
 
 def _calibrate(
@@ -249,15 +255,27 @@ def _calibrate(
     """Runs a module with observers on every item, those that are held back last; returns how many there were, and
     whether all were zeros. Raises InputError where there is none, or one leads to NaN or an infinity."""
     met, zeros = 0, True
+    run = _observe_tables(observed)
     for index, arguments in back.order(items) if back is not None else enumerate(items):
         update(met)
         zeros = zeros and not any(x.any() for x in arguments)
         with checks.finite(observed, arguments, index):
-            observed(*arguments)
+            run(*arguments)
         met += 1
     if not met:
         raise InputError("the calibration is empty: give an iterable of representative inputs")
     return met, zeros
+
+
+def _observe_tables(observed: GraphModule) -> Callable[..., Any]:
+    """What runs a module with observers, at the sizes of what it is given where these are noted. Observers of tables of
+    which a part is read then meet them whole, since no item may be as large."""
+    tables = [node for node in observed.graph.find_nodes(op="get_attr") if "shape" in sizes_noted(node)]
+    for table in tables:
+        for user in table.users:
+            if user.op == "call_module":
+                observed.get_submodule(str(user.target))(constant(observed, table))
+    return Sized(observed).run if any(map(sizes_noted, observed.graph.nodes)) else observed
 
 
 def _converted(

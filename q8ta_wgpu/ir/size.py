@@ -85,6 +85,13 @@ def fitted(points: Sequence[Point], values: Sequence[int]) -> int | None:
     return sizes[0] if all(int(size) == value for size, value in zip(sizes, values, strict=True)) else None
 
 
+def solved(terms: Terms, size: int) -> tuple[str, int, int]:
+    """The one symbol of a dimension's terms, its value where the dimension has this size, and the rest that a multiple
+    of it leaves."""
+    (symbol,) = next(symbols for symbols in terms if symbols)
+    return symbol, *divmod(size - terms.get((), 0), terms[symbol,])
+
+
 @dataclass(frozen=True)
 class Table:
     """A constant of which a part is read: of each dimension the first elements, as many as `shape` says. One number all
@@ -126,8 +133,7 @@ class Dynamic:
         """The symbols' values for inputs of these shapes; what is wrong with the shapes where they have none."""
         found: dict[str, int] = {}
         for (name, dim), size in self.inputs.items():
-            (symbol,) = next(symbols for symbols in size.terms if symbols)
-            value, rest = divmod(shapes[name][dim] - size.terms.get((), 0), size.terms[symbol,])
+            symbol, value, rest = solved(size.terms, shapes[name][dim])
             low, high = self.symbols[symbol]
             what = f"dimension {dim} of input {name} is {size!r}"
             if rest or not low <= value <= high:

@@ -21,9 +21,11 @@ from tests.quantizing import INT8, conv, data
 
 @pytest.fixture(scope="module")
 def model() -> q8.Model:
+    """Calibrated with batches of another size than the example's."""
     module = nn.Sequential(conv(3, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)).eval()
     x = data(1, 3, 6, 7)
-    return q8.compile(q8.quantize(module, (x,), calibration=[x], quantizer=INT8, progress=False, dynamic_batch=True))
+    batches = [torch.cat([x, x, x]), torch.cat([x, x])]
+    return q8.compile(q8.quantize(module, (x,), batches, quantizer=INT8, progress=False, dynamic_batch=True))
 
 
 def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:

@@ -116,11 +116,15 @@ def like(example: Tensor, shape: Sequence[int], seed: int) -> Tensor:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_any_size_gives_what_the_module_gives(name: str, vulkan: Device, tmp_path: Path) -> None:
-    """As near to float as at the example's size, the reference's bytes on a device, from a file, too."""
+    """As near to float as at the example's size, the reference's bytes on a device, from a file, too, calibrated at any
+    of the sizes."""
     make, example, dynamic, others = ROWS[name]
     torch.manual_seed(0)
     module = make().eval()
-    items = [tuple(like(x, x.shape, seed) for x in example) for seed in range(6)]
+    sizes = [[x.shape for x in example], *others]
+    items = [
+        tuple(like(x, s, seed) for x, s in zip(example, sizes[seed % len(sizes)], strict=True)) for seed in range(6)
+    ]
     program = q8.quantize(module, tuple(example), items, dynamic_shapes=dynamic, progress=False)
     q8.compile(program).save(tmp_path / "net.q8ta")
     model = q8.load(tmp_path / "net.q8ta")
@@ -132,6 +136,26 @@ def test_any_size_gives_what_the_module_gives(name: str, vulkan: Device, tmp_pat
             with torch.no_grad():
                 exact = module(*inputs).numpy()
             assert (decibels(exact, expected) or 100) > 30, shapes
+
+
+def test_a_table_is_calibrated_whole_by_shorter_items() -> None:
+    """Its last rows are the largest, and no item reads them."""
+    table = torch.linspace(0.1, 4, 20)[:, None].expand(20, 8).contiguous()
+    module = Plain(lambda self, x: self.linear(x) + table[: x.shape[1]], linear=nn.Linear(8, 8)).eval()
+    program = q8.quantize(module, (data(1, 20, 8),), [data(1, 5, 8)] * 2, dynamic_shapes=[{1: T}], progress=False)
+    (stored,) = (t for t in q8.compile(program).graph.types.values() if t.shape == (20, 8))
+    assert stored.q is not None and stored.q.scale * (2**15 - 1) > 4
+
+
+@pytest.mark.parametrize("last", [0, 128])
+def test_calibration_items_of_sizes_that_no_session_takes(last: int) -> None:
+    """Those that are held until the module is traced and those behind them: a table ends at the example's size."""
+    module = Plain(lambda self, x: self.linear(x) + self.table[: x.shape[1]], linear=nn.Linear(2, 2))
+    module.register_buffer("table", data(6, 2))
+    items = [data(1, 4, 2)] * last + [data(1, 7, 2)]
+    wrong = f"calibration item {last} has other sizes .*: dimension 1 of input 0 is n6 with n6 from 2 to 6, found 7$"
+    with pytest.raises(q8.InputError, match=wrong):
+        q8.quantize(module.eval(), (data(1, 6, 2),), items, dynamic_shapes=[{1: Dim.AUTO}], progress=False)
 
 
 def test_a_model_of_any_size_is_saved_at_another_one(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ ROOMS: dict[str, set[str]] = {
     "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.export"},
     "frontend.calibrate": GRAPH | {"calibrate", "frontend.moves", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
-    "frontend.checks": IR | {"frontend.nodes"},
+    "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH
     | {
         "passes",

@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import give, tensors_of
 from q8ta_wgpu.frontend.export.norms import is_known
 from q8ta_wgpu.frontend.export.scaled import by_input, by_output
+from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.moves import along, moved, moves, places_along, result_of
 from q8ta_wgpu.frontend.nodes import (
@@ -238,7 +239,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-12, atol=1e-9)
 
 
-class _Ranges(Interpreter):
+class _Ranges(Sized):
     """Runs a graph and notes the least and the largest value of every channel that nodes read."""
 
     def __init__(self, model: GraphModule, readers: Iterable[Node]) -> None:

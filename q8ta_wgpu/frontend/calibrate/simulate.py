@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.kept import states_of
+from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
@@ -178,7 +179,7 @@ def _readers(node: Node) -> Iterator[Node]:
 Views = Mapping[Reads, Tensor]
 
 
-class Run(Interpreter):
+class Run(Sized):
     """Runs a prepared module on its observers' values as `views` gives them to each role.
 
     Args:

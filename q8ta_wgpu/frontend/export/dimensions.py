@@ -14,7 +14,7 @@ from torch.export.dynamic_shapes import _DerivedDim, _DimHint
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.frontend.nodes import sizes_noted
-from q8ta_wgpu.ir.size import MOST, Point, Size, Terms, traced_points
+from q8ta_wgpu.ir.size import MOST, Dynamic, Point, Size, Terms, solved, traced_points
 
 UNBOUNDED = 1 << 24
 """The largest size where nothing bounds one."""
@@ -79,6 +79,13 @@ class Dimensions:
         terms = self.tables.get(name)
         return tensor if terms is None else part_of(tensor, [int(Size.of(size, point)) for size in terms])
 
+    def wrong(self, shapes: Sequence[Sequence[int]]) -> str:
+        """What is wrong with inputs of these shapes, empty if they are of sizes that are named."""
+        here = self.points[0]
+        sizes = Dynamic(dict(self.ranges), {(str(index), dim): Size(terms, here) for index, dim, terms in self.sizes})
+        found = sizes.point({str(index): shape for index, shape in enumerate(shapes)})
+        return found if isinstance(found, str) else ""
+
     def at(self, tensors: Sequence[Tensor], point: Point) -> tuple[Tensor, ...]:
         """Zeros of the inputs' shapes at a point."""
         shapes = self.shapes([x.shape for x in tensors], point)
@@ -96,7 +103,7 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
             if (found := _symbol(spec, size, index, dim)) is None:
                 continue
             symbol, terms, least, largest = found
-            value, rest = divmod(size - terms.get((), 0), terms[symbol,])
+            _, value, rest = solved(terms, size)
             if rest or not least <= value <= largest or here.setdefault(symbol, value) != value:
                 raise InputError(
                     f"dynamic_shapes says that dimension {dim} of example input {index} is {Size(terms, {symbol: 0})!r}"

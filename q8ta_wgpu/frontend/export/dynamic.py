@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import UnsupportedError, one_line, printable
 from q8ta_wgpu.frontend.export.constants import parameters
 from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, part_of
+from q8ta_wgpu.frontend.export.sized import Sized, arguments_at
 from q8ta_wgpu.frontend.nodes import constant, note_sizes, sizes_noted, source_of
 from q8ta_wgpu.ir.size import Point, Size, fitted
 
@@ -43,6 +44,10 @@ def annotate(module: GraphModule, found: Dimensions, trace: Callable[[Point], Gr
             _annotate_constant(row, [constant(m, n) for m, n in zip(modules, row, strict=True)], found, ranges)
         elif row[0].op in ("call_function", "output"):
             _annotate_call(row, places, found.points)
+    inputs = module.graph.find_nodes(op="placeholder")
+    for index, dim, terms in found.sizes:
+        said = sizes_noted(inputs[index]).get("input", [])
+        note_sizes(inputs[index], {"input": [*said, [dim, Size(terms, found.points[0]).plain]]})
     return replace(found, ranges=ranges)
 
 
@@ -97,24 +102,6 @@ def _annotate_constant(
         ranges[symbol] = (low, here[symbol])
 
 
-class _At(Interpreter):
-    """Runs a program whose nodes are annotated at a point."""
-
-    def __init__(self, module: GraphModule, point: Point) -> None:
-        super().__init__(module)
-        self._point = point
-
-    def run_node(self, n: Node) -> Any:
-        """A node's value."""
-        if n.op == "get_attr" and (shape := sizes_noted(n).get("shape")):
-            return part_of(super().run_node(n), [int(Size.of(size, self._point)) for size in shape])
-        if n.op != "call_function":
-            return super().run_node(n)
-        assert callable(n.target)
-        arguments = torch.fx.map_arg(arguments_at(n, self._point), lambda source: self.env[source])
-        return n.target(*arguments[0], **arguments[1])
-
-
 def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions) -> None:
     """Raises UnsupportedError unless an annotated program gives what its module does, at the least sizes and at larger
     ones than the example's."""
@@ -124,7 +111,7 @@ def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[
         inputs = [_random(x, shape, drawn) for x, shape in zip(example, shapes, strict=True)]
         try:
             wanted = pytree.tree_leaves(module(*(x.clone() for x in inputs)))
-            results = pytree.tree_leaves(_At(program, point).run(*inputs))
+            results = pytree.tree_leaves(Sized(program).run(*inputs))
             alike = all(map(_is_near, wanted, results))
         except Exception as error:
             raise UnsupportedError(
@@ -208,15 +195,3 @@ def at(program: ExportedProgram, found: Dimensions, point: Point) -> ExportedPro
         program.example_inputs,
         program.constants,
     )
-
-
-def arguments_at(node: Node, point: Point) -> tuple[Any, Any]:
-    """The arguments, by position and by name, that a call has at a point."""
-    said = sizes_noted(node)
-    if said.get("call") != str(node.target):  # another call was put in its place
-        return node.args, node.kwargs
-    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-    for place, terms in said["sizes"]:
-        leaves[place] = int(Size.of(terms, point))
-    found: tuple[Any, Any] = pytree.tree_unflatten(leaves, spec)
-    return found

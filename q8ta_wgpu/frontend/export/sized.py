@@ -1,0 +1,53 @@
+"""A program whose numbers that follow from sizes are noted (export/dynamic.py), run at the sizes of its inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.frontend.export.dimensions import part_of
+from q8ta_wgpu.frontend.nodes import sizes_noted
+from q8ta_wgpu.ir.size import Point, Size, solved
+
+
+class Sized(Interpreter):
+    """Runs a program: calls take the numbers, and parts of tables, that follow from the sizes of the inputs."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self._point: dict[str, int] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the program gives for these inputs."""
+        inputs = self.module.graph.find_nodes(op="placeholder")  # type: ignore[union-attr,operator]
+        for node, x in zip(inputs, args, strict=True):
+            for dim, plain in sizes_noted(node).get("input", ()):
+                symbol, value, _ = solved({tuple(symbols): c for c, *symbols in plain}, x.shape[dim])
+                self._point[symbol] = value
+        return super().run(*args, **kwargs)
+
+    def run_node(self, n: Node) -> Any:
+        """A node's value."""
+        found, said = super().run_node(n), sizes_noted(n)
+        if n.op == "get_attr" and "shape" in said:
+            return part_of(found, [int(Size.of(size, self._point)) for size in said["shape"]])
+        return found
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:
+        """What a node is called with."""
+        args, kwargs = arguments_at(n, self._point)
+        return self.map_nodes_to_values(args, n), self.map_nodes_to_values(kwargs, n)
+
+
+def arguments_at(node: Node, point: Point) -> tuple[Any, Any]:
+    """The arguments, by position and by name, that a call has at a point."""
+    said = sizes_noted(node)
+    if said.get("call") != str(node.target):  # another call was put in its place
+        return node.args, node.kwargs
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    for place, terms in said["sizes"]:
+        leaves[place] = int(Size.of(terms, point))
+    found: tuple[Any, Any] = pytree.tree_unflatten(leaves, spec)
+    return found
