@@ -46,15 +46,13 @@ def _steps(graph: Graph, weight: Node) -> tuple[Array, Array, int] | None:
     if weight.op == "dequantize_weight":
         values, scale, zero = (graph.constants[name] for name in weight.inputs)
         axis = weight.attrs["axis"]
-        along = [-1 if i == axis else 1 for i in range(values.ndim)]
-        steps = values.astype(np.int32) - zero.reshape(along)
+        zeros = zero.reshape([-1 if i == axis else 1 for i in range(values.ndim)])
     elif weight.op == "dequantize" and (q := graph.types[weight.inputs[0]].q) is not None and q.dtype == "int8x4":
         values, axis = graph.constants[weight.inputs[0]], 0
-        zero = np.asarray(q.zero)
-        steps, scale = values.astype(np.int32) - q.zero, np.full(values.shape[0], q.scale, np.float32)
+        zeros, scale = np.asarray(q.zero, np.int32), np.full(values.shape[0], q.scale, np.float32)
     else:
         return None
-    return (steps, scale, axis) if zero.any() else None
+    return (values.astype(np.int32) - zeros, scale, axis) if zeros.any() else None
 
 
 def _with_copies(rewriter: Rewriter, node: Node, which: Array, axis: int) -> str:

@@ -7,6 +7,10 @@ groups, 1 + group / 2) int8: a factor, then two n a byte, the first in the low b
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+from weakref import WeakValueDictionary
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,18 +45,41 @@ def largest_factor(inputs: int) -> int:
 
 def pack(values: Array, whole: bool = False) -> NDArray[np.int8] | None:
     """Whole numbers (outputs, inputs) as they are stored, in the longest groups of which they are products; None where
-    they are none. With `whole` groups alone none is shorter than others."""
+    they are none. With `whole` groups alone none is shorter than others. Equal numbers share what is stored."""
     if values.ndim != 2:
         return None
+    key = hashlib.sha256(np.ascontiguousarray(values).data).digest(), values.shape, values.dtype.str, whole
+    if (found := _stored.get(key)) is not None:
+        return found
     for group in (g for g in GROUPS[::-1] if g < values.shape[1] + GROUPS[0] and not (whole and values.shape[1] % g)):
-        padded = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
-        split = padded.reshape(len(values), -1, group)
-        factor = _factors(split)
-        if factor is not None:
-            steps = (split // factor[..., None]).astype(np.uint8) & 15
-            pairs = (steps[..., ::2] | steps[..., 1::2] << 4).view(np.int8)
-            return np.concatenate([factor[..., None].astype(np.int8), pairs], axis=-1)
+        found = _packed(values, group)
+        if found is not None:
+            _stored[key] = found
+            return found
     return None
+
+
+_AT_ONCE = 1 << 20
+"""Weights that are packed at a time, which stay in a cache."""
+
+_stored: WeakValueDictionary[Any, NDArray[np.int8]] = WeakValueDictionary()
+"""What `pack` returned, as long as a graph holds it: a network of any length is lowered at several lengths."""
+
+
+def _packed(values: Array, group: int) -> NDArray[np.int8] | None:
+    """Whole numbers as they are stored in groups of one size; None where a group has no factor."""
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
+    split = padded.reshape(len(values), -1, group)
+    count = max(1, _AT_ONCE // max(1, padded.shape[1]))
+    made = np.empty((*split.shape[:2], 1 + group // 2), np.int8)
+    for some, stored in ((x[i : i + count] for x in (split, made)) for i in range(0, len(split), count)):
+        factor = _factors(some)
+        if factor is None:
+            return None
+        steps = (some // factor[..., None]).astype(np.uint8) & 15
+        stored[..., 0] = factor
+        stored[..., 1:] = (steps[..., ::2] | steps[..., 1::2] << 4).view(np.int8)
+    return made
 
 
 def _factors(split: Array) -> Array | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +18,9 @@ from q8ta_wgpu.ir.bits import largest_factor
 
 _ENDS = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Tried as the largest number that a group holds, of that which it has: clipping one may suit the others."""
+
+_AT_ONCE = 1 << 20
+"""Weights that are rounded at a time: so many stay in a cache in float64, where a table of tokens takes gigabytes."""
 
 
 class PerChannelGroupObserver(PerChannelWeightObserver):
@@ -36,17 +41,20 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         before = self._seen
         super().forward(x)
         if self._seen is not before:
-            self._choose(x.detach().movedim(self.ch_axis, 0).double())
+            found = itertools.starmap(self._chosen, _parts(x.detach().movedim(self.ch_axis, 0)))
+            self.scales, self.factors = map(torch.cat, zip(*found, strict=True))
         return x
 
-    def _choose(self, rows: Tensor) -> None:
-        """Of a weight (outputs, inputs), for each group the factor with the least squared error. It has the sign that
-        makes the group's largest number -8 steps, since there are no 8."""
+    def _chosen(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales (outputs) and factors (outputs, groups) of a weight (outputs, inputs): of each group the factor with
+        the least squared error. It has the sign that makes the group's largest number -8 steps, since there are no
+        8."""
+        rows = rows.double()
         split = torch.nn.functional.pad(rows, (0, -rows.shape[1] % self.group)).reshape(len(rows), -1, self.group)
         end = split.gather(2, split.abs().argmax(2, keepdim=True)) / STEPS[0]
         most = largest_factor(rows.shape[1])
-        self.scales = (end.abs().amax((1, 2)) / most).clamp(min=self.eps).float()
-        scale = self.scales.double()[:, None, None]
+        scales = (end.abs().amax((1, 2)) / most).clamp(min=self.eps).float()
+        scale = scales.double()[:, None, None]
         least = torch.full_like(end, torch.inf)
         factors = torch.ones_like(end)
         for part in _ENDS:
@@ -55,7 +63,7 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
             error = (((split / step).round().clamp(*STEPS) * step - split) ** 2).sum(2, keepdim=True)
             factors = torch.where(error < least, tried, factors)
             least = torch.minimum(error, least)
-        self.factors = factors[..., 0]
+        return scales, factors[..., 0]
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """The scale of each output, and zeros."""
@@ -87,8 +95,18 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         model.graph.erase_node(observer_node)
 
     def _values(self, weight: Tensor) -> Tensor:
-        """Steps of a weight by their factors, whole numbers in float64."""
-        step, low, high = self.grid(weight)
-        factors = step / self.scales.double().reshape([-1 if axis == self.ch_axis else 1 for axis in range(2)])
-        found: Tensor = (weight.double() / step).round().clamp(low, high) * factors.round()
-        return found
+        """Steps of a weight by their factors, whole numbers in float32."""
+        made = itertools.starmap(self._steps, _parts(weight.movedim(self.ch_axis, 0), self.scales, self.factors))
+        return torch.cat(list(made)).movedim(0, self.ch_axis)
+
+    def _steps(self, rows: Tensor, scales: Tensor, factors: Tensor) -> Tensor:
+        """`_values` of some outputs, outputs first."""
+        each = factors.repeat_interleave(self.group, 1)[:, : rows.shape[1]]
+        steps = (rows.double() / (each * scales.double()[:, None])).round().clamp(*STEPS)
+        return (steps * each).float()
+
+
+def _parts(rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Weights (outputs, inputs), and what else each output has, by as many outputs as are rounded at a time."""
+    count = max(1, _AT_ONCE // max(1, rows.shape[1]))
+    return zip(*(torch.split(x, count) for x in (rows, *others)), strict=True)
