@@ -34,7 +34,7 @@ from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.constants import fold, fold_batches
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
-from q8ta_wgpu.frontend.export.dynamic import annotate, check_ends
+from q8ta_wgpu.frontend.export.dynamic import annotate, check_ends, check_points
 from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
@@ -243,6 +243,7 @@ class _Following:
         )
 
     def __call__(self, model: GraphModule) -> None:
+        check_points(self._module, self._example, self.sizes)
         self.sizes = annotate(model, self.sizes, self._trace)
         check_ends(self._module, model, self._example, self.sizes)
         for index, item in enumerate(self._held):  # sizes may go up to a table's alone

@@ -193,6 +193,15 @@ def test_what_does_not_follow_a_size_is_refused_by_name(name: str) -> None:
         q8.compile(q8.quantize(module, (x,), [x], dynamic_shapes=[{1: dim}], progress=False))
 
 
+@pytest.mark.parametrize("other", [None, {1: Dim("S")}])
+def test_a_length_that_only_one_of_two_inputs_has_is_named(other: Any, caplog: pytest.LogCaptureFixture) -> None:
+    module, x = Plain(lambda self, x, y: self.linear(x) + y, linear=nn.Linear(8, 8)).eval(), data(1, 10, 8)
+    alike = "Dimension 1 of example input 0 and dimension 1 of example input 1 both have the size 10"
+    with pytest.raises(q8.InputError, match=f"with T = .* does not run .*{alike}"):
+        q8.quantize(module, (x, x.clone()), [(x, x)], dynamic_shapes=[{1: T}, other], progress=False)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 WRONG = {
     "a name": ({"y": {0: T}}, "names 'y'"),
     "no size": ({"input": None}, "names no dimension"),

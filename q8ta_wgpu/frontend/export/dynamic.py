@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.errors import UnsupportedError, one_line, printable
+from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, one_line, printable
 from q8ta_wgpu.frontend.export.constants import parameters
 from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, part_of
 from q8ta_wgpu.frontend.export.sized import Sized, arguments_at
@@ -102,6 +102,16 @@ def _annotate_constant(
         ranges[symbol] = (low, here[symbol])
 
 
+def check_points(module: torch.nn.Module, example: Sequence[Tensor], found: Dimensions) -> None:
+    """Raises InputError or UnsupportedError unless a module runs at the sizes at which it is traced: torch's tracing
+    would log what fails."""
+    for point in found.points[1:]:
+        try:
+            module(*found.at(example, point))
+        except Exception as error:
+            raise _does_not_run(error, point, example, found) from error
+
+
 def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions) -> None:
     """Raises UnsupportedError unless an annotated program gives what its module does, at the least sizes and at larger
     ones than the example's."""
@@ -114,15 +124,33 @@ def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[
             results = pytree.tree_leaves(Sized(program).run(*inputs))
             alike = all(map(_is_near, wanted, results))
         except Exception as error:
-            raise UnsupportedError(
-                f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it does not run "
-                f"({printable(one_line(error))}). Name other sizes by Dim(min=..., max=...)"
-            ) from error
+            raise _does_not_run(error, point, example, found) from error
         if not alike:
             raise UnsupportedError(
                 f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it computes "
                 "something else. Name other sizes by Dim(min=..., max=...)"
             )
+
+
+def _does_not_run(error: Exception, point: Point, example: Sequence[Tensor], found: Dimensions) -> Q8taError:
+    """What a module that does not run at a point is refused with. Dimensions that dynamic_shapes leaves out, or names
+    otherwise, and that are as long in the example may be the cause."""
+    said = f"with {_said(point)} the module does not run ({printable(one_line(error))})"
+    for index, dim, terms in found.sizes:
+        size = example[index].shape[dim]
+        named = {(i, d): t for i, d, t in found.sizes}
+        every = ((i, d) for i, x in enumerate(example) for d in range(x.dim()))
+        other = next((p for p in every if example[p[0]].shape[p[1]] == size and named.get(p) != terms), None)
+        if other is not None:
+            return InputError(
+                f"{said}. Dimension {dim} of example input {index} and dimension {other[1]} of example input "
+                f"{other[0]} both have the size {size}, and dynamic_shapes does not say the same of them: give both "
+                "one torch.export.Dim where the module needs them equal"
+            )
+    return UnsupportedError(
+        f"the module does not follow the sizes that dynamic_shapes names: {said}. Name other sizes by Dim(min=..., "
+        "max=...)"
+    )
 
 
 def _random(like: Tensor, shape: Sequence[int], drawn: torch.Generator) -> Tensor:
