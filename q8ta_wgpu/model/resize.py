@@ -31,8 +31,7 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
         old, new = (g.types[name].shape[axis] for g in (graph, found))
         if new != old and (not step or (new - old) % step):
             kept = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
-            way = "quantize with example_inputs of that size"
-            raise GraphError(f"dimension {axis} of input {name} must {kept}, found {new}: {why}; {way}")
+            raise GraphError(f"dimension {axis} of input {name} must {kept}, found {new}: {why}{_way_out(graph)}")
     batch = next((found.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
     if batch is not None:
         found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in found.nodes]
@@ -42,15 +41,25 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
             found.types[node.output] = replace(graph.types[node.output], shape=shape)
             _check_repeated(graph, found, node)
         except GraphError as error:
-            raise GraphError(f"{node.output}{node.origin}: {error}") from None
+            raise GraphError(f"{node.output}{node.origin}: {error}{_way_out(graph)}") from None
     for state in found.states:
         before, after = found.types[state.read].shape, found.types[state.written].shape
         if before != after:
             raise GraphError(
-                f"it keeps {state.name} of shape {before} from call to call, and would write {after} there; quantize "
-                "with example_inputs of that size"
+                f"it keeps {state.name} of shape {before} from call to call, and would write {after} there"
+                + _way_out(graph)
             )
     return found
+
+
+def _way_out(graph: Graph) -> str:
+    """What to do where a graph does not take sizes; empty of one that takes any of a range."""
+    if graph.dynamic:
+        return ""
+    return (
+        "; if the module itself takes such inputs, quantize it with example_inputs of that size, or for any size with "
+        "dynamic_shapes (an ONNX file with ranges in sizes)"
+    )
 
 
 def _check_repeated(graph: Graph, found: Graph, node: Node) -> None:

@@ -180,8 +180,9 @@ class _Importer(GraphBuilder):
         self.open[name, index] = key
         if key not in self.sizes:
             raise UnsupportedError(
-                f"dimension {index} of input {shown(name)} is of any size: give one, sizes={{{shown(key)}: 1}}, or "
-                f"the least and the largest, sizes={{{shown(key)}: (1, 64)}}"
+                f"dimension {index} of input {shown(name)} is of any size: give one, sizes={{{shown(key)}: 1}} or "
+                f"--size {shown(f'{key}=1')}, or the least and the largest, sizes={{{shown(key)}: (1, 64)}} or "
+                f"--size {shown(f'{key}=1:64')}"
             )
         return self.sizes[key]
 

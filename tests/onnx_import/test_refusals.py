@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "control flow": (nested, "control flow is not supported: unroll"),
     "circle": (lambda: model([node("Add", "x", "y")]), "reads 'y', which nothing before it writes"),
     "two of a name": (lambda: model([node("Relu", "x"), node("Exp", "x")]), "two values that are called 'y'"),
-    "open size": (lambda: model([node("Relu", "x")], shape=("batch", 3)), r"sizes=\{'batch': 1\}"),
+    "open size": (lambda: model([node("Relu", "x")], shape=("batch", 3)), r"sizes=\{'batch': 1\} or --size 'batch=1',"),
     "no shape": (lambda: model([node("Relu", "x")], shape=None), "input 'x' has no shape"),
     "double": (lambda: model([node("Relu", "x")], dtype=TensorProto.DOUBLE), "must be float32.*found double"),
     "opset": (lambda: model([node("Relu", "x")], opset=5), r"opset 5, 7 to \d+ are read: convert it"),
