@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ CLIPPED = 0.01
 
 LOSS = 3.0
 """dB that a layer may lose before advice names it: halving a scale is worth six."""
+
+_NEAR, _FAIR = 1.0, 20.0
+"""dB below the yardstick where more bits gain nothing, and dB that outputs keep then."""
 
 _LISTED = 4
 """Most names in a sentence."""
@@ -67,11 +71,13 @@ class Comparison:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do: a sentence for each cause of a loss; empty where little is lost."""
+        """What to do: a sentence for each cause of a loss; empty where little is lost, or the outputs are as
+        good as more bits could make them."""
         clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
         lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
-        found = []
-        if lossy:
+        found, outputs = [], [x.snr for x in self.layers if x.output]
+        limit = math.inf if self.yardstick is None else max(self.yardstick - _NEAR, _FAIR)
+        if lossy and min(outputs, default=0.0) < limit:
             modules = dict.fromkeys(x.module for x in lossy if x.module)
             skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
             found.append(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves as leaves
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from tests import states
 from tests.quantizing import INT8, conv, data
 
@@ -64,6 +65,16 @@ def test_the_layer_that_hurts_comes_first_and_can_be_skipped(tmp_path: Path) -> 
     for wrong in ("none/layers.png", "layers.docx"):
         with pytest.raises(q8.InputError, match="cannot write"):
             found.plot(tmp_path / wrong)
+
+
+@pytest.mark.parametrize(
+    ("snr", "yardstick", "said"), [(29.5, 30.0, 0), (25.0, 30.0, 1), (12.0, 12.0, 1), (29.5, None, 1)]
+)
+def test_more_bits_are_advised_where_the_outputs_gain_by_them(snr: float, yardstick: float | None, said: int) -> None:
+    """Not where they are near the yardstick. A yardstick below 20 dB is no aim: floats are better."""
+    lossy = Layer("mul", "gate", "", 40.0, 40.0, 8.0, 0.0, 0)
+    layers = (lossy, Layer("linear", "head", "", snr, snr, 0.0, 0.0, 1, output=True))
+    assert len(Comparison(layers, predicted=snr, yardstick=yardstick).advice) == said
 
 
 def test_clipping_is_told_from_coarse_steps() -> None:

@@ -101,5 +101,5 @@ def test_reshape_repeats_no_constant_of_the_old_size() -> None:
 def test_reshape_refuses_what_the_network_fixes() -> None:
     """Sizes written into the network stay: a flatten into a linear keeps its width."""
     model = imported(nn.Sequential(nn.Flatten(), nn.Linear(105, 4)), data(2, 5, 3, 7))
-    with pytest.raises(InputError, match="cannot take inputs.*dynamic_shapes"):
+    with pytest.raises(InputError, match=r"cannot take inputs.*dynamic_shapes"):
         model.reshape((2, 5, 4, 7))
