@@ -193,7 +193,7 @@ class GraphBuilder:
         if name in self.raw and name not in self.graph.types:
             array = self.raw[name]
             if array.dtype.kind == "f":
-                array = array.astype(np.float32)
+                array = array.astype(np.float32, copy=False)  # what is held here is no tensor's memory
             elif array.dtype not in (np.int8, np.int16):
                 array = array.astype(np.int32)
             self.graph.types[name] = TensorType(array.shape, str(array.dtype))
