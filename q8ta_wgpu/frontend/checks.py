@@ -77,8 +77,10 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
-        way = "(torch.from_numpy(x),)" if "ndarray" in found else "(x,)"
-        raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: write {way}")
+        way = "write (torch.from_numpy(x),)" if "ndarray" in found else "write (x,)"
+        if listed and "ndarray" not in found:
+            way = "wrap the module in one whose forward takes tensors alone, and holds or makes the others"
+        raise InputError(f"example_inputs must be a tuple of torch tensors, found {found}: {way}")
     for position, x in enumerate(example_inputs):
         if whole and x.dtype not in INPUTS:
             wanted = "float32, bool, or int64, int32, int16, int8 or uint8"
@@ -151,8 +153,8 @@ def calibration_item(
 
 def check_sizes(arguments: Tensors, index: int, sizes: Dimensions) -> None:
     """Raises InputError unless a calibration item has sizes that `dynamic_shapes` names."""
-    if wrong := sizes.wrong([x.shape for x in arguments]):
-        raise InputError(f"calibration item {index} has other sizes than dynamic_shapes names: {wrong}")
+    if isinstance(found := sizes.point([x.shape for x in arguments]), str):
+        raise InputError(f"calibration item {index} has other sizes than dynamic_shapes names: {found}")
 
 
 def _is_like(x: torch.Tensor, one: torch.Tensor, number: int, free: set[tuple[int, int]]) -> bool:

@@ -19,9 +19,11 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
+from q8ta_wgpu.frontend.export.dimensions import Dimensions
+from q8ta_wgpu.frontend.export.dynamic import at
 from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.importer.importer import PRECISION, import_program
-from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
+from q8ta_wgpu.frontend.nodes import DYNAMIC, QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
@@ -46,8 +48,8 @@ def compare(
     Args:
         module: the float module, in eval mode.
         exported: what `quantize` made of it.
-        inputs: positional arguments with the shapes and dtypes of the example inputs; with a dynamic batch, of any
-            batch size. Of several calls a list of such tuples, all of one batch size.
+        inputs: positional arguments with the shapes and dtypes of the example inputs; with a dynamic batch or dynamic
+            shapes, of any size that they name. Of several calls a list of such tuples, all of the same sizes.
 
     Returns:
         A Comparison: a row for every stored int8 value and every output.
@@ -62,6 +64,7 @@ def compare(
     calls = [checks.example(call) for call in (inputs if several else [inputs])]
     if not isinstance(exported, ExportedProgram):
         raise InputError(f"exported must be the program that quantize returned, found {type(exported).__name__}")
+    exported = _at_sizes(exported, calls[0])
     for call in calls:
         _check_inputs(exported, call)
     before = checks.Attributes(module)
@@ -147,10 +150,26 @@ def _row(
     return Layer(made.name, paths[-1] if paths else "", source_of(made), simulation, snr, lost, clipped, len(done))
 
 
+def _at_sizes(exported: ExportedProgram, inputs: checks.Tensors) -> ExportedProgram:
+    """A program that was quantized with dynamic_shapes, for inputs of these sizes."""
+    said = exported.graph_module.meta.get("custom", {}).get(DYNAMIC)
+    ranks = [node.meta["val"].dim() for node in _inputs(exported)]
+    if said is None or ranks != [x.dim() for x in inputs]:
+        return exported
+    found = Dimensions.of(said)
+    if isinstance(point := found.point([x.shape for x in inputs]), str):
+        raise InputError(f"the inputs have other sizes than dynamic_shapes names: {point}")
+    return at(exported, found, point)
+
+
+def _inputs(exported: ExportedProgram) -> list[Node]:
+    names = set(exported.graph_signature.user_inputs)
+    return [node for node in exported.graph.nodes if node.name in names]
+
+
 def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
     """Raises InputError unless inputs are of the number, shapes and dtypes that a program was exported with."""
-    names = set(exported.graph_signature.user_inputs)
-    wanted = [node.meta["val"] for node in exported.graph.nodes if node.name in names]
+    wanted = [node.meta["val"] for node in _inputs(exported)]
     if len(example) != len(wanted):
         raise InputError(f"expected {counted(len(wanted), 'input')}, found {len(example)}")
     for index, (x, one) in enumerate(zip(example, wanted, strict=True)):
@@ -161,7 +180,7 @@ def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
             sizes = ", ".join(str(size) if isinstance(size, int) else "any" for size in one.shape)
             raise InputError(
                 f"input {index} is {checks.described([x])}, the program was exported for {one.dtype} ({sizes}): give "
-                "inputs of that size, or quantize with dynamic_batch=True for any batch"
+                "inputs of that size, or quantize with dynamic_batch=True or dynamic_shapes for others"
             )
 
 

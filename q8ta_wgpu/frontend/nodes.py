@@ -239,5 +239,5 @@ def source_of(node: Node) -> str:
 
 def line_of(frames: Iterable[tuple[str, Any]]) -> str:
     """`file.py:12` of the last frame, a file and a line, that is the user's; empty without one."""
-    own = [f for f in frames if not f[0].startswith(_LIBRARIES)]
+    own = [f for f in frames if not f[0].startswith((*_LIBRARIES, "<"))]  # "<string>" is no file
     return f"{printable(Path(own[-1][0]).name)}:{own[-1][1]}" if own else ""

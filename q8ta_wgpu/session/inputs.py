@@ -125,6 +125,8 @@ def _check_bounds(name: str, array: Array, bounds: tuple[int, int]) -> None:
 
 def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
     """How to get an array of the wanted shape: channels first, a batch of one, or a model for another size."""
+    if 0 in found:
+        return ": of nothing there is nothing to compute, so make no such call"
     one = "[None]" if len(found) + 1 == len(wanted) and wanted[0] == 1 else ""
     if len(wanted) == 4 and found[-3:] == (*wanted[2:], wanted[1]) and (one or found[0] == wanted[0]):
         return f": channels come first, write np.moveaxis(x, -1, -3){one}"

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves as leaves
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from tests import states
-from tests.quantizing import INT8, conv, data
+from tests.quantizing import INT8, Plain, conv, data
 
 
 class Outliers(nn.Module):
@@ -242,6 +242,20 @@ def test_a_batch_of_any_size() -> None:
         found = q8.compare(module, program, (data(batch, 4, 4, 4),))
         assert {layer.name for layer in found.layers} >= {"x", "relu"}
         assert min(layer.snr for layer in found.layers) > 15
+
+
+def test_sizes_that_dynamic_shapes_names() -> None:
+    """A table is then read in part."""
+    module = Plain(
+        lambda self, x: self.b(self.a(x).relu() + torch.arange(x.shape[2])), a=conv(4, 8), b=conv(8, 4)
+    ).eval()
+    length, x = torch.export.Dim("T", max=8), data(1, 4, 8, 8)
+    program = q8.quantize(module, (x,), [x], progress=False, dynamic_shapes=[{2: length, 3: length}])
+    found = q8.compare(module, program, (data(1, 4, 5, 5),))
+    assert {layer.name for layer in found.layers} >= {"relu", "add"}
+    assert min(layer.snr for layer in found.layers) > 15
+    with pytest.raises(q8.InputError, match="dimension 2 of input 0 is T with T from 2 to 8, found 9"):
+        q8.compare(module, program, (data(1, 4, 9, 9),))
 
 
 class Windows(nn.Module):

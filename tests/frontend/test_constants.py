@@ -154,3 +154,14 @@ def test_memory_that_is_written_later_is_not_calibrated(device: Device) -> None:
         check(Plain(turned, conv=conv(3, 4)), (data(1, 3, 8, 8),), device)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_a_parameter_named_as_a_constant_that_is_added_keeps_its_values() -> None:
+    """A bilinear's bias is called bias, as the zeros are that a linear without one adds."""
+    torch.manual_seed(0)
+    module, x = nn.Bilinear(4, 3, 5).eval(), (data(2, 4), data(2, 3))
+    with torch.no_grad():
+        module.bias.add_(3.0)
+        expected = module(*x).numpy()
+    model = q8.compile(q8.quantize(module, x, [x], progress=False))
+    np.testing.assert_allclose(q8.Session(model, "reference")(*x), expected, atol=0.05)

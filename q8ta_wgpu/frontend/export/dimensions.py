@@ -79,12 +79,11 @@ class Dimensions:
         terms = self.tables.get(name)
         return tensor if terms is None else part_of(tensor, [int(Size.of(size, point)) for size in terms])
 
-    def wrong(self, shapes: Sequence[Sequence[int]]) -> str:
-        """What is wrong with inputs of these shapes, empty if they are of sizes that are named."""
+    def point(self, shapes: Sequence[Sequence[int]]) -> Point | str:
+        """The symbols' values for inputs of these shapes; what is wrong with the shapes where they have none."""
         here = self.points[0]
         sizes = Dynamic(dict(self.ranges), {(str(index), dim): Size(terms, here) for index, dim, terms in self.sizes})
-        found = sizes.point({str(index): shape for index, shape in enumerate(shapes)})
-        return found if isinstance(found, str) else ""
+        return sizes.point({str(index): shape for index, shape in enumerate(shapes)})
 
     def at(self, tensors: Sequence[Tensor], point: Point) -> tuple[Tensor, ...]:
         """Zeros of the inputs' shapes at a point."""

@@ -103,7 +103,7 @@ class GraphBuilder:
         numbers = array.astype(np.float32)
         if (numbers.astype(np.int64) != array).any():
             return name
-        made = self.constant(numbers, name)
+        made = self.graph.add_constant(name, numbers)
         return self.truth(made) if array.dtype == bool else made
 
     def result(self, name: str) -> str:
@@ -113,7 +113,7 @@ class GraphBuilder:
             return self.operand(name)
         if (array.astype(np.float32).astype(np.int64) != array).any():
             raise UnsupportedError(f"output {name} holds integers that float32 does not: they may reach 16777216")
-        return self.constant(array.astype(np.float32), name)
+        return self.graph.add_constant(name, array.astype(np.float32))
 
     def as_state(self, name: str, dtype: str) -> str:
         """A value that stays from call to call, as it is stored: float32 or int32."""
@@ -131,7 +131,9 @@ class GraphBuilder:
         self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:
-        """Adds a constant."""
+        """Adds a constant, whose name is not that of one that nothing has read yet."""
+        while hint in self.raw:
+            hint += "_"
         return self.graph.add_constant(hint, array)
 
     def type(self, name: str) -> TensorType:
