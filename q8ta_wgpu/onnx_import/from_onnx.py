@@ -96,7 +96,9 @@ class Sizes:
         try:
             return Model(joined(runnable, self.points, Dynamic(dict(self.ranges), self._inputs)), self._structure)
         except GraphError as error:
-            raise UnsupportedError(f"the file does not follow the sizes that are ranges: {error}") from None
+            raise UnsupportedError(
+                f"the file does not follow the sizes that are ranges: {error}; give it sizes in steps, or numbers"
+            ) from None
 
 
 def _checked(sizes: object) -> dict[str, range]:

@@ -42,6 +42,21 @@ def autocast(s: Any, x: Tensor) -> Any:
         return s.conv(x)
 
 
+class Assigned(nn.Module):
+    """Makes a table contiguous that is so already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.table: Tensor
+        self.register_buffer("table", torch.ones(4, 1, 1))
+
+    def forward(self, x: Tensor) -> Any:
+        """An image → an image."""
+        self.table = self.table.contiguous()
+        return self.conv(x) * self.table
+
+
 class KeywordOnly(nn.Module):
     def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
         return x * scale
@@ -134,6 +149,11 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         UnsupportedError,
         r"cannot trace the module at test_refusals.py:\d+: .*must not depend on the data.*torch.where",
         {"module": module(lambda s, x: s.conv(x) if x.sum() > 0 else -s.conv(x))},
+    ),
+    "buffer assigned to itself": (
+        UnsupportedError,
+        "assign no buffer to itself in forward",
+        {"module": Assigned().eval()},
     ),
     "keyword-only": (InputError, "'scale'.*wrap a module", {"module": KeywordOnly().eval()}),
     "no example": (InputError, r"found NoneType: write \(x,\)", {"example": None}),
