@@ -71,6 +71,9 @@ _DEAR = 0.05
 _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
 
+_CLEAN = 1e-6
+"""Noise to signal, 60 dB, below which float32 gains nothing over int16 that is worth other bytes on other devices."""
+
 _BAD, _FAIR = 10**-1.5, 0.01
 """Noise to signal, 15 dB, that is too much whatever the yardstick has, and 20 dB, which is asked for where 16 bits can
 do that."""
@@ -214,7 +217,8 @@ class Precisions:
         """As many of these, from the first on, as have to be taken, without parts that turn out not to be needed, the
         dearest tried first: noise to first order says nothing of a value that a network divides by its own norm near
         zero. What costs as much as all the others, and not little, is needed where more than a decibel is lost
-        without it. Where the yardstick is out of reach, as many are taken as come near to what all of them give."""
+        without it; so is float32, unless 60 dB are left without. Where the yardstick is out of reach, as many are taken
+        as come near to what all of them give."""
         best = self._noise(widths(every))
         others = [step for step in every if step.reading[1] != "sums"]
         without = self._noise(widths(others))
@@ -224,9 +228,9 @@ class Precisions:
         within = [w if able else a for able, w, a in zip(reached, wanted, self._allowed, strict=True)]
         limits = [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
 
-        def suffices(steps: Sequence[Step], more: float = 1.0) -> bool:
+        def suffices(steps: Sequence[Step], more: float = 1.0, enough: float = 0.0) -> bool:
             found = self._noise(widths(steps))
-            return not any(ratio > more * limit for ratio, limit in zip(found, limits, strict=True))
+            return not any(ratio > max(more * limit, enough) for ratio, limit in zip(found, limits, strict=True))
 
         parts, near = (_FEW, len(every) // (2 * _FEW)) if self._large else (_PARTS_TRIED, 0)
         low, high = 0, len(every)
@@ -242,7 +246,9 @@ class Precisions:
                 least = max(sum(step.cost for step in fewer), _DEAR * traffic(self.storage))
                 dearer = sum(step.cost for step in part) > least
                 steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
-        return steps
+        exact = [step for step in every if step.reading in widths(steps) and not step.drifts]
+        floats = any(step.drifts for step in steps)
+        return exact if floats and suffices(exact, _DECIBEL * _SPARE / _WITHIN, _CLEAN) else steps
 
     # --- what is simulated ---
 

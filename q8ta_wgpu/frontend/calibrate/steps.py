@@ -47,6 +47,12 @@ class Step:
     why: str = ""
 
     @property
+    def drifts(self) -> bool:
+        """Whether a value stays in float32, where devices differ in the last bit, and no whole number follows from
+        it."""
+        return self.width == "float32" and self.reading[1] != "steps"
+
+    @property
     def note(self) -> str:
         """What is stored, why and for what, for the report."""
         stored, _ = self.reading
