@@ -137,9 +137,11 @@ def calibration_item(
             raise InputError(f"calibration item {index} is {kind}: give a dense tensor with values")
         if not isinstance(argument, torch.Tensor) or not _is_like(argument, one, number, free):
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
-            way = "model.reshape changes the sizes of a compiled model"
+            way = "dynamic_shapes names dimensions of any size; model.reshape changes those of a compiled model"
             if isinstance(argument, torch.Tensor) and one.dim() and argument.shape[1:] == one.shape[1:]:
                 way = f"of larger batches: [x for batch in batches for x in batch.split({one.shape[0]})]"
+            if isinstance(argument, torch.Tensor) and argument.dtype != one.dtype:
+                way = f"write x.to({one.dtype})"
             raise InputError(
                 f"calibration item {index} is {found}, the example input is {described([one])}: "
                 f"give torch tensors shaped as example_inputs ({way})"

@@ -170,6 +170,7 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         {"example": (X + 0j,)},
     ),
     "meta calibration": (InputError, "item 0 is on the meta device", {"calibration": [X.to("meta")]}),
+    "calibration of float64": (InputError, r"write x.to\(torch.float32\)", {"calibration": [X.double()]}),
     "empty calibration": (InputError, "item 0 is empty", {"calibration": [X[:0]]}),
     "lazy": (InputError, "weight has no shape yet", {"module": module(conv=nn.LazyConv2d(4, 3))}),
     "a program": (InputError, "found ExportedProgram: .*exported from", {"module": PROGRAM}),
