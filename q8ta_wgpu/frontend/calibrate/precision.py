@@ -246,8 +246,8 @@ class Precisions:
                 least = max(sum(step.cost for step in fewer), _DEAR * traffic(self.storage))
                 dearer = sum(step.cost for step in part) > least
                 steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
-        exact = [step for step in every if step.reading in widths(steps) and not step.drifts]
-        floats = any(step.drifts for step in steps)
+        taken, floats = widths(steps), any(step.drifts for step in steps)
+        exact = [step for step in every if step.reading in taken and not step.drifts]
         return exact if floats and suffices(exact, _DECIBEL * _SPARE / _WITHIN, _CLEAN) else steps
 
     # --- what is simulated ---
