@@ -184,6 +184,10 @@ def _may_count(node: TorchNode) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
         return True
     given = named_arguments(node)
+    indices = given.get("indices")
+    for index in indices if isinstance(indices, (tuple, list)) else (indices, given.get("index")):
+        if isinstance(index, TorchNode) and len(index.meta["val"].shape) > 1:  # their rows are gathered as one list
+            return True
     if str(node.target) == "aten.scaled_dot_product_attention.default":
         return given.get("scale") is None
     numbers = {name: {*_numbers(value)} for name, value in given.items() if name not in _NO_SIZES}

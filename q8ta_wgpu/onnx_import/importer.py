@@ -224,6 +224,12 @@ class _Importer(GraphBuilder):
             self.graph.fixed = {
                 (n, d): (0, why) for n in self.graph.inputs for d in range(len(self.graph.types[n].shape))
             }
+        gathers = {node.output for node in self.graph.nodes if node.op == "gather"}
+        for node in self.graph.nodes:  # rows of a list are cut into rows of the length that the file has
+            if node.op == "view" and node.inputs[0] in gathers and any(size > 0 for size in node.attrs["shape"]):
+                for name in self.graph.inputs:
+                    for dim in range(1, len(self.graph.types[name].shape)):
+                        self.graph.fixed.setdefault((name, dim), (0, f"{node.output} has rows of one length"))
         tree = 0 if len(names) == 1 else {name: i for i, name in enumerate(names)}
         return Structure.of(tree, dtypes)
 

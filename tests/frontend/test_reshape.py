@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError
 from tests.importing import Function, data, flat, imported
@@ -103,3 +104,13 @@ def test_reshape_refuses_what_the_network_fixes() -> None:
     model = imported(nn.Sequential(nn.Flatten(), nn.Linear(105, 4)), data(2, 5, 3, 7))
     with pytest.raises(InputError, match=r"cannot take inputs.*dynamic_shapes"):
         model.reshape((2, 5, 4, 7))
+
+
+def test_reshape_keeps_rows_of_tokens_apart() -> None:
+    """Rows of a table are gathered as one list: of other lengths it would be cut into rows of the old one."""
+    module, ids = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4)).eval(), torch.zeros(1, 4, dtype=torch.long)
+    model = q8.compile(q8.quantize(module, (ids,), [ids + 1], progress=False))
+    assert model.reshape((3, 4)).outputs[0].shape == (3, 4, 4)
+    for shape in ((2, 2), (1, 8)):
+        with pytest.raises(InputError, match=r"dimension 1 of input .* must be 4.*dynamic_shapes"):
+            model.reshape(shape)

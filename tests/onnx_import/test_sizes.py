@@ -106,3 +106,17 @@ def test_what_is_no_formula_in_the_sizes_is_refused() -> None:
 def test_a_range_is_a_pair_of_sizes(sizes: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(q8.InputError, match=r"sizes must be integers|the least first"):
         q8.from_onnx(image(), sizes={**sizes, "W": 8})
+
+
+def test_reshape_keeps_rows_of_tokens_apart() -> None:
+    """Rows are gathered as one list, which was cut into rows of the old length."""
+    table = onnx.numpy_helper.from_array(drawn(9, 8), "table")
+    ports = [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, 4])]
+    ends = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    node = onnx.helper.make_node("Gather", ["table", "ids"], ["y"])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    net = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ports, ends, [table]), opset_imports=opsets)
+    model = q8.from_onnx(net.SerializeToString())
+    assert model.reshape((3, 4)).outputs[0].shape == (3, 4, 8)
+    with pytest.raises(q8.InputError, match="dimension 1 of input ids must be 4, found 2: .* rows of one length"):
+        model.reshape((2, 2))
