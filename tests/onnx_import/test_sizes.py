@@ -118,5 +118,5 @@ def test_reshape_keeps_rows_of_tokens_apart() -> None:
     net = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ports, ends, [table]), opset_imports=opsets)
     model = q8.from_onnx(net.SerializeToString())
     assert model.reshape((3, 4)).outputs[0].shape == (3, 4, 8)
-    with pytest.raises(q8.InputError, match="dimension 1 of input ids must be 4, found 2: .* rows of one length"):
+    with pytest.raises(q8.InputError, match=r"dimension 1 of input ids must be 4, found 2: .* rows of one length"):
         model.reshape((2, 2))
