@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node
+from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import infer
@@ -74,6 +74,8 @@ class Predicates:
         if is_move(node):
             source = self.table(node.inputs[0])
             return None if source is None else self.moved(node, source)
+        if node.op == "cat":
+            return self._joined(node)
         if not _is_pointwise(node):
             return None
         tables = [table for table in map(self.table, node.inputs) if table is not None]
@@ -89,7 +91,7 @@ class Predicates:
             return None
         made = self.rewriter.producer(int8)
         found = self.table(made.inputs[0]) if made is not None and made.op == "quantize" else None
-        return found or TruthTable((int8,), (np.zeros((), np.float32), np.ones((), np.float32)))
+        return found or _itself(int8)
 
     def moved(self, move: Node, source: TruthTable) -> TruthTable | None:
         """The truth table of what a node moves, by predicates that are moved alike."""
@@ -110,6 +112,30 @@ class Predicates:
             return TruthTable(tuple(predicates), source.values)
         values = (np.broadcast_to(value, shape).astype(np.float32) for value in source.values)
         return TruthTable(tuple(predicates), tuple(_result(self.graph, move, (value,)) for value in values))
+
+    def _joined(self, cat: Node) -> TruthTable | None:
+        """Of predicates and constant bools one after another: a predicate, their cat."""
+        tables = [table for table in map(self.table, cat.inputs) if table is not None]
+        if len(tables) < len(cat.inputs) or not all(map(_is_bool, tables)):
+            return None
+        if not any(table.predicates for table in tables):
+            return None
+        parts = [self._part(cat, table, self.graph.types[x]) for table, x in zip(tables, cat.inputs, strict=True)]
+        return _itself(self.call(cat, "cat", tuple(parts), cat.attrs))
+
+    def _part(self, cat: Node, table: TruthTable, whole: TensorType) -> str:
+        """A predicate of a cat's operand, as large as that."""
+        if not table.predicates:
+            bools = np.broadcast_to(table.values[0], whole.shape).astype(np.int8)
+            return self.graph.add_constant(f"{cat.output}.bools", bools, BOOL.dtype, BOOL)
+        (name,), (off, _) = table.predicates, table.values
+        if off.any():
+            name = self.logical(cat, "eq_scalar", (name,), {"number": 0.0})
+        return (
+            name
+            if self.graph.types[name].shape == whole.shape
+            else self.call(cat, "expand", (name,), {"shape": whole.shape})
+        )
 
     def number(self, name: str) -> float | None:
         """The number that a constant of one element holds; None of any other value."""
@@ -135,6 +161,18 @@ class Predicates:
         low, high = BOOL.range
         to = replace(self.graph.types[found], dtype=BOOL.dtype, q=BOOL)
         return self.rewriter.insert(before, "quantize", (found,), {"lo": low, "hi": high}, to, f"{found}.bools")
+
+
+def _itself(predicate: str) -> TruthTable:
+    """The table of a predicate's own value."""
+    return TruthTable((predicate,), (np.zeros((), np.float32), np.ones((), np.float32)))
+
+
+def _is_bool(table: TruthTable) -> bool:
+    """Whether a value is a constant of bools, a predicate, or the opposite of one."""
+    if not table.predicates:
+        return bool(np.isin(table.values[0], (0, 1)).all())
+    return [value.reshape(-1).tolist() for value in table.values] in ([[0], [1]], [[1], [0]])
 
 
 def _is_pointwise(node: Node) -> bool:

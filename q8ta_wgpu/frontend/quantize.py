@@ -325,8 +325,9 @@ def _round_weights(observed: GraphModule, precisions: Precisions | None) -> None
     corrected for the mean is wrong for tokens of zeros, which a network may divide by their norm."""
     rounded = round_weights(observed)
     for restore in (rounded.restore_biases, rounded.restore_weights):
-        if precisions is not None and precisions.is_worse():
-            restore()
+        if precisions is None or not precisions.is_worse():
+            break
+        restore()
 
 
 def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:

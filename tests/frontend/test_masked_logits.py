@@ -23,6 +23,11 @@ def beside(s: Any, scores: Tensor) -> Tensor:
     return torch.cat([scores, s.bias.expand(4, 1, 8)], 1)
 
 
+def and_one(mask: Tensor) -> Tensor:
+    """A mask with one more place, which is never hidden."""
+    return torch.cat([mask, torch.ones(4, 1, 1, dtype=torch.bool)], 1)
+
+
 SOFTMAX: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "masked_fill": lambda s, x, m: s.lin(x).masked_fill(~m, LOW).softmax(1),
     "masked_fill with -inf": lambda s, x, m: s.lin(x).masked_fill(~m, float("-inf")).softmax(1),
@@ -34,6 +39,8 @@ SOFTMAX: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "biased later": lambda s, x, m: (s.lin(x).masked_fill(~m, LOW) + s.bias).softmax(1),
     "of a factor": lambda s, x, m: torch.add(s.lin(x), (~m).float(), alpha=LOW).softmax(1),
     "an input": lambda s, x, m: x.masked_fill(~m, LOW).softmax(1),
+    "behind a sink": lambda s, x, m: torch.where(and_one(m), beside(s, s.lin(x)), LOW).softmax(1),
+    "behind a sink, in numbers": lambda s, x, m: (beside(s, s.lin(x)) + (1 - and_one(m).float()) * LOW).softmax(1),
 }
 """What softmax reads, as people write it: it is int8, and its scores are rounded without their mask."""
 
