@@ -22,10 +22,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def one_line(said: Exception | str) -> str:
-    """What another library's error says, in one line of at most 300 characters, without a full stop."""
+def one_line(said: Exception | str, most: int = 300) -> str:
+    """What another library's error says, in one line of at most `most` characters, without a full stop."""
     text = " ".join(str(said).split())
-    return (text if len(text) <= 300 else f"{text[:300]}…").rstrip(".") or type(said).__name__
+    return (text if len(text) <= most else f"{text[:most]}…").rstrip(".") or type(said).__name__
 
 
 class Q8taError(Exception):

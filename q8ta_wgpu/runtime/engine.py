@@ -13,7 +13,7 @@ from typing import Any
 
 import wgpu
 
-from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.errors import DeviceError, one_line
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
@@ -29,6 +29,9 @@ _BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2,
 _WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 
 Lock = contextlib.AbstractContextManager[Any]
+
+LONGEST = 1000
+"""Characters of what a driver or a compiler says that are passed on."""
 
 _raised: set[type[Exception]] = set()
 """Exception classes of the packages in use."""
@@ -46,11 +49,11 @@ def wgpu_errors(doing: str) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, tuple(_raised)) and type(error) is not RuntimeError:
             raise
-        words = " ".join(str(error).split()) or type(error).__name__
+        said = one_line(error, LONGEST)
         # With Dawn they form a cycle with the error. A memoryview that is in use when Python collects it ends the
         # process: `write_buffer` has one.
         traceback.clear_frames(error.__traceback__)
-        raise DeviceError(f"{doing}: {words[:1000]}") from error
+        raise DeviceError(f"{doing}: {said}") from error
 
 
 class Engine:

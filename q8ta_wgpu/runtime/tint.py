@@ -9,7 +9,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from q8ta_wgpu.errors import one_line
 from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime.engine import LONGEST
 
 
 def refusal(text: str) -> str:
@@ -20,7 +22,7 @@ def refusal(text: str) -> str:
     try:
         device.create_shader_module(code=text)
     except dawn.package.GPUError as error:
-        return " ".join(str(error).split())
+        return one_line(error, LONGEST)
     return ""
 
 
