@@ -19,6 +19,7 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import handles
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import wgpu_errors
+from q8ta_wgpu.runtime.engines import named
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.timestamps import timestamps
@@ -57,6 +58,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{ if (id.x < params.count
     ids=lambda error: type(error).__name__,
 )
 def test_what_wgpu_raises(error: Exception) -> None:
+    named("wgpu-native")  # whose package raises these
     with pytest.raises(DeviceError, match=r"^could not work: the driver's words$"), wgpu_errors("could not work"):
         raise error
 
