@@ -29,7 +29,7 @@ from bench.builders import BUILDERS, example_inputs, is_idle, other_inputs, wake
 from bench.noise import decibels
 from bench.options import Options
 from bench.yardstick import yardstick
-from q8ta_wgpu.frontend.importer.importer import PRECISION
+from q8ta_wgpu.frontend.notes import PRECISION, noted
 from q8ta_wgpu.progress import through
 
 Row = dict[str, Any]
@@ -88,7 +88,7 @@ def measured(name: str, adapter: str | None, items: int = 1) -> Row:
 
 def _predicted(program: Any) -> float | None:
     """What `quantize` predicted for the output that is farthest below the yardstick, in dB."""
-    *_, predicted = program.graph_module.meta.get("custom", {}).get(PRECISION, (None,))
+    *_, predicted = noted(program.graph_module, PRECISION, (None,))
     return None if predicted is None else round(predicted, 1)
 
 

@@ -20,10 +20,11 @@ from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
-from q8ta_wgpu.frontend.export.dynamic import at
+from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.states import States
-from q8ta_wgpu.frontend.importer.importer import PRECISION, import_program
-from q8ta_wgpu.frontend.nodes import DYNAMIC, QDQ, is_qdq, module_paths, source_of
+from q8ta_wgpu.frontend.importer.importer import import_program
+from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
+from q8ta_wgpu.frontend.notes import PRECISION, SIZES, noted
 from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
@@ -76,7 +77,7 @@ def compare(
             before.put_back()
         simulated = _simulated(exported, calls)
     graph, ours = _integer_values(exported, calls)
-    _, yardstick, _, predicted = exported.graph_module.meta.get("custom", {}).get(PRECISION, (None,) * 4)
+    _, yardstick, _, predicted = noted(exported.graph_module, PRECISION, (None,) * 4)
     each = [Comparison(_rows(exported, graph, *values)) for values in zip(in_float, simulated, ours, strict=True)]
     if not several:
         return Comparison(each[0].layers, predicted, yardstick)
@@ -152,7 +153,7 @@ def _row(
 
 def _at_sizes(exported: ExportedProgram, inputs: checks.Tensors) -> ExportedProgram:
     """A program that was quantized with dynamic_shapes, for inputs of these sizes."""
-    said = exported.graph_module.meta.get("custom", {}).get(DYNAMIC)
+    said = noted(exported.graph_module, SIZES)
     ranks = [node.meta["val"].dim() for node in _inputs(exported)]
     if said is None or ranks != [x.dim() for x in inputs]:
         return exported

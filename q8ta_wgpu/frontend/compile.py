@@ -52,7 +52,7 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     check_switch("int8_outputs", int8_outputs)
     try:
         from q8ta_wgpu.frontend import checks
-        from q8ta_wgpu.frontend.importer.dynamic import import_sizes
+        from q8ta_wgpu.frontend.importer.at_sizes import import_sizes
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
     if not checks.is_whole(unsupported):

@@ -13,17 +13,18 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.errors import UnsupportedError, printable
+from q8ta_wgpu.frontend.notes import KEPT, noted
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, Sloped, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 """Begin the names of torch's own files, not those of torchvision, and of this package's."""
 
-
 QDQ = "quantized_decomposed"
-OWN = "q8ta_wgpu"
-"""The namespace of the operators that calibrate/rows.py adds to torch's."""
 """The namespace of the operators by which values become int8 and real again."""
+
+OWN = "q8ta_wgpu"
+"""The namespace of the operators that calibrate/row_scales.py adds to torch's."""
 
 CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 """Operators that give numbers another dtype."""
@@ -151,18 +152,9 @@ def qdq_dtype(node: Node) -> torch.dtype | None:
     return dtype or torch.float32
 
 
-_KEPT = "q8ta_kept"
-
-
-def keep(node: Node) -> None:
-    """Asks that a call stay in float32. What torch keeps as "custom" goes with the node into what is converted,
-    exported and saved."""
-    node.meta["custom"] = {**node.meta.get("custom", {}), _KEPT: True}
-
-
 def is_kept(node: Node) -> bool:
     """Whether a call was asked to stay in float32; what quantizes and dequantizes beside it was not."""
-    return _KEPT in node.meta.get("custom", {}) and not is_qdq(node)
+    return bool(noted(node, KEPT)) and not is_qdq(node)
 
 
 _ATTENTION = "q8ta_attention"
@@ -182,30 +174,6 @@ def is_attention(node: Node) -> bool:
 def is_in_attention(node: Node) -> bool:
     """Whether a call is part of an attention that is one operator."""
     return _ATTENTION in node.meta
-
-
-DYNAMIC = "q8ta_dynamic"
-"""In what torch keeps with a program and with its nodes as "custom", which JSON must be able to hold. With a program:
-its `Dimensions` (export/dynamic.py). With a call: its operator, and of arguments that are sizes the place and the
-terms. With a parameter: the terms of its shape."""
-
-
-def note_sizes(node: Node, said: Mapping[str, Any]) -> None:
-    """Notes with a call or a parameter what follows from sizes of inputs."""
-    node.meta["custom"] = {**node.meta.get("custom", {}), DYNAMIC: said}
-
-
-def sizes_noted(node: Node) -> Mapping[str, Any]:
-    """What of a call or a parameter follows from sizes of inputs; empty where nothing is noted."""
-    said: Mapping[str, Any] = node.meta.get("custom", {}).get(DYNAMIC, {})
-    return said
-
-
-def inherit_sizes(made: Node, call: Node) -> None:
-    """Notes with a constant computed of a parameter, element by element, that its shape follows from the same sizes."""
-    for node in call.all_input_nodes:
-        if "shape" in (said := sizes_noted(node)):
-            note_sizes(made, said)
 
 
 def integer(dimension: Any) -> int:

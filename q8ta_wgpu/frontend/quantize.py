@@ -18,23 +18,23 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.calibrate.equalize import enough
-from q8ta_wgpu.frontend.calibrate.kept import mark_states, share_states, store_finely
+from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared, transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.pt2e import quietly
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.calibrate.rounding import round_weights, watch_inputs
-from q8ta_wgpu.frontend.calibrate.rows import insert_rows
+from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
+from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
 from q8ta_wgpu.frontend.calibrate.simulate import Storage
-from q8ta_wgpu.frontend.calibrate.states import scale_states, watch_states
+from q8ta_wgpu.frontend.calibrate.states import mark_states, share_states, store_finely
 from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.calibrate.widen import widen
-from q8ta_wgpu.frontend.export.constants import fold, fold_batches
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
-from q8ta_wgpu.frontend.export.dynamic import annotate, check_ends, check_points
+from q8ta_wgpu.frontend.export.folding import fold, fold_batches
+from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
 from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
@@ -43,10 +43,11 @@ from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
+from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.importer.importer import FIXED, PRECISION, check_module, import_decomposed
-from q8ta_wgpu.frontend.nodes import DYNAMIC, constant, sizes_noted
-from q8ta_wgpu.frontend.sizes import fixed_sizes
+from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
+from q8ta_wgpu.frontend.nodes import constant
+from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, note, noted
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.onnx_import.quantize import quantize as quantize_file
@@ -216,9 +217,11 @@ def quantize(
         said = {
             FIXED: fixed,
             PRECISION: found and astuple(found),
-            DYNAMIC: follows and follows.sizes.of_program(quantized).plain,
+            SIZES: follows and follows.sizes.of_program(quantized).plain,
         }
-        quantized.graph_module.meta["custom"] = {name: value for name, value in said.items() if value}
+        for name, value in said.items():
+            if value:
+                note(quantized.graph_module, name, value)
     register()
     if problem := checks.ZEROS if zeros else lost or (found.warning if found else ""):
         warnings.warn(problem, stacklevel=2)
@@ -271,12 +274,12 @@ def _calibrate(
 def _observe_tables(observed: GraphModule) -> Callable[..., Any]:
     """What runs a module with observers, at the sizes of what it is given where these are noted. Observers of tables of
     which a part is read then meet them whole, since no item may be as large."""
-    tables = [node for node in observed.graph.find_nodes(op="get_attr") if "shape" in sizes_noted(node)]
+    tables = [node for node in observed.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})]
     for table in tables:
         for user in table.users:
             if user.op == "call_module":
                 observed.get_submodule(str(user.target))(constant(observed, table))
-    return Sized(observed).run if any(map(sizes_noted, observed.graph.nodes)) else observed
+    return Sized(observed).run if any(noted(node, SIZES) for node in observed.graph.nodes) else observed
 
 
 def _converted(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.export.constants import fold_batches
+from q8ta_wgpu.frontend.export.folding import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import by_shape
 from q8ta_wgpu.session.by_shape import ByShape

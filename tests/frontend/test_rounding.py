@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.rounding import Inputs
+from q8ta_wgpu.frontend.calibrate.fit_weights import Inputs
 from q8ta_wgpu.frontend.nodes import is_weighted
 from tests.quantizing import Plain, data
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.quantize import _folded, float_program
-from q8ta_wgpu.frontend.sizes import fixed_sizes
 from tests.importing import Wrapped, imported
 from tests.quantizing import Plain, conv, data
 

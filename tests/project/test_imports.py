@@ -19,7 +19,7 @@ IR = {"errors", "ir"}
 TABLE = IR | {"kernels"}
 GRAPH = TABLE | {"model"}
 REWRITING = {"passes.rewriter", "passes.operands"}
-FRONTEND = {"frontend.nodes", "frontend.export", "frontend.importer"}
+FRONTEND = {"frontend.nodes", "frontend.notes", "frontend.export", "frontend.importer"}
 
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -62,13 +62,14 @@ ROOMS: dict[str, set[str]] = {
     "passes.layout_sync": TABLE,
     "passes.im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # torch: module to plain program to graph, and back to where it is rounded
-    "frontend.nodes": TABLE,
+    "frontend.notes": set(),
+    "frontend.nodes": TABLE | {"frontend.notes"},
     "frontend.moves": TABLE | {"frontend.nodes"},
     "frontend.importer.builder": GRAPH,
     "calibrate": GRAPH | {"passes", "passes.plan", *REWRITING},
     "onnx_import": GRAPH | {"calibrate", "frontend.importer.builder", "kernels.lib", "passes", "progress", "session"},
-    "frontend.export": TABLE | {"frontend.moves", "frontend.nodes"},
-    "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.export"},
+    "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes"},
+    "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.notes", "frontend.export"},
     "frontend.calibrate": GRAPH | {"calibrate", "frontend.moves", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},

@@ -40,6 +40,7 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     normalizes,
 )
+from q8ta_wgpu.frontend.notes import CHANNELS, note, noted
 from q8ta_wgpu.ir.int8 import Monotonic, Sloped
 from q8ta_wgpu.passes.plan.masks import whole_rows
 
@@ -52,8 +53,6 @@ _MOST = 2**29
 
 _SMALLEST = 1 / 16
 """Least size of a channel beside the largest: a smaller one may be larger on other inputs."""
-
-_CHANNELS = "q8ta_channels"
 
 _LAYER_NORM = "aten.layer_norm.default"
 _SLOPED = re.compile(r"aten\.(relu|leaky_relu)_?\.default")
@@ -126,21 +125,16 @@ def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
         ranges.run(*item)
     for one in found:
         if (chosen := _chosen(one, ranges.met)) is not None:
-            custom = {_CHANNELS: [numbers.tolist() for numbers in chosen]}
-            one.source.meta["custom"] = {**one.source.meta.get("custom", {}), **custom}
+            note(one.source, CHANNELS, [numbers.tolist() for numbers in chosen])
             _apply(model, one, *chosen)
 
 
 def equalize_alike(model: GraphModule, done: Mapping[Node, Node]) -> None:
     """Does to a float graph what was done to the nodes of another one, by the node here that each of those is."""
-    noted = {here: there.meta["custom"][_CHANNELS] for there, here in done.items() if _is_noted(there)}
+    chosen = {here: noted(there, CHANNELS) for there, here in done.items()}
     for one in _found(model):
-        if one.source in noted:
-            _apply(model, one, *(torch.tensor(numbers, dtype=torch.float64) for numbers in noted[one.source]))
-
-
-def _is_noted(node: Node) -> bool:
-    return _CHANNELS in node.meta.get("custom", {})
+        if chosen.get(one.source):
+            _apply(model, one, *(torch.tensor(numbers, dtype=torch.float64) for numbers in chosen[one.source]))
 
 
 def _found(model: GraphModule) -> Iterator[_Followed]:

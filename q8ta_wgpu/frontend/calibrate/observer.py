@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.calibrate.ranges import ROOM, best_range
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
+
+
+def observer_of(model: GraphModule, node: Any) -> Any:
+    """The observer that a node of a prepared module calls; None of others."""
+    found = model.get_submodule(str(node.target)) if isinstance(node, Node) and node.op == "call_module" else None
+    return found if hasattr(found, "calculate_qparams") else None
 
 
 class RangeObserver(HistogramObserver):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
-from q8ta_wgpu.frontend.calibrate.rows import round_rows
+from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.simulate import (
     ROLES,
     Reads,

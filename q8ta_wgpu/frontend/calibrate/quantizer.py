@@ -11,14 +11,14 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.frontend.calibrate import scheme
-from q8ta_wgpu.frontend.calibrate.kept import keep_sums, widen_states
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
+from q8ta_wgpu.frontend.calibrate.states import keep_sums, widen_states
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
-from q8ta_wgpu.frontend.export.constants import float_constants
+from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.identities import remove_identities
-from q8ta_wgpu.frontend.export.recurrent import expand_recurrent, feeds_states, weights_of
+from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, feeds_states, weights_of
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
@@ -28,12 +28,12 @@ from q8ta_wgpu.frontend.nodes import (
     is_float,
     is_kept,
     is_transposed,
-    keep,
     kind,
     mark_attention,
     module_paths,
     named_arguments,
 )
+from q8ta_wgpu.frontend.notes import KEPT, note
 from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
@@ -66,7 +66,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
         fit_weights: whether `quantize` fits weights to the calibration inputs. The rounding error of a weight is spread
-            over others and taken out of the bias (calibrate/rounding.py). With 128 inputs or more, channels are
+            over others and taken out of the bias (calibrate/fit_weights.py). With 128 inputs or more, channels are
             equalized (calibrate/equalize.py).
         skip: paths of modules that stay in float, as `compare` names them, with everything inside. Their inputs are not
             rounded for them; their outputs only where something in int8 reads them.
@@ -155,7 +155,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     "a convolution or linear is part of that one: name it instead)"
                 )
             for node in skipped:
-                keep(node)
+                note(node, KEPT, True)
         keep_sums(model)
         imported = import_float(model)
         plan = rounding_of(
@@ -169,7 +169,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         widen_states(model, imported, plan)
         nodes = {node.name: node for node in model.graph.nodes}
         for call in plan.kept:
-            keep(nodes[call])
+            note(nodes[call], KEPT, True)
         for attention in plan.attention:
             mark_attention(*(nodes[call] for call in attention))
         for (call, name), storage in plan.reads.items():

@@ -8,6 +8,7 @@ another. What moves elements passes on what the widest of its readers needs.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,9 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
-from q8ta_wgpu.frontend.calibrate.kept import states_of
+from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.calibrate.states import states_of
+from q8ta_wgpu.frontend.calibrate.watches import watches
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
@@ -101,8 +104,7 @@ class Storage:
         self._steps: dict[Node, bool] = {}
         by_observer: dict[int, Stored] = {}
         for node in observed.graph.nodes:
-            observer: Any = observed.get_submodule(str(node.target)) if node.op == "call_module" else None
-            if not hasattr(observer, "calculate_qparams"):
+            if (observer := observer_of(observed, node)) is None:
                 continue
             if hasattr(observer, "ch_axis") and observer.ch_axis >= 0:
                 self.weights[node] = observer
@@ -171,9 +173,7 @@ def takes_steps(node: Node) -> bool:
 
 def _readers(node: Node) -> Iterator[Node]:
     """What computes with a value; watchers of calibration do not."""
-    for user in node.users:
-        if user.op != "call_module" or not str(user.target).startswith(("_inputs_of", "_states_of")):
-            yield user
+    return itertools.filterfalse(watches, node.users)
 
 
 Views = Mapping[Reads, Tensor]

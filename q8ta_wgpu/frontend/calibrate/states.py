@@ -1,107 +1,102 @@
-"""How large the states of recurrent layers become in calibration, and the fraction bits that this leaves them."""
+"""How states are rounded: what a module reads and writes from call to call is stored at one scale, and finely where
+errors would add up."""
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.export.recurrent import is_recurrent, shift_states
-from q8ta_wgpu.frontend.nodes import named_arguments
+from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.importer.importer import Imported
+from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.frontend.notes import KEPT, note
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves
+from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
 
-_HIDDEN, _STATE = 3.98, 126.0
-"""Up to which hidden states in the product, and states that a cell keeps, have all fraction bits."""
+_STATE = "q8ta_state"
+"""In the meta of the input of a state: the place of its result from the end."""
 
-_ROOM = 2
-"""Times what calibration met, for larger states."""
-
-_STEPS = 256
-"""Steps of a layer whose gates are computed at once."""
-
-
-class States(torch.nn.Module):
-    """The largest states that a layer meets.
-
-    Attributes:
-        hidden: of the hidden states that it begins with; all others are less, or less than 1.
-        state: of the states that its cell keeps.
-    """
-
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        super().__init__()
-        self.time = 1 if arguments["batch_first"] else 0
-        self.each = 4 if arguments["has_biases"] else 2
-        self.hidden = self.state = 0.0
-
-    def forward(self, x: Tensor, first: Any, parameters: Sequence[Tensor], hidden: Tensor) -> None:
-        """Notes a call: its input, first states, parameters, and the hidden states of all its steps."""
-        begun, *kept = (first,) if isinstance(first, Tensor) else first
-        self.hidden = max(self.hidden, _size(begun))
-        self.state = max(self.state, _size(kept[0]) if kept else _size(begun))
-        if not kept or self.state + x.shape[self.time] <= _STATE:  # a step adds less than 1
-            return
-        x, hidden = x.movedim(self.time, 0), hidden.movedim(self.time, 0)
-        for direction, made in enumerate(hidden.chunk(len(begun), -1)):
-            own = parameters[self.each * direction :][: self.each]
-            steps, made = (x, made) if direction == 0 else (x.flip(0), made.flip(0))
-            before = torch.cat([begun[direction : direction + 1], made[:-1]])
-            self._follow(kept[0][direction], steps, before, own)
-
-    def _follow(self, state: Tensor, x: Tensor, hidden: Tensor, parameters: Sequence[Tensor]) -> None:
-        """Computes the states of an lstm's cell anew, one direction of it, from the hidden states before each step:
-        what is added and what is kept by one step, by two, by four, until all steps are one."""
-        weight, recurrent, *biases = parameters
-        for part, before in zip(torch.split(x, _STEPS), torch.split(hidden, _STEPS), strict=True):
-            i, f, g, _ = (part @ weight.T + before @ recurrent.T + sum(biases)).chunk(4, -1)
-            added, kept, steps = i.sigmoid() * g.tanh(), f.sigmoid(), 1
-            while steps < len(part):
-                added = torch.cat([added[:steps], added[steps:] + kept[steps:] * added[:-steps]])
-                kept = torch.cat([kept[:steps], kept[steps:] * kept[:-steps]])
-                steps *= 2
-            states = added + kept * state
-            self.state, state = max(self.state, _size(states)), states[-1]
+_SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 
 
-def _size(x: Tensor) -> float:
-    return float(x.abs().max())
+def mark_states(graph: GraphModule, count: int) -> None:
+    """Lets the last inputs of a graph, so many, know which result is theirs. Copies are dropped, but for those that lay
+    elements out anew: they were made because of writes, and nothing is written into any more."""
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
+        source = node.all_input_nodes[0]
+        if node.meta["val"].stride() == source.meta["val"].stride():
+            node.replace_all_uses_with(source)
+            graph.graph.erase_node(node)
+    for place, node in enumerate(graph.graph.find_nodes(op="placeholder")[-count:]):
+        node.meta[_STATE] = place - count
 
 
-def watch_states(model: GraphModule) -> None:
-    """Lets a prepared model note what the states of its recurrent layers reach, once it is recompiled."""
-    for node in _layers(model):
-        arguments = named_arguments(node)
-        name = f"_states_of_{node.name}"
-        model.add_submodule(name, States(arguments))
-        with model.graph.inserting_after(node):
-            hidden = model.graph.call_function(operator.getitem, (node, 0))
-        with model.graph.inserting_after(hidden):
-            model.graph.call_module(name, (arguments["input"], arguments["hx"], arguments["params"], hidden))
+def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
+    """Each state as it is read and as it is written: the last inputs and results of a graph."""
+    results: Any = graph.graph.output_node().args[0]
+    reads = [node for node in graph.graph.find_nodes(op="placeholder") if _STATE in node.meta]
+    return [(node, results[node.meta[_STATE]]) for node in reads]
 
 
-def scale_states(model: GraphModule) -> None:
-    """Gives the states of a model that was watched and calibrated the range that they need, and ends the watch."""
-    for node in _layers(model):
-        watch = next(user for result in node.users for user in result.users if user.target == f"_states_of_{node.name}")
-        states: Any = model.get_submodule(str(watch.target))
-        hidden = watch.all_input_nodes[-1]
-        model.graph.erase_node(watch)
-        model.graph.erase_node(hidden)
-        model.delete_submodule(str(watch.target))
-        shift_states(node, _bits(states.hidden, _HIDDEN), _bits(states.state, _STATE))
+def keep_sums(graph: GraphModule) -> None:
+    """Leaves in float32 what is counted from call to call: a sum with what was there has no range."""
+    for read, written in states_of(graph):
+        if written.target in _SUMS and read in written.all_input_nodes:
+            note(written, KEPT, True)
 
 
-def _bits(met: float, limit: float) -> int:
-    """Fraction bits fewer that states need which reach more than `limit`."""
-    return 0 if met <= limit else min(math.ceil(math.log2(_ROOM * met / limit)), 12)
+def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:
+    """Stores in 16 bits what is computed from what it was, element by element: such errors last from call to call."""
+    for read, written in states_of(graph):
+        reads = [key for key in plan.reads if imported.values.get(key[1]) is read]
+        gives = [name for name in plan.gives if imported.values.get(name) is written]
+        readers = [node for node in read.users if node.op == "call_function"]
+        exact = all((int8 := kind(node)) is not None and int8.reads_int16 for node in readers)
+        if exact and _is_carried(written, read) and all(plan.gives[name] == INT8 for name in gives):
+            plan.gives.update(dict.fromkeys(gives, INT16))
+            plan.reads.update(dict.fromkeys(reads, INT16))
 
 
-def _layers(model: GraphModule) -> Iterator[Node]:
-    """The calls of one recurrent layer."""
-    for node in list(model.graph.nodes):
-        if node.op == "call_function" and is_recurrent(node) and named_arguments(node)["num_layers"] == 1:
-            yield node
+def _is_carried(written: Node, read: Node) -> bool:
+    """Whether a state is computed from what it was, element by element, not moved or chosen alone."""
+    met = {(written, False)}
+    for node, computed in (waiting := list(met)):
+        int8, chosen = kind(node), node.target is torch.ops.aten.where.self
+        if not isinstance(int8, Arithmetic | Elementwise | Moves):
+            continue
+        computed = computed or not (chosen or isinstance(int8, Moves))
+        for found in ((source, computed) for source in node.all_input_nodes):
+            if found not in met:
+                met.add(found)
+                waiting.append(found)
+    return (read, True) in met
+
+
+def share_states(observed: GraphModule) -> None:
+    """Lets one observer watch a state as it is read and as it is written, where both have one width: it is stored at
+    one scale."""
+    for state, result in states_of(observed):
+        written = observer_of(observed, result)
+        for user in list(state.users):
+            read = observer_of(observed, user)
+            if read is None or written is None or read is written or read.quant_max != written.quant_max:
+                continue
+            for call in observed.graph.find_nodes(op="call_module"):
+                if observer_of(observed, call) is read:
+                    setattr(observed, str(call.target), written)
+
+
+def store_finely(observed: GraphModule) -> None:
+    """Stores a state in 16 bits where that is what the next call reads of it."""
+    output = observed.graph.output_node()
+    results: Any = output.args[0]
+    found = list(results)
+    for read, written in states_of(observed):
+        reading = [observer_of(observed, user) for user in read.users]
+        for value in written.all_input_nodes if observer_of(observed, written) is not None else ():
+            observer = observer_of(observed, value)
+            if observer is not None and observer in reading:
+                found[read.meta[_STATE]] = value
+    output.args = (tuple(found),)

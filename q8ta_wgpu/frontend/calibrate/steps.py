@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.rows import operands
+from q8ta_wgpu.frontend.calibrate.row_scales import operands
 from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
-from q8ta_wgpu.frontend.export.recurrent import weights_of
+from q8ta_wgpu.frontend.export.recurrent_layers import weights_of
 from q8ta_wgpu.frontend.nodes import integer, is_in_attention, kind, named_arguments, source_of
 from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
 

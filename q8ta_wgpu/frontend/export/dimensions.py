@@ -13,7 +13,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.dynamic_shapes import _DerivedDim, _DimHint
 
 from q8ta_wgpu.errors import InputError, shown
-from q8ta_wgpu.frontend.nodes import sizes_noted
+from q8ta_wgpu.frontend.notes import SIZES, noted
 from q8ta_wgpu.ir.size import MOST, Dynamic, Point, Size, Terms, solved, traced_points
 
 UNBOUNDED = 1 << 24
@@ -71,8 +71,8 @@ class Dimensions:
     def of_program(self, program: ExportedProgram) -> Dimensions:
         """With the tables of a program. torch does not save what is noted with parameters."""
         specs = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs}
-        noted = {specs[n.name]: sizes_noted(n).get("shape") for n in program.graph.find_nodes(op="placeholder")}
-        return replace(self, tables={name: shape for name, shape in noted.items() if shape is not None})
+        said = {specs[n.name]: noted(n, SIZES, {}) for n in program.graph.find_nodes(op="placeholder")}
+        return replace(self, tables={name: each["shape"] for name, each in said.items() if "shape" in each})
 
     def part(self, name: str, tensor: Tensor, point: Point) -> Tensor:
         """What is read of a parameter at a point."""

@@ -9,8 +9,8 @@ import torch
 from torch.export import ExportedProgram
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.frontend.export.constants import is_pure
 from q8ta_wgpu.frontend.export.decompose import decomposed
+from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.tracing import traced
 from q8ta_wgpu.frontend.nodes import OWN, QDQ, integer, named_arguments
 from q8ta_wgpu.kernels import ATEN

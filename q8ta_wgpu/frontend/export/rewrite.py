@@ -13,9 +13,9 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from q8ta_wgpu.frontend.export.constants import is_pure
 from q8ta_wgpu.frontend.export.decompose import table
 from q8ta_wgpu.frontend.export.editor import call, replace, splice, value_of
+from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.identities import is_idle_dropout
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
 from q8ta_wgpu.frontend.export.writes import compute_written

@@ -1,4 +1,4 @@
-"""A program whose numbers that follow from sizes are noted (export/dynamic.py), run at the sizes of its inputs."""
+"""A program whose numbers that follow from sizes are noted (export/formulas.py), run at the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.dimensions import part_of
-from q8ta_wgpu.frontend.nodes import sizes_noted
+from q8ta_wgpu.frontend.notes import SIZES, noted
 from q8ta_wgpu.ir.size import Point, Size, solved
 
 
@@ -23,14 +23,14 @@ class Sized(Interpreter):
         """What the program gives for these inputs."""
         inputs = self.module.graph.find_nodes(op="placeholder")  # type: ignore[union-attr,operator]
         for node, x in zip(inputs, args, strict=True):
-            for dim, plain in sizes_noted(node).get("input", ()):
+            for dim, plain in noted(node, SIZES, {}).get("input", ()):
                 symbol, value, _ = solved({tuple(symbols): c for c, *symbols in plain}, x.shape[dim])
                 self._point[symbol] = value
         return super().run(*args, **kwargs)
 
     def run_node(self, n: Node) -> Any:
         """A node's value."""
-        found, said = super().run_node(n), sizes_noted(n)
+        found, said = super().run_node(n), noted(n, SIZES, {})
         if n.op == "get_attr" and "shape" in said:
             return part_of(found, [int(Size.of(size, self._point)) for size in said["shape"]])
         return found
@@ -43,7 +43,7 @@ class Sized(Interpreter):
 
 def arguments_at(node: Node, point: Point) -> tuple[Any, Any]:
     """The arguments, by position and by name, that a call has at a point."""
-    said = sizes_noted(node)
+    said = noted(node, SIZES, {})
     if said.get("call") != str(node.target):  # another call was put in its place
         return node.args, node.kwargs
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Node
 
-from q8ta_wgpu.frontend.export.constants import parameters
+from q8ta_wgpu.frontend.export.folding import parameters
 
 
 def compute_written(program: ExportedProgram) -> None:

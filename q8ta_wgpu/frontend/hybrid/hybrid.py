@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, shown
 from q8ta_wgpu.frontend import checks
-from q8ta_wgpu.frontend.export.constants import fold
+from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.plain import plain
 from q8ta_wgpu.frontend.hybrid.partition import Parted, part
 from q8ta_wgpu.ir.graph import Array, Graph

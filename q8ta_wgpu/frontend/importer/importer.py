@@ -15,15 +15,14 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
-from q8ta_wgpu.frontend.export.constants import computed, parameters
+from q8ta_wgpu.frontend.export.folding import computed, parameters
 from q8ta_wgpu.frontend.export.pairs import RULES
 from q8ta_wgpu.frontend.export.plain import plain
-from q8ta_wgpu.frontend.export.recurrent import feeds_states
+from q8ta_wgpu.frontend.export.recurrent_layers import feeds_states
 from q8ta_wgpu.frontend.importer import qdq
-from q8ta_wgpu.frontend.importer.arguments import arguments_of, repeated_for_the_batch
-from q8ta_wgpu.frontend.importer.bools import is_bool, meant
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.importer.integers import (
+from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, is_bool, meant, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.integer_ranges import (
     EXACT,
     Ranges,
     beyond,
@@ -47,6 +46,7 @@ from q8ta_wgpu.frontend.nodes import (
     named_arguments,
     source_of,
 )
+from q8ta_wgpu.frontend.notes import FIXED, PRECISION, noted
 from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, INT8X4, INT32, UINT8, Graph, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -119,11 +119,9 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", stored)
         graph.inputs.append(read)
         graph.outputs.append(importer.as_state(value, graph.types[read].dtype))
-    said = program.graph_module.meta.get("custom", {})
-    for index, dim, step, why in said.get(FIXED, ()):
+    for index, dim, step, why in noted(program.graph_module, FIXED, ()):
         importer.graph.fixed[importer.graph.inputs[index], dim] = (step, why)
-    if PRECISION in said:
-        importer.graph.notes += said[PRECISION][0]
+    importer.graph.notes += noted(program.graph_module, PRECISION, ((),))[0]
     spec = program.call_spec.out_spec
     assert spec is not None
     dtypes_of = {node.name: getattr(node.meta.get("val"), "dtype", torch.float32) for node in program.graph.nodes}
@@ -202,14 +200,6 @@ def _tokens(program: ExportedProgram) -> set[str]:
 
 
 _VARIANCES = tuple(getattr(torch.ops.aten, name) for name in ("var", "var_mean", "std", "std_mean"))
-
-FIXED = "q8ta_fixed"
-"""In what torch keeps with a program as "custom": the dimensions of inputs from which the network computes numbers, as
-(input, dimension, step, why); see `Graph.fixed`."""
-
-PRECISION = "q8ta_precision"
-"""In the same place: what was stored in more than 8 bits, and what the outputs are predicted to keep; a `Precision` of
-calibrate/precision.py as a tuple."""
 
 _INDICES = ("indices", "index", "kept")
 """Arguments that stay integers where floats are computed."""

@@ -12,7 +12,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import call, new_constant
-from q8ta_wgpu.frontend.nodes import QDQ, constant, inherit_sizes, is_float, named_arguments, quantizes
+from q8ta_wgpu.frontend.nodes import QDQ, constant, is_float, named_arguments, quantizes
+from q8ta_wgpu.frontend.notes import SIZES, note, noted
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -75,8 +76,10 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
         if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
             continue
         folded = new_constant(module, node, f"_folded_{node.name}", value.detach().clone())
-        if quantizing:
-            inherit_sizes(folded, node)
+        if quantizing:  # element by element: its shape follows from the same sizes
+            for source in node.all_input_nodes:
+                if "shape" in (said := noted(source, SIZES, {})):
+                    note(folded, SIZES, said)
         node.replace_all_uses_with(folded)
     for node in reversed(list(values)):  # torch counts attention as random, and leaves it
         if not node.users:

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export import editor
-from q8ta_wgpu.frontend.export.constants import fold
+from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.tracing import shapes_of_layer
 from q8ta_wgpu.frontend.nodes import kind, named_arguments
 from q8ta_wgpu.ir.int8 import Moves, Recurrent
@@ -23,22 +23,6 @@ _LSTM, _GRU = _aten.lstm.input, _aten.gru.input
 def is_recurrent(node: Node) -> bool:
     """Whether a node is an lstm or gru."""
     return isinstance(kind(node), Recurrent)
-
-
-_SHIFTS = "q8ta_shifts"
-
-
-def shift_states(node: Node, hidden: int, state: int) -> None:
-    """Leaves the states of a layer fewer fraction bits (`cells.Shifts`), for more range. What torch keeps as "custom"
-    goes with the node into what is converted, exported and saved."""
-    if hidden or state:
-        node.meta["custom"] = {**node.meta.get("custom", {}), _SHIFTS: [hidden, state]}
-
-
-def shifts_of(node: Node) -> tuple[int, int]:
-    """What `shift_states` gave a layer."""
-    hidden, state = node.meta.get("custom", {}).get(_SHIFTS, (0, 0))
-    return hidden, state
 
 
 def weights_of(node: Node) -> list[Node]:

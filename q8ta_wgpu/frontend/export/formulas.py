@@ -18,10 +18,11 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, one_line, printable
-from q8ta_wgpu.frontend.export.constants import parameters
 from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, part_of
+from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.sized import Sized, arguments_at
-from q8ta_wgpu.frontend.nodes import constant, note_sizes, sizes_noted, source_of
+from q8ta_wgpu.frontend.nodes import constant, source_of
+from q8ta_wgpu.frontend.notes import SIZES, note, noted
 from q8ta_wgpu.ir.size import Point, Size, fitted
 
 
@@ -46,8 +47,8 @@ def annotate(module: GraphModule, found: Dimensions, trace: Callable[[Point], Gr
             _annotate_call(row, places, found.points)
     inputs = module.graph.find_nodes(op="placeholder")
     for index, dim, terms in found.sizes:
-        said = sizes_noted(inputs[index]).get("input", [])
-        note_sizes(inputs[index], {"input": [*said, [dim, Size(terms, found.points[0]).plain]]})
+        said = noted(inputs[index], SIZES, {}).get("input", [])
+        note(inputs[index], SIZES, {"input": [*said, [dim, Size(terms, found.points[0]).plain]]})
     return replace(found, ranges=ranges)
 
 
@@ -73,7 +74,7 @@ def _annotate_call(row: Sequence[Node], places: Sequence[Mapping[Node, int]], po
         elif any(v != values[0] for v in values):
             raise _refused(row[0], f"it computes with the number {values[0]} at one size, {values[1]} at another")
     if sizes:
-        note_sizes(row[0], {"call": str(row[0].target), "sizes": sizes})
+        note(row[0], SIZES, {"call": str(row[0].target), "sizes": sizes})
 
 
 def _annotate_constant(
@@ -88,7 +89,7 @@ def _annotate_constant(
     for x, point in zip(tensors, found.points, strict=True):
         if None in sizes or x.dtype != first.dtype or not x.equal(part_of(first, x.shape)):
             raise _refused(row[0], f"a table made for it holds other numbers with {_said(point)}")
-    note_sizes(row[0], {"shape": [size.plain if isinstance(size, Size) else [[size]] for size in sizes]})
+    note(row[0], SIZES, {"shape": [size.plain if isinstance(size, Size) else [[size]] for size in sizes]})
     if bool((first == first.flatten()[0]).all()):
         return
     for symbol in {s for size in sizes if isinstance(size, Size) for symbols in size.terms for s in symbols}:

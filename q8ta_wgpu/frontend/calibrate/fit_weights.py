@@ -12,6 +12,8 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.calibrate import weights
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.calibrate.watches import unwatch, watch
 from q8ta_wgpu.frontend.export.editor import folded, give
 from q8ta_wgpu.frontend.nodes import (
     constant,
@@ -45,13 +47,10 @@ class Inputs(torch.nn.Module):
 def watch_inputs(model: GraphModule) -> None:
     """Lets a prepared model note what its layers with quantized weights read."""
     for node in _layers(model):
-        weight = named_arguments(node)["weight"].all_input_nodes[0].meta["val"]
-        with model.graph.inserting_before(node):
-            name = f"_inputs_of_{node.name}"
-            observer = model.get_submodule(str(named_arguments(node)["weight"].target))
-            coarse = isinstance(observer, PerChannelGroupObserver)
-            model.add_submodule(name, Inputs(node, weight.shape, coarse))
-            model.graph.call_module(name, (named_arguments(node)["input"],))
+        x, observed = (named_arguments(node)[name] for name in ("input", "weight"))
+        shape = observed.all_input_nodes[0].meta["val"].shape
+        coarse = isinstance(observer_of(model, observed), PerChannelGroupObserver)
+        watch(model, node, Inputs(node, shape, coarse), (x,), before=node)
 
 
 @dataclass
@@ -77,15 +76,11 @@ def round_weights(model: GraphModule) -> Rounded:
     """Changes the weights and biases of a model that was watched and calibrated, and ends the watch."""
     found = Rounded(model)
     for node in _layers(model):
-        arguments = named_arguments(node)
-        watch: Node = next(user for user in arguments["input"].users if user.target == f"_inputs_of_{node.name}")
-        inputs: Any = model.get_submodule(str(watch.target)).met
-        model.graph.erase_node(watch)
-        model.delete_submodule(str(watch.target))
-        observer, bias = arguments["weight"], arguments.get("bias")
-        weight = constant(model, observer.all_input_nodes[0]).detach()
+        inputs, arguments = unwatch(model, node).met, named_arguments(node)
+        observed, bias = arguments["weight"], arguments.get("bias")
+        weight = constant(model, observed.all_input_nodes[0]).detach()
         found.before.append((node, weight, constant(model, bias).detach() if bias else None))
-        rounded = _rounded(weight.double(), model.get_submodule(str(observer.target)), inputs.covariance())
+        rounded = _rounded(weight.double(), observer_of(model, observed), inputs.covariance())
         _set_weight(model, node, rounded)
         _correct_bias(model, node, (rounded - weight).float(), torch.from_numpy(inputs.mean), inputs.zeros)
     return found
@@ -139,8 +134,7 @@ def _layers(model: GraphModule) -> Iterator[Node]:
             continue
         if weight.op != "call_module" or not is_constant(weight.all_input_nodes[0]):
             continue
-        observer = model.get_submodule(str(weight.target))
-        if hasattr(observer, "ch_axis") and (bias is None or is_constant(bias)):
+        if hasattr(observer_of(model, weight), "ch_axis") and (bias is None or is_constant(bias)):
             yield node
 
 

@@ -8,9 +8,9 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions
-from q8ta_wgpu.frontend.export.dynamic import at
+from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.importer.importer import import_program
-from q8ta_wgpu.frontend.nodes import DYNAMIC
+from q8ta_wgpu.frontend.notes import SIZES, noted
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.size import Dynamic, Point, Size
 from q8ta_wgpu.model.structure import Structure
@@ -23,9 +23,7 @@ def import_sizes(
     outputs; the values of the sizes' symbols for each graph; what the sizes are; and what imports the graph of the
     largest sizes, where all are bounded. Raises as `import_program`."""
     graph, structure = import_program(program)
-    meta = program.graph_module.meta if isinstance(program, ExportedProgram) else program.meta
-    said = meta.get("custom", {}).get(DYNAMIC)
-    if said is None or not isinstance(program, ExportedProgram):
+    if not isinstance(program, ExportedProgram) or (said := noted(program.graph_module, SIZES)) is None:
         return [graph], structure, ({},), Dynamic(), None
     found = Dimensions.of(said)
     here = found.points[0]

@@ -1,0 +1,36 @@
+"""Modules that watch the values of a prepared module while it is calibrated, and give nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+_PREFIX = "_watch_of_"
+
+
+def watch(model: GraphModule, node: Node, watcher: torch.nn.Module, values: tuple[Any, ...], before: Node) -> None:
+    """Lets a module meet values at each call of a node, in front of another one."""
+    name = _PREFIX + node.name
+    model.add_submodule(name, watcher)
+    with model.graph.inserting_before(before):
+        model.graph.call_module(name, values)
+
+
+def unwatch(model: GraphModule, node: Node) -> Any:
+    """Takes the module that watched a node out of a calibrated model, with what was made for it alone; returns it."""
+    name = _PREFIX + node.name
+    (call,) = model.graph.find_nodes(op="call_module", target=name)
+    watcher, values = model.get_submodule(name), call.all_input_nodes
+    model.graph.erase_node(call)
+    for value in values:
+        if not value.users:
+            model.graph.erase_node(value)
+    model.delete_submodule(name)
+    return watcher
+
+
+def watches(node: Node) -> bool:
+    """Whether a node is the call of such a module."""
+    return node.op == "call_module" and str(node.target).startswith(_PREFIX)

@@ -1,0 +1,139 @@
+"""What a call is imported as: its operator and its arguments, as importer functions take them. A graph holds bools and
+places as float32 numbers, and of a dynamic batch the size of the example."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from q8ta_wgpu.frontend.export.recurrent_layers import is_recurrent
+from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.frontend.importer.integer_ranges import is_integer
+from q8ta_wgpu.frontend.nodes import integer, is_float, named_arguments
+from q8ta_wgpu.frontend.notes import SHIFTS, noted
+
+_VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
+
+
+def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments by schema name, defaults filled in, nodes replaced by value names; of a view's sizes the one
+    that holds a dynamic batch by what is left."""
+    views = str(node.target) in _VIEWS
+
+    def value(argument: Any) -> Any:
+        if isinstance(argument, Node):
+            return values[argument.name]
+        if isinstance(argument, (list, tuple)):
+            left = views and sum(map(_is_symbolic, argument)) == 1 and -1 not in argument
+            return [-1 if left and _is_symbolic(a) else value(a) for a in argument]
+        return integer(argument) if isinstance(argument, torch.SymInt) else argument
+
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise RefusedError("this operator is not supported")
+    if _freezes_batch(node):
+        raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
+    arguments: dict[str, Any] = {}
+    for position, parameter in enumerate(node.target._schema.arguments):
+        if position < len(node.args) and not parameter.kwarg_only:
+            arguments[parameter.name] = value(node.args[position])
+        elif parameter.name in node.kwargs:
+            arguments[parameter.name] = value(node.kwargs[parameter.name])
+        else:
+            arguments[parameter.name] = parameter.default_value
+    return arguments
+
+
+def _freezes_batch(node: Node) -> bool:
+    """Whether the size of a dynamic batch, as exported, would stay in a call. As an entry of a shape a reshaped model
+    finds it anew, but not where a part of it is cut out."""
+    parts = node.args[1] if "split" in str(node.target) and isinstance(node.args[1], (list, tuple)) else ()
+    if any(map(_is_symbolic, (*node.args, *parts))):
+        return True
+    source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
+    if str(node.target) == "aten.slice.Tensor" and isinstance(source, torch.Tensor):
+        dim, _, end = node.args[1:4] if len(node.args) >= 4 else (0, None, None)
+        size = source.shape[dim] if isinstance(dim, int) else 0
+        return isinstance(size, torch.SymInt) and isinstance(end, int) and integer(size) <= end < 2**63 - 1
+    return False
+
+
+def repeated_for_the_batch(node: Node) -> list[int]:
+    """The dimensions along which an expand repeats a value as often as the batch says, which has no batch itself."""
+    source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
+    if str(node.target) != "aten.expand.default" or not isinstance(source, torch.Tensor):
+        return []
+    sizes = node.meta["val"].shape
+    kept = [1] * (len(sizes) - source.dim()) + list(source.shape)
+    pairs = enumerate(zip(sizes, kept, strict=True))
+    return [i for i, (new, old) in pairs if isinstance(new, torch.SymInt) and not isinstance(old, torch.SymInt)]
+
+
+def _is_symbolic(argument: Any) -> bool:
+    return isinstance(argument, Node) and isinstance(argument.meta.get("val"), torch.SymInt)
+
+
+_JOINS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "aten.prod.dim_int")
+"""Operators that join elements as numbers of the dtype they are told."""
+
+
+def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The operator that a call is imported as, and its arguments. Raises RefusedError where floats do not do what
+    integers do."""
+    name = str(node.target)
+    if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
+        return "aten.where.self", _chosen(node, args)
+    if name == "aten.max_pool2d_with_indices.default":
+        return name, {**args, "places": any(user.args[1] == 1 for user in node.users)}
+    if name == "aten.max_unpool2d.default":
+        return name, {**args, "kernel": _window_of(node)}
+    if is_recurrent(node):
+        return name, {**args, "shifts": tuple(noted(node, SHIFTS, (0, 0)))}
+    if name in _JOINS and _counts_floats(node):
+        raise RefusedError(f"it joins floats as integers: write x.clamp(-n, n).long().{name.split('.')[1]}(...)")
+    if name.startswith(("aten.bitwise_", "aten.__")) and node.meta["val"].dtype == torch.uint8:
+        raise RefusedError("it computes with the bits of uint8: of int64, int32 and int16 it is supported, x.int()")
+    if name.startswith("aten.add.") and is_bool(node):
+        return "aten.bitwise_or.Tensor", args
+    return name, args
+
+
+def _window_of(node: Node) -> tuple[int, int]:
+    """The windows of the max_pool2d whose places a call reads, which must not touch each other."""
+    places = named_arguments(node)["indices"]
+    pool = places.args[0] if isinstance(places, Node) and places.target is operator.getitem else None
+    if not isinstance(pool, Node) or str(pool.target) != "aten.max_pool2d_with_indices.default":
+        raise RefusedError("its places must be those that a max_pool2d gives")
+    given = named_arguments(pool)
+    kernel = given["kernel_size"]
+    width, made = given["self"].meta["val"].shape[-1], named_arguments(node)["output_size"][-1]
+    if made != width:
+        raise RefusedError(f"its places count in rows of {width}, its result has rows of {made}: give output_size")
+    if list(given.get("stride") or kernel) != list(kernel) or any(given.get("padding") or (0,)):
+        raise RefusedError(
+            "the windows of its max_pool2d overlap or are padded: their stride must be their size, their padding 0"
+        )
+    return kernel[0], kernel[-1]
+
+
+def _counts_floats(node: Node) -> bool:
+    """Whether a call makes integers of floats before it computes with them."""
+    return is_integer(node.meta["val"]) and is_float(named_arguments(node)["self"])
+
+
+def _chosen(node: Node, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice that writing a number where bools of the tensor's own shape hold is."""
+    given = named_arguments(node)
+    whole = len(given["indices"]) == 1 and given["indices"][0].meta["val"].shape == given["self"].meta["val"].shape
+    if not whole or given["values"].meta["val"].numel() != 1 or given.get("accumulate"):
+        raise RefusedError("it writes where bools hold: one number, by bools of the tensor's own shape, is supported")
+    return {"condition": args["indices"][0], "self": args["values"], "other": args["self"]}
+
+
+def is_bool(node: object) -> bool:
+    """Whether a node's value is a tensor of bools."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool
