@@ -9,7 +9,8 @@ Trace of the Influence Matrix", 1990.)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,13 +36,12 @@ def needs(
         with torch.enable_grad():
             floats = traced.run.outputs([x.detach() for x in item])
             wanted = [floats[i] for i in outputs if floats[i].requires_grad]
-            if not wanted or not traced.views:
+            if not wanted:
                 continue
             random = torch.Generator().manual_seed(number)
-            for _ in range(signs):
+            for left in reversed(range(signs)):
                 given = [_signs(v, random) for v in wanted]
-                gradients = torch.autograd.grad(wanted, traced.views, given, retain_graph=True, allow_unused=True)
-                for reading, change in traced.changes(gradients).items():
+                for reading, change in traced.changes(wanted, given, more=left > 0).items():
                     found[reading] += change**2 / (signs * len(items) * len(wanted))
     return dict(found)
 
@@ -53,24 +53,26 @@ def _signs(value: Tensor, random: torch.Generator) -> Tensor:
 
 
 class _Traced:
-    """Runs a module in float and keeps, of each value and role, what is read and how rounding would change it.
+    """Runs a module in float and notes, of each value and role, how rounding would change the outputs.
 
     Attributes:
         run: of the module.
-        views: what each role reads, of which gradients are taken.
     """
 
     def __init__(self, storage: Storage, rounder: Rounder) -> None:
         self.storage, self.rounder = storage, rounder
-        self.views: list[Tensor] = []
-        self._readings: list[tuple[Reading, Tensor]] = []
         self.run = Run(storage, self._view, lambda node, weight, reader: weight, self._share)
+        self._first: list[Tensor] = []
+        self._changes: dict[Reading, float] = defaultdict(float)
 
     def _view(self, node: Node, value: Tensor) -> Views:
         stored = self.storage.values[node]
         seen: Views = dict.fromkeys(stored.users[node].values(), value)
         if value.dtype != torch.float32:
             return seen
+        if not value.requires_grad:
+            value = value.detach().requires_grad_()
+            self._first.append(value)
         error = self.rounder.rounded(stored, value.detach(), stored.width) - value.detach()
         return {
             reads: value if reads.moves else self._noted((stored, role), value, error)
@@ -82,15 +84,34 @@ class _Traced:
         return self._noted((node, "others"), shares, shares_of_255(shares.detach()) - shares.detach())
 
     def _noted(self, reading: Reading, value: Tensor, error: Tensor) -> Tensor:
-        value = value.clone() if value.requires_grad else value.detach().clone().requires_grad_()
-        self.views.append(value)
-        self._readings.append((reading, error))
-        return value
+        def note(change: float) -> None:
+            self._changes[reading] += change
 
-    def changes(self, gradients: Sequence[Tensor | None]) -> dict[Reading, float]:
-        """The change of the outputs, under the signs of these gradients, by the rounding of each value."""
-        found: dict[Reading, float] = defaultdict(float)
-        for (reading, error), gradient in zip(self._readings, gradients, strict=True):
-            if gradient is not None:
-                found[reading] += float((gradient * error).sum(dtype=torch.float64))
-        return found
+        noted: Tensor = _Noted.apply(value, error, note)  # type: ignore[no-untyped-call]
+        return noted
+
+    def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> dict[Reading, float]:
+        """The change of the outputs, under these signs, by the rounding of each value; `more` signs follow."""
+        self._changes.clear()
+        torch.autograd.grad(outputs, self._first, signs, retain_graph=more, allow_unused=True)
+        return dict(self._changes)
+
+
+class _Noted(torch.autograd.Function):
+    """A value as it is. On the way back, how much an error of it changes the outputs, to first order."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, error: Tensor, note: Callable[[float], None]) -> Tensor:
+        """The value."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(error)
+        ctx.note = note
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+        """The gradient as it is."""
+        if gradient is not None:
+            (error,) = ctx.saved_tensors
+            ctx.note(float((gradient * error).sum(dtype=torch.float64)))
+        return gradient, None, None

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.heads import attention_of
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.states import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
@@ -101,6 +102,8 @@ class Storage:
         self.values: dict[Node, Stored] = {}
         self.weights: dict[Node, Any] = {}
         self.attention = [node for node in observed.graph.nodes if is_attention(node)]
+        whole = filter(None, map(attention_of, self.attention))
+        self.in_attention = {call: attention for attention in whole for call in attention.calls}
         self._steps: dict[Node, bool] = {}
         by_observer: dict[int, Stored] = {}
         for node in observed.graph.nodes:
@@ -206,7 +209,16 @@ class Run(Sized):
             return self._views(n, value) if n in self.storage.values else value
         if n.op == "call_module":
             return None
-        result = super().run_node(n)
+        if (attention := self.storage.in_attention.get(n)) is not None:
+            return attention.result(n, functools.partial(self._call, n), *self.fetch_args_kwargs_from_env(n))
+        return self._finished(n, super().run_node(n))
+
+    def _call(self, n: Node, *args: Any, **named: Any) -> Any:
+        return self._finished(n, n.target(*args, **named))  # type: ignore[operator]
+
+    def _finished(self, n: Node, result: Any) -> Any:
+        if n.op == "get_attr":
+            return result.detach()  # no gradients of parameters
         return self._shares(n, result) if n in self.storage.attention else result
 
     def map_nodes_to_values(self, args: Any, n: Node) -> Any:

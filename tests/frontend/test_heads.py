@@ -1,0 +1,80 @@
+"""Attention that is simulated some heads at a time gives what it gives at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate import heads, need, precision
+from q8ta_wgpu.frontend.calibrate.need import needs
+from q8ta_wgpu.frontend.calibrate.precision import Precisions
+from q8ta_wgpu.frontend.calibrate.simulate import shares_of_255
+from tests.quantizing import Plain, data
+
+BATCH, HEADS, TOKENS, WIDE = 2, 3, 20, 8
+BIAS = data(HEADS, TOKENS, TOKENS, seed=7)
+SEEN = torch.rand(BATCH, 1, 1, TOKENS, generator=torch.Generator().manual_seed(3)) > 0.3
+
+Scores = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _with_a_bias(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, BIAS)
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(2, 3) * 0.3).masked_fill(~SEEN, -1e9).softmax(-1) @ v
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _mask_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (BIAS[:1] + q @ k.transpose(2, 3)).softmax(-1) @ v
+
+
+def _network(attend: Scores) -> nn.Module:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        q, k, v = m.qkv(x).reshape(BATCH, TOKENS, 3, HEADS, WIDE).permute(2, 0, 3, 1, 4).unbind(0)
+        found: Tensor = m.head(attend(q, k, v).transpose(1, 2).flatten(2))
+        return found
+
+    torch.manual_seed(0)
+    wide = HEADS * WIDE
+    return Plain(forward, qkv=nn.Linear(wide, 3 * wide), head=nn.Linear(wide, wide)).eval()
+
+
+@pytest.mark.parametrize("attend", [_with_a_bias, _masked, _causal, _mask_first], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("at_once", [1, HEADS])
+def test_some_heads_at_a_time(attend: Scores, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same noise, and the same need of every value, with no more scores at once than asked for."""
+    found: list[tuple[list[float], list[float]]] = []
+    sizes: set[int] = set()
+
+    def shares(x: Tensor) -> Tensor:
+        sizes.add(x.numel())
+        return shares_of_255(x)
+
+    def choose(self: Precisions) -> None:
+        found.append((self._noise({}), list(needs(self.storage, self.rounder, self.items, [0]).values())))
+
+    monkeypatch.setattr(Precisions, "choose", choose)
+    for module in (need, precision):
+        monkeypatch.setattr(module, "shares_of_255", shares)
+    batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
+    for cached in (heads._CACHED, at_once * TOKENS**2):
+        monkeypatch.setattr(heads, "_CACHED", cached)
+        sizes.clear()
+        q8.quantize(_network(attend), (batches[0],), batches, progress=False)
+    assert sizes == {at_once * TOKENS**2}
+    (noise, need_at_once), (noise_by_heads, need_by_heads) = found
+    assert noise_by_heads == pytest.approx(noise, rel=1e-3)
+    assert min(need_at_once) > 0
+    assert need_by_heads == pytest.approx(need_at_once, rel=1e-3)
