@@ -125,6 +125,17 @@ def _params(call: Call) -> Params:
     }
 
 
+MOST_HELD = 4
+"""Most words that a thread holds from its first to its last use. Threads have more where there are many rows, which
+keep a GPU busy as they are."""
+
+
+def _held(call: Call) -> int:
+    """Words of a row's thread."""
+    found = _rows(call)
+    return -(-found.length // rows.lanes(found, 1))
+
+
 _SQUARES = {INT8X4: "narrow_squares", INT16X4: "wide_squares"}
 
 
@@ -140,11 +151,14 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
 
     def source(call: Call) -> tuple[str, ...]:
         affine = "of_channel" if of_channels else "of_words" if whole_words(call) else "of_elements"
+        row = "held_row" if _held(call) <= MOST_HELD else "streamed_row"
         length = "q8ta_norm_long" if _spread(call).dropped else "q8ta_norm_short"
-        return (*stems, length, f"squares={_SQUARES[call.inputs[0].dtype]}", f"affine_of={affine}")
+        squares = f"squares={_SQUARES[call.inputs[0].dtype]}"
+        return (*stems, length, squares, f"affine_of={affine}", f"take_row={row}")
 
     def constants(call: Call) -> dict[str, int]:
-        return {**kernel.constants(call), "ROUNDED": arithmetic.fraction(call.output.dtype)}
+        held = {"HELD": _held(call)} if _held(call) <= MOST_HELD else {}
+        return {**kernel.constants(call), **held, "ROUNDED": arithmetic.fraction(call.output.dtype)}
 
     def wide(call: Call) -> tuple[str, ...]:
         return ("multiplier", "offset") if whole_words(call) else ()

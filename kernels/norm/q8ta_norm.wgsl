@@ -48,31 +48,69 @@ fn factor_of(root: InverseRoot) -> Factor {
   return Factor(root.factor, 32u - min(shift, 32u), max(shift, 32u) - 32u);
 }
 
-// A normal number is below 2^30 in its fraction bits, so a difference shifted up is below 2^32.
-fn rounded(differences: vec4<i32>, mean: i32, by: Factor, affine: Affine) -> vec4<i32> {
-  let d = distances(differences, mean);
-  let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
-  let v = scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
-  return int8_quad(v, ROUNDED, params.zero, params.lo, params.hi);
+// What a row's elements are normalized by.
+struct Normal { mean: i32, by: Factor }
+
+fn moments_of(differences: vec4<i32>) -> Moments {
+  let v = differences;
+  return Moments(as_sum(v.x + v.y + v.z + v.w), squares(vec4<u32>(abs(v))));
 }
 
-fn take_row(team: Team) {
+fn normal_of(whole: Moments) -> Normal {
+  let sum = moments(whole.sum);
+  let variance = wide_left(variance_of(whole.squares, sum), params.fraction);
+  let by = factor_of(inverse_root(wide_sum(variance, Wide(params.epsilon_low, params.epsilon_high))));
+  return Normal(mean_of(sum), by);
+}
+
+// Normal numbers times gamma and with beta, in 2^-ROUNDED of the result's steps. A normal number is below 2^30 in its
+// fraction bits, so a difference shifted up is below 2^32.
+fn normalized(differences: vec4<i32>, normal: Normal, affine: Affine) -> vec4<i32> {
+  let d = distances(differences, normal.mean);
+  let by = normal.by;
+  let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
+  return scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
+}
+
+fn rounded_row(v: vec4<i32>) -> Word { return packed(int8_quad(v, ROUNDED, params.zero, params.lo, params.hi)); }
+
+fn streamed_row(team: Team) {
   let base = team.row * params.items;
 
   var part = Moments(Sum(), Wide(0u));
+  for (var k = team.lane; k < params.items; k += LANES) { part = merge(part, moments_of(differences(x[base + k], k))); }
+  let whole = reduced(team.thread, part);
+  if (!team.stores) { return; }
+
+  let normal = normal_of(whole);
   for (var k = team.lane; k < params.items; k += LANES) {
-    let v = differences(x[base + k], k);
-    part = merge(part, Moments(as_sum(v.x + v.y + v.z + v.w), squares(vec4<u32>(abs(v)))));
+    y[base + k] = rounded_row(normalized(differences(x[base + k], k), normal, affine_of(team.row, k)));
+  }
+}
+
+// The same of few rows, which wait for memory rather than compute: a thread reads all that it needs at first.
+fn held_row(team: Team) {
+  let base = team.row * params.items;
+
+  var held: array<vec4<i32>, HELD>;
+  var affines: array<Affine, HELD>;
+  var part = Moments(Sum(), Wide(0u));
+  for (var i = 0u; i < HELD; i++) {
+    let k = i * LANES + team.lane;
+    if (k < params.items) {
+      held[i] = differences(x[base + k], k);
+      affines[i] = affine_of(team.row, k);
+    }
+  }
+  for (var i = 0u; i < HELD; i++) {
+    if (i * LANES + team.lane < params.items) { part = merge(part, moments_of(held[i])); }
   }
   let whole = reduced(team.thread, part);
   if (!team.stores) { return; }
 
-  let sum = moments(whole.sum);
-  let mean = mean_of(sum);
-  var variance = variance_of(whole.squares, sum);
-  variance = wide_sum(wide_left(variance, params.fraction), Wide(params.epsilon_low, params.epsilon_high));
-  let by = factor_of(inverse_root(variance));
-  for (var k = team.lane; k < params.items; k += LANES) {
-    y[base + k] = packed(rounded(differences(x[base + k], k), mean, by, affine_of(team.row, k)));
+  let normal = normal_of(whole);
+  for (var i = 0u; i < HELD; i++) {
+    let k = i * LANES + team.lane;
+    if (k < params.items) { y[base + k] = rounded_row(normalized(held[i], normal, affines[i])); }
   }
 }
