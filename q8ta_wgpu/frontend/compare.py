@@ -16,16 +16,17 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.states import States
+from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.notes import PRECISION, SIZES, noted
-from q8ta_wgpu.frontend.quantize import batched, float_graph, float_program
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
@@ -68,7 +69,7 @@ def compare(
     exported = _at_sizes(exported, calls[0])
     for call in calls:
         _check_inputs(exported, call)
-    before = checks.Attributes(module)
+    before = Attributes(module)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -188,14 +189,13 @@ def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
 def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> list[Values]:
     """The float module's values in each call."""
     signature = exported.graph_signature
-    names, changed = list(signature.buffers_to_mutate.values()), checks.check_runs(module, calls[0])
+    names, changed = list(signature.buffers_to_mutate.values()), changed_buffers(module, calls[0])
     initial = tuple(exported.state_dict[name] for name in names)
     if sorted(names) != sorted(changed):
         raise InputError(_ANOTHER)
     dynamic = bool(exported.range_constraints) and not names
-    functional = States(module, names, calls[0]).functional if names else module
-    traced = batched(calls[0]) if dynamic else (*calls[0], *initial)
-    graph = float_graph(float_program(functional, traced, dynamic), len(names))
+    states = States(module, names, calls[0]) if names else None
+    graph = Traceable.of(module, calls[0], states, dynamic).graph(whole=True)
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
     known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any, overload
 
 import torch
@@ -17,6 +16,8 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
+from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
+from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.equalize import enough
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
@@ -27,25 +28,21 @@ from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
 from q8ta_wgpu.frontend.calibrate.simulate import Storage
-from q8ta_wgpu.frontend.calibrate.states import mark_states, share_states, store_finely
+from q8ta_wgpu.frontend.calibrate.states import share_states, store_finely
 from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.calibrate.widen import widen
-from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
-from q8ta_wgpu.frontend.export.folding import fold, fold_batches
+from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
 from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
-from q8ta_wgpu.frontend.export.plain import is_plain
-from q8ta_wgpu.frontend.export.rewrite import rewrite
-from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import States
-from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
+from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
+from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, note, noted
 from q8ta_wgpu.model.model import Model
@@ -150,105 +147,135 @@ def quantize(
     if sizes is not None and (dynamic_batch or not whole):
         other = "dynamic_batch (name the batch there)" if dynamic_batch else 'unsupported="torch"'
         raise InputError(f"dynamic_shapes is not for {other}")
-    count = operator.length_hint(items, 0)
-    total = count and count + _STEPS
-    with (
-        torch.no_grad(),
-        warnings.catch_warnings(),
-        bar("quantizing", shown=progress) as update,
-        ExitStack() as stack,
-    ):
+    asked = _Asked(module, example, items, quantizer or Quantizer(), dynamic_batch, whole)
+    with torch.no_grad(), warnings.catch_warnings(), bar("quantizing", shown=progress) as update:
         warnings.simplefilter("ignore")
-        update(0, total, "exporting the module")
-        refused = {
-            'unsupported="torch"': not whole,
-            "dynamic_batch": dynamic_batch,
-        }
-        states = _states(
-            module, checks.check_runs(module, example), example, [n for n, given in refused.items() if given]
-        )
-        if states:
-            stack.callback(checks.Attributes(module).put_back)
-            functional, traced, kept = states.functional, (*example, *states.initial), len(states.names)
-        else:
-            functional, traced, kept = module, batched(example) if dynamic_batch else example, 0
-        program = float_program(functional, traced, dynamic_batch, whole)
-        update(1, total, "folding constants and batch norms")
-        graph = _folded(program, kept)
-        stack.enter_context(few_threads(graph))
-        if whole and dynamic_batch:
-            check_module(graph)
-        if whole:
-            checks.check_floats(graph)
-        with quietly():
-            follow = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
-            follow |= {(index, 0) for index, x in enumerate(traced) if dynamic_batch and x.dim()}
-            follow |= {(index, dim) for index in range(len(example), len(traced)) for dim in range(traced[index].dim())}
-            fixed = whole and fixed_sizes(
-                program,
-                graph,
-                lambda inputs: _folded(float_program(functional, inputs, dynamic_batch, whole=False), kept),
-                traced,
-                follow,
-            )
-        fold_norms(graph)
-        update(2, total, "placing observers")
-        quantizer = quantizer or Quantizer()
-        fits = isinstance(quantizer, Quantizer) and quantizer.fit_weights
-        precision = quantizer.precision if isinstance(quantizer, Quantizer) else "int8"
-        dynamic = isinstance(quantizer, Quantizer) and quantizer.dynamic
-        checked = (checks.calibration_item(item, i, example, sizes, dynamic_batch) for i, item in enumerate(items))
-        left = iter(states.carried(checked) if states else checked)
-        held = enough(graph, left) if fits else []
-        with torch_lock():  # quantizers may trace patterns
-            follows = _Following(functional, traced, kept, quantizer, sizes, held) if sizes is not None else None
-            observed = prepared(graph, quantizer, held, follows)
-        sizes = follows.sizes if follows is not None else None  # for the items that are not held yet
-        share_states(observed)
-        watch_states(observed)
-        if fits:
-            watch_inputs(observed)
-        observed.recompile()
-        every = itertools.chain(_taken(held), left)
-        back = HeldBack(observed, example, precision == "int16") if precision != "int8" else None
-        met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
-        update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost, found = _converted(observed, program, fits, back, states, dynamic)
-        said = {
-            FIXED: fixed,
-            PRECISION: found and astuple(found),
-            SIZES: follows and follows.sizes.of_program(quantized).plain,
-        }
-        for name, value in said.items():
-            if value:
-                note(quantized.graph_module, name, value)
+        quantized, problem = _quantized(asked, sizes, update)
     register()
-    if problem := checks.ZEROS if zeros else lost or (found.warning if found else ""):
+    if problem:
         warnings.warn(problem, stacklevel=2)
     return quantized
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `quantize` is asked for, once it is checked. `whole`: all of the module is to run on the GPU."""
+
+    module: torch.nn.Module
+    example: checks.Tensors
+    items: Iterable[Any]
+    quantizer: TorchaoQuantizer
+    any_batch: bool
+    whole: bool
+
+    @property
+    def own(self) -> Quantizer:
+        """The options of our quantizer; of another one those by which nothing is done that it does not say."""
+        return self.quantizer if isinstance(self.quantizer, Quantizer) else _OTHER
+
+
+_OTHER = Quantizer(fit_weights=False, precision="int8")
+
+
+def _quantized(
+    asked: _Asked, sizes: Dimensions | None, update: Callable[[int, int, str], None]
+) -> tuple[ExportedProgram, str]:
+    """The int8 program, and what a user is to be warned of; empty if nothing."""
+    count = operator.length_hint(asked.items, 0)
+    total = count and count + _STEPS
+    with ExitStack() as stack:
+        update(0, total, "exporting the module")
+        states = _states(asked)
+        if states is not None:
+            stack.callback(Attributes(asked.module).put_back)
+        source = Traceable.of(asked.module, asked.example, states, asked.any_batch)
+        program = source.program(asked.whole)
+        update(1, total, "folding constants and batch norms")
+        graph = source.folded(program, asked.whole)
+        stack.enter_context(few_threads(graph))
+        fixed = _fixed(source, program, graph, sizes) if asked.whole else []
+        fold_norms(graph)
+        update(2, total, "placing observers")
+        checked = (
+            checks.calibration_item(item, i, asked.example, sizes, asked.any_batch)
+            for i, item in enumerate(asked.items)
+        )
+        left = iter(states.carried(checked) if states else checked)
+        held = enough(graph, left) if asked.own.fit_weights else []
+        follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
+        observed = _observed(graph, asked, held, follows)
+        sizes = follows.sizes if follows is not None else None  # for the items that are not held yet
+        precision = asked.own.precision
+        back = HeldBack(observed, asked.example, precision == "int16") if precision != "int8" else None
+        every = itertools.chain(_taken(held), left)
+        met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
+        update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
+        quantized, lost, found = _converted(observed, program, asked.own, back, states)
+    notes = {
+        FIXED: fixed,
+        PRECISION: found and astuple(found),
+        SIZES: follows and follows.sizes.of_program(quantized).plain,
+    }
+    for name, said in notes.items():
+        if said:
+            note(quantized.graph_module, name, said)
+    return quantized, faults.ZEROS if zeros else lost or (found.warning if found else "")
+
+
+def _states(asked: _Asked) -> States | None:
+    """The buffers that forward changes, if there are any. Raises as `changed_buffers`, and UnsupportedError where
+    nothing may stay from call to call."""
+    names = changed_buffers(asked.module, asked.example)
+    if names and (asked.any_batch or not asked.whole):
+        option = "dynamic_batch" if asked.whole else 'unsupported="torch"'
+        raise UnsupportedError(
+            f"the module changes its buffers {', '.join(names)}, which stay on the device from call to call: with "
+            f"{option} nothing does, so make them inputs and results"
+        )
+    return States(asked.module, names, asked.example) if names else None
+
+
+def _fixed(
+    source: Traceable, program: ExportedProgram, graph: GraphModule, sizes: Dimensions | None
+) -> list[tuple[int, int, int, str]]:
+    """The dimensions of inputs that cannot change freely, of those that are not said to have any size, and of no
+    state's."""
+    free = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
+    for index, x in enumerate(source.inputs):
+        of_state = index >= len(source.inputs) - source.states
+        free |= {(index, dim) for dim in range(x.dim()) if of_state or (source.any_batch and dim == 0)}
+    with quietly():
+        return fixed_sizes(program, graph, lambda x: source.folded(source.program(inputs=x)), source.inputs, free)
+
+
+def _observed(
+    graph: GraphModule, asked: _Asked, held: Sequence[checks.Tensors], follows: _Following | None
+) -> GraphModule:
+    """A float graph with observers, and with what else watches values."""
+    with torch_lock():  # quantizers may trace patterns
+        observed = prepared(graph, asked.quantizer, held, follows)
+    share_states(observed)
+    watch_states(observed)
+    if asked.own.fit_weights:
+        watch_inputs(observed)
+    observed.recompile()
+    return observed
 
 
 class _Following:
     """Notes with the nodes of a module, as a quantizer annotates it, which of their numbers follow from sizes."""
 
     def __init__(
-        self,
-        module: torch.nn.Module,
-        example: checks.Tensors,
-        states: int,
-        quantizer: TorchaoQuantizer,
-        sizes: Dimensions,
-        held: Sequence[checks.Tensors],
+        self, source: Traceable, quantizer: TorchaoQuantizer, sizes: Dimensions, held: Sequence[checks.Tensors]
     ) -> None:
-        self.sizes, self._module, self._example, self._held = sizes, module, example, held
-        self._trace = lambda point: transformed(
-            float_graph(float_program(module, sizes.at(example, point), whole=False), states), quantizer
-        )
+        self.sizes, self._source, self._quantizer, self._held = sizes, source, quantizer, held
 
     def __call__(self, model: GraphModule) -> None:
-        check_points(self._module, self._example, self.sizes)
-        self.sizes = annotate(model, self.sizes, self._trace)
-        check_ends(self._module, model, self._example, self.sizes)
+        module, inputs = self._source.module, self._source.inputs
+        check_points(module, inputs, self.sizes)
+        graphs = (self._source.graph(self.sizes.at(inputs, point)) for point in self.sizes.points[1:])
+        self.sizes = annotate(model, self.sizes, [transformed(graph, self._quantizer) for graph in graphs])
+        check_ends(module, model, inputs, self.sizes)
         for index, item in enumerate(self._held):  # sizes may go up to a table's alone
             checks.check_sizes(item, index, self.sizes)
 
@@ -263,7 +290,7 @@ def _calibrate(
     for index, arguments in back.order(items) if back is not None else enumerate(items):
         update(met)
         zeros = zeros and not any(x.any() for x in arguments)
-        with checks.finite(observed, arguments, index):
+        with faults.finite(observed, arguments, index):
             run(*arguments)
         met += 1
     if not met:
@@ -283,44 +310,27 @@ def _observe_tables(observed: GraphModule) -> Callable[..., Any]:
 
 
 def _converted(
-    observed: GraphModule,
-    program: ExportedProgram,
-    fits: bool,
-    back: HeldBack | None,
-    states: States | None,
-    dynamic: bool,
+    observed: GraphModule, program: ExportedProgram, own: Quantizer, back: HeldBack | None, states: States | None
 ) -> tuple[ExportedProgram, str, Precision | None]:
     """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
-    were held back. `dynamic`: the device chooses a scale for each row that a linear reads."""
-    checks.check_ranges(observed)
+    were held back."""
+    faults.check_ranges(observed)
     scale_states(observed)
-    precisions = Precisions(observed, back, dynamic) if back is not None else None
-    if fits:
+    precisions = Precisions(observed, back, own.dynamic) if back is not None else None
+    if own.fit_weights:
         _round_weights(observed, precisions)
     precision = precisions.choose() if precisions is not None else None
-    if precisions is None and dynamic:
+    if precisions is None and own.dynamic:
         storage = Storage(observed)
         widen(observed, storage, widths(by_rows(storage)))
     store_finely(observed)
-    lost = checks.lost_values(observed)
+    lost = faults.lost_values(observed)
     int8 = converted(observed)
     fold(int8, quantizing=True)
-    if dynamic:
+    if own.dynamic:
         insert_rows(int8)
     buffers = dict(zip(states.names, states.initial, strict=True)) if states else {}
     return lifted(int8, program, buffers), lost, precision
-
-
-def _states(module: torch.nn.Module, names: list[str], example: checks.Tensors, options: list[str]) -> States | None:
-    """The buffers of these names, which forward changes, if there are any; `options` are given that keep none."""
-    if not names:
-        return None
-    if options:
-        raise UnsupportedError(
-            f"the module changes its buffers {', '.join(names)}, which stay on the device from call to call: with "
-            f"{options[0]} nothing does, so make them inputs and results"
-        )
-    return States(module, names, example)
 
 
 def _round_weights(observed: GraphModule, precisions: Precisions | None) -> None:
@@ -338,67 +348,3 @@ def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:
     items.reverse()
     while items:
         yield items.pop()
-
-
-def batched(example: checks.Tensors) -> checks.Tensors:
-    """Inputs with a batch of at least two, since one would be traced as a fixed size."""
-    if any(x.dim() == 0 for x in example):
-        raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
-    return tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
-
-
-def _batch_shapes(module: torch.nn.Module, arguments: checks.Tensors) -> Any:
-    """torch's dynamic shapes of arguments that share a batch; a module's `*args` are one entry of them."""
-    batch = torch.export.Dim("batch")
-    shapes: list[Any] = [{0: batch} for _ in arguments]
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-        shapes[named:] = [tuple(shapes[named:])]
-    return tuple(shapes)
-
-
-def float_program(
-    module: torch.nn.Module, example: checks.Tensors, dynamic_batch: bool = False, whole: bool = True
-) -> ExportedProgram:
-    """The module exported, without in-place operators. `whole` refuses what `compile` would."""
-    shapes = _batch_shapes(module, example) if dynamic_batch else None
-    try:
-        with torch_lock():
-            program = traced(lambda: torch.export.export(module, example, dynamic_shapes=shapes))
-            simplify(program)
-            rewrite(program)
-            if not is_plain(program):
-                program = decomposed(program)
-    except Exception as error:
-        raise checks.untraceable(error) from error
-    signature = program.graph_signature
-    for what, mutated in (("buffers", signature.buffers_to_mutate), ("inputs", signature.user_inputs_to_mutate)):
-        if mutated:
-            raise UnsupportedError(
-                f"the module changes its {what} {', '.join(mutated.values())}: compute new tensors instead (no "
-                "inplace=True on an input)"
-            )
-    if whole:
-        checks.check_random(program.graph)
-        if not dynamic_batch:  # of a batch of any size more is folded first
-            import_decomposed(program)
-    return program
-
-
-def float_graph(program: ExportedProgram, states: int = 0) -> GraphModule:
-    """A float program as it is quantized: with what depends on no input computed, and batch norms folded where that is
-    right. Its last inputs are so many states."""
-    graph = _folded(program, states)
-    fold_norms(graph)
-    return graph
-
-
-def _folded(program: ExportedProgram, states: int = 0) -> GraphModule:
-    graph: GraphModule = program.module(check_guards=False)
-    fold(graph)
-    if states:
-        mark_states(graph, states)
-    if program.range_constraints:
-        fold_batches(graph)
-    return graph

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.equalize import LEAST, enough, equalize
-from q8ta_wgpu.frontend.quantize import float_graph, float_program
+from q8ta_wgpu.frontend.float_program import Traceable
 from tests.quantizing import INT8, Plain, data
 
 
@@ -68,7 +68,7 @@ def tokens() -> nn.Module:
 
 def equalized(module: nn.Module, x: Tensor) -> tuple[GraphModule, set[str]]:
     """A module's float graph, as a quantizer sees it, and the names of the nodes whose channels were changed."""
-    graph = float_graph(float_program(module, (x,)))
+    graph = Traceable(module, (x,)).graph()
     graph = q8.Quantizer().transform_for_annotation(graph)
     equalize(graph, [(x,)])
     graph.recompile()
@@ -91,7 +91,7 @@ def test_a_few_inputs_say_nothing() -> None:
     x = data(LEAST - 1, 2, 8, 8)
     with torch.no_grad():
         assert not equalized(unequal(images()), x)[1]
-    graph = float_graph(float_program(images().eval(), (x,)))
+    graph = Traceable(images().eval(), (x,)).graph()
     items = iter([(x,)] * 4)
     assert [len(enough(graph, items)), len(list(items))] == [2, 2]  # what is not held is left to calibration
     rows = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.Flatten(0)).eval()  # its first dimension is no batch

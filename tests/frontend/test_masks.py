@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.masks import gather_masks
@@ -218,7 +218,7 @@ def test_gathered_masks_mask_what_they_did(form: str) -> None:
     scores = torch.randn(2, 3, 3, 3, generator=torch.Generator().manual_seed(3)) * 2
     mask = torch.ones(3, 3, dtype=torch.bool).tril().expand(2, 3, 3, 3).contiguous()
     module = Plain(lambda _, s, m: GATHERED[form](s, m).softmax(-1)).eval()
-    graph = import_float(float_graph(float_program(module, (scores, mask)))).graph
+    graph = import_float(Traceable(module, (scores, mask)).graph()).graph
     gather_masks(graph)
     arrays = (scores.numpy(), mask.numpy().astype(np.int8))
     found = reference.run(graph, dict(zip(graph.inputs, arrays, strict=True)))[graph.outputs[0]]

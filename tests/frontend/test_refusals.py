@@ -19,8 +19,7 @@ from torchao.quantization.pt2e import MinMaxObserver
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError
-from q8ta_wgpu.frontend import checks
-from q8ta_wgpu.frontend.calibrate import pt2e
+from q8ta_wgpu.frontend.calibrate import faults, pt2e
 from tests.quantizing import Plain, conv, data
 
 X = data(1, 3, 5, 5)
@@ -367,10 +366,10 @@ def test_an_observer_that_takes_nan() -> None:
     graph.output(graph.call_module("seen", (x,)))
     observer = MinMaxObserver(dtype=torch.int8, qscheme=torch.per_tensor_affine)
     prepared = torch.fx.GraphModule({"seen": observer}, graph)
-    checks.check_ranges(prepared)
+    faults.check_ranges(prepared)
     prepared(torch.full((2,), float("nan")))
     with pytest.raises(InputError, match=r"the value of x .* is NaN or infinite on the calibration"):
-        checks.check_ranges(prepared)
+        faults.check_ranges(prepared)
 
 
 def _scaled(factor: float) -> nn.Module:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
-from q8ta_wgpu.frontend.quantize import _folded, float_program
+from q8ta_wgpu.frontend.float_program import Traceable
 from tests.importing import Wrapped, imported
 from tests.quantizing import Plain, conv, data
 
@@ -43,12 +43,13 @@ FIXED: Mapping[str, tuple[Callable[[Tensor], Any], dict[int, int]]] = {
 def found(function: Callable[[Tensor], Any], batched: bool = False) -> dict[int, int]:
     """The dimensions that cannot change freely, with their steps."""
     module, x = Wrapped(function).eval(), (data(2, 6, 4, 6),)
+    source = Traceable(module, x, any_batch=batched)
     with torch.no_grad():
-        program = float_program(module, x, batched)
+        program = source.program()
         at_size = fixed_sizes(
             program,
-            _folded(program),
-            lambda x: _folded(float_program(module, x, batched)),
+            source.folded(program),
+            lambda x: source.folded(source.program(inputs=x)),
             x,
             {(0, 0)} if batched else (),
         )
@@ -69,16 +70,16 @@ def test_no_size_is_traced_that_tells_nothing() -> None:
     """Equal heights and widths in steps of 4: both larger once, then each, at the next size and at the next step."""
     module = Wrapped(FIXED["even ones"][0]).eval()
     example, traced = (data(1, 2, 4, 4),), list[tuple[int, ...]]()
+    source = Traceable(module, example)
 
     def trace(x: tuple[Tensor, ...]) -> GraphModule:
         traced.append(tuple(x[0].shape))
-        return _folded(float_program(module, x))
+        return source.folded(source.program(inputs=x))
 
     with torch.no_grad():
-        program = float_program(module, example)
-        steps = {
-            dim: step for _, dim, step, _ in fixed_sizes(program, _folded(program), trace, example, {(0, 0), (0, 1)})
-        }
+        program = source.program()
+        graph = source.folded(program)
+        steps = {dim: step for _, dim, step, _ in fixed_sizes(program, graph, trace, example, {(0, 0), (0, 1)})}
     assert steps == {2: 4, 3: 4}
     assert len(traced) == len(set(traced)) == 5, traced
 

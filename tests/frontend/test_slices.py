@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower
@@ -161,7 +161,7 @@ def apart(function: Callable[..., object], dynamic: bool = False) -> int:
     """How many slices a linear's result is taken apart into."""
     x = data(2, 7, 16)
     module = Plain(lambda s, x: function(s.qkv(x)), qkv=joint(48)).eval()
-    graph = float_graph(float_program(module, (x,), dynamic))
+    graph = Traceable(module, (x,), any_batch=dynamic).graph()
     Quantizer(precision="int8").transform_for_annotation(graph)
     imported = import_float(graph).graph
     (linear,) = (node for node in imported.nodes if node.op == "linear")

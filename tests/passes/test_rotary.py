@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.runtime.device import Device
@@ -83,7 +83,7 @@ class Turned(nn.Module):
 
 
 def _found(function: Rotary) -> Graph:
-    graph = import_float(float_graph(float_program(Turned(function).eval(), (data(1, 2, 5, 8),)))).graph
+    graph = import_float(Traceable(Turned(function).eval(), (data(1, 2, 5, 8),)).graph()).graph
     combine(graph)
     return graph
 

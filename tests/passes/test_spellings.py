@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.frontend.quantize import float_graph, float_program
 from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.spellings import combine
@@ -167,7 +167,7 @@ def test_what_only_adds_to_a_value_or_masks_it_is_no_batch_norm() -> None:
 
 def imported(function: Any, *shape: int) -> Any:
     module = Weights(lambda _, x: function(x)).eval()
-    return import_float(float_graph(float_program(module, (data(*shape),)))).graph
+    return import_float(Traceable(module, (data(*shape),)).graph()).graph
 
 
 def combined(function: Any, *shape: int) -> list[str]:

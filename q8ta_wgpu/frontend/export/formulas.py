@@ -7,7 +7,7 @@ these are formulas in the sizes, which all traces must agree on. What differs ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +26,13 @@ from q8ta_wgpu.frontend.notes import SIZES, note, noted
 from q8ta_wgpu.ir.size import Point, Size, fitted
 
 
-def annotate(module: GraphModule, found: Dimensions, trace: Callable[[Point], GraphModule]) -> Dimensions:
-    """Notes with the nodes of a program, traced at the first point, what they are at others; `trace` gives the program
-    there. Returns the dimensions, whose symbols go up to the example's where tables end there.
+def annotate(module: GraphModule, found: Dimensions, others: Sequence[GraphModule]) -> Dimensions:
+    """Notes with the nodes of a program, traced at the first point, what they are at the others. Returns the
+    dimensions, whose symbols go up to the example's where tables end there.
 
     Raises UnsupportedError where it has other operators, or numbers that are no such formula.
     """
-    modules = (module, *map(trace, found.points[1:]))
+    modules = (module, *others)
     columns: list[list[Node]] = [list(m.graph.nodes) for m in modules]
     for point, nodes in zip(found.points, columns, strict=True):
         if len(nodes) != len(columns[0]):

@@ -1,0 +1,158 @@
+"""What a module changes while it runs: buffers, which are its states, and other attributes, which it must not."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.errors import InputError, UnsupportedError, one_line
+from q8ta_wgpu.frontend.checks import Tensors, described, without_values
+from q8ta_wgpu.frontend.nodes import INPUTS
+
+
+def changed_buffers(module: torch.nn.Module, arguments: Tensors) -> list[str]:
+    """The names of the buffers that forward changes. What it changes is put back.
+
+    Raises InputError unless the module runs, UnsupportedError where its results depend on other attributes that it
+    changes, or where it changes a buffer's shape.
+    """
+    if not arguments and not inspect.signature(module.forward).parameters:
+        raise InputError("the module takes no inputs, so its results never change: compute them once, without int8")
+    before = Attributes(module)
+    try:
+        first = module(*(x.clone() for x in arguments))
+        changed, states = before.changed(), before.states(module)
+        again = module(*(x.clone() for x in arguments)) if changed else first
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the module does not run on example_inputs, {described(arguments)}: {one_line(error)}. quantize calls "
+            "module(*example_inputs); wrap a module that takes other arguments in one that takes tensors by position"
+        ) from error
+    finally:
+        before.put_back()
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(again), strict=False)
+    if changed and not all(torch.equal(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
+        raise UnsupportedError(
+            f"the module changes its {changed} while it runs, and computes with it: what stays from call to call must "
+            "be a buffer (register_buffer), or an input and a result"
+        )
+    return states
+
+
+class Attributes:
+    """What a module holds before it runs: attributes, lists and dicts of them, buffers, and the tensors' values."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._held: list[tuple[str, Any, Any]] = []
+        self._buffers = {n: (b, b._version) for n, b in module.named_buffers(remove_duplicate=False)}
+        for path, part in module.named_modules():
+            lists = [(name, value) for name, value in part.__dict__.items() if isinstance(value, (dict, list))]
+            for name, store in [("", part.__dict__), *lists]:
+                self._held.append((".".join(filter(None, (path, name))), store, copy.copy(store)))
+        tensors = [value for _, _, values in self._held for value in _values(values)]
+        self._tensors = [
+            (value, value.clone())
+            for value in tensors
+            if isinstance(value, torch.Tensor)
+            and not isinstance(value, torch.nn.Parameter)
+            and not without_values(value)
+        ]
+
+    def states(self, module: torch.nn.Module) -> list[str]:
+        """The names of buffers that were written into, or are other tensors. Raises UnsupportedError where one has
+        another shape or dtype now, is the tensor that another one is now, or shares its memory with another tensor that
+        the module holds."""
+        values, found = {id(tensor): value for tensor, value in self._tensors}, []
+        known, given = set[int](), dict[int, str]()
+        for name, tensor in module.named_buffers(remove_duplicate=False):
+            buffer, version = self._buffers.get(name, (tensor, tensor._version))
+            if id(buffer) in known:
+                continue
+            known.add(id(buffer))
+            if (other := given.setdefault(id(tensor), name)) != name:
+                raise UnsupportedError(
+                    f"the module gives its buffers {other} and {name} one tensor: keep {other} alone, and read it for "
+                    "both"
+                )
+            before = values.get(id(buffer), buffer)
+            if tensor.shape != before.shape:
+                raise UnsupportedError(
+                    f"the module's buffer {name} changes from shape {tuple(before.shape)} to {tuple(tensor.shape)}: "
+                    "what stays from call to call has one size, so give it the largest and write into it"
+                )
+            if tensor is buffer and buffer._version == version:
+                continue
+            if before.dtype not in INPUTS or tensor.dtype != before.dtype:
+                raise UnsupportedError(
+                    f"the module changes its buffer {name} from {before.dtype} to {tensor.dtype}: what stays from call "
+                    "to call is float32, integers or bools, of one dtype"
+                )
+            self._check_memory(name, buffer, tensor)
+            found.append(name)
+        return found
+
+    def _check_memory(self, name: str, buffer: torch.Tensor, now: torch.Tensor) -> None:
+        """Raises UnsupportedError where another tensor of the module lies in the memory of a buffer that changes: each
+        would be a copy. Other names of the buffer itself are other names of the state."""
+        memory = _memory(buffer)
+        for other, value, known in self._values():
+            if memory and value is known and value is not now and _memory(value) == memory:
+                other = other.replace("_buffers.", "")
+                raise UnsupportedError(
+                    f"the module changes its buffer {name}, whose memory {other} shares: keep one of them, and compute "
+                    f"the other from it in forward ({name}[...])"
+                )
+
+    def changed(self) -> str:
+        """The first attribute that is another one, or has other values, buffers apart; empty if none."""
+        written = {id(tensor) for tensor, value in self._tensors if not torch.equal(tensor, value)}
+        for name, value, known in self._values():
+            if "_buffers." not in name and (value is not known or id(value) in written):
+                return name
+        return ""
+
+    def _values(self) -> Iterator[tuple[str, Any, Any]]:
+        """The name of each attribute, and of each value in lists and dicts of them, its value and what it was."""
+        for path, store, values in self._held:
+            for key, value in store.items() if isinstance(store, dict) else enumerate(store):
+                known = values.get(key) if isinstance(values, dict) else values[key] if key < len(values) else None
+                yield ".".join(filter(None, (path, str(key)))), value, known
+
+    def put_back(self) -> None:
+        """Makes all of it what it was."""
+        for _, store, values in self._held:
+            if _is_same(store, values):
+                continue
+            if isinstance(store, dict):
+                store.clear()
+                store.update(values)
+            else:
+                store[:] = values
+        for tensor, value in self._tensors:
+            if tensor.shape == value.shape and not torch.equal(tensor, value):
+                tensor.copy_(value)
+
+
+def _memory(value: Any) -> int:
+    """The address of a tensor's memory; 0 for all else, and for tensors without memory."""
+    if not isinstance(value, torch.Tensor) or without_values(value) or value.layout != torch.strided:
+        return 0
+    return value.untyped_storage().data_ptr()
+
+
+def _is_same(store: Any, values: Any) -> bool:
+    """Whether a list or dict holds what its copy does: nothing is put back into one that may refuse writes."""
+    same_keys = not isinstance(store, dict) or list(store) == list(values)
+    pairs = zip(_values(store), _values(values), strict=False)
+    return len(store) == len(values) and same_keys and all(one is other for one, other in pairs)
+
+
+def _values(store: Any) -> Iterable[Any]:
+    return store.values() if isinstance(store, dict) else store

@@ -1,0 +1,117 @@
+"""What calibration may meet that cannot be rounded, or not well: NaN and infinities, zeros, values of next to no
+range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.errors import InputError, one_line
+from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.nodes import module_paths, source_of
+
+
+@contextmanager
+def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int) -> Iterator[None]:
+    """Where observing an item fails inside, an InputError that says where: at a value that is NaN or infinite, or at an
+    operator that cannot take it."""
+    try:
+        yield
+    except Exception as error:
+        search = _Search(prepared)
+        with suppress(Exception):
+            search.run(*item)
+        if search.found is not None:
+            raise _not_finite(search.found, f"calibration item {index}") from error
+        if search.failed is None:
+            raise
+        where = source_of(search.failed) or search.failed.name
+        raise InputError(f"calibration item {index} does not run: {one_line(error)} at {where}") from error
+
+
+def check_ranges(prepared: GraphModule) -> None:
+    """Raises InputError where an observer saw NaN or an infinity without failing."""
+    for node, _, low, high in _ranges(prepared):
+        unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
+        if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
+            raise _not_finite(node, "the calibration")
+
+
+def _ranges(prepared: GraphModule) -> Iterator[tuple[Node, Any, torch.Tensor, torch.Tensor]]:
+    """The observers that met something: node, module, and the ends of the range that it met."""
+    for node in prepared.graph.nodes:
+        observer = observer_of(prepared, node)
+        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
+        if isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor) and low.numel():
+            yield node, observer, low, high
+
+
+ZEROS = (
+    "every calibration input is zero: scales are those of what the network computes of zeros, and other inputs will be "
+    "clipped. Calibrate with representative inputs"
+)
+"""What a user is warned of whose calibration says nothing."""
+
+
+def lost_values(prepared: GraphModule) -> str:
+    """Which values quantization makes constant, and the way out; empty where it makes none so.
+
+    Those that vary in the calibration by less than two steps of the finest scale that holds them: they are rounded
+    away. What does not vary is none of them.
+    """
+    lost: list[tuple[Node, str]] = []
+    for node, observer, low, high in _ranges(prepared):
+        if low.numel() != 1 or not low < high:
+            continue
+        whole = max(float(high), 0.0) - min(float(low), 0.0)
+        steps = (getattr(observer, "quant_max", None) or 127) - (getattr(observer, "quant_min", None) or 0)
+        step = max(whole / steps, float(getattr(observer, "eps", 0.0)))
+        if float(high - low) < 2 * step:
+            text = f"from {float(low):.2g} to {float(high):.2g}, where a step is {step:.2g}"
+            lost.append((node.all_input_nodes[0], text))
+    if not lost:
+        return ""
+    value, text = lost[0]
+    others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+    skip = module_paths(value)[-1:] or ["..."]
+    return (
+        f"int8 makes the values of {source_of(value) or value.name}{others} constant: in the calibration they go "
+        f"{text}. Load trained weights, and scale calibration inputs as in training; or leave such modules in float: "
+        f"quantizer=q8ta_wgpu.Quantizer(skip={skip})"
+    )
+
+
+class _Search(Sized):
+    """Runs a prepared graph without its observers: `found` is the first of them that would see NaN or an infinity,
+    `failed` the operator that cannot run."""
+
+    def __init__(self, prepared: GraphModule) -> None:
+        super().__init__(prepared)
+        self._prepared = prepared
+        self.found: Node | None = None
+        self.failed: Node | None = None
+
+    def run_node(self, n: Node) -> Any:
+        """Of an observer, what it would see."""
+        if observer_of(self._prepared, n) is None:
+            self.failed = n
+            found = super().run_node(n)
+            self.failed = None
+            return found
+        (value,) = self.fetch_args_kwargs_from_env(n)[0]
+        if self.found is None and not torch.isfinite(value).all():
+            self.found = n
+        return value
+
+
+def _not_finite(observer: Node, where: str) -> InputError:
+    node = observer.all_input_nodes[0]
+    return InputError(
+        f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
+        "be found for it. Clean the calibration data, or bound the value (torch.clamp)"
+    )

@@ -1,0 +1,53 @@
+"""What cannot be exported, or not to int8, in words."""
+
+from __future__ import annotations
+
+import traceback
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from q8ta_wgpu.errors import UnsupportedError, one_line
+from q8ta_wgpu.frontend.nodes import line_of, other_float, source_of
+
+
+def check_floats(graph: GraphModule) -> None:
+    """Raises UnsupportedError where a value that depends on an input is computed in another float than float32."""
+    for node in graph.graph.nodes:
+        if dtype := other_float(node):
+            raise UnsupportedError(
+                f"{node.target} at {source_of(node) or node.name} computes in {dtype}: int8 is made from float32, so "
+                "make its other operand float32 (.float())"
+            )
+
+
+def check_random(graph: Graph) -> None:
+    """Raises UnsupportedError where random numbers are drawn. (The importer tells a dropout that is left on, that of an
+    attention too.)"""
+    for node in graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        told = any(name in str(node.target) for name in ("dropout", "attention", "lstm", "gru"))
+        if torch.Tag.nondeterministic_seeded in tags and not told:
+            raise UnsupportedError(
+                f"{node.target} at {source_of(node) or node.name} draws random numbers, which int8 inference does not: "
+                "make them an input of the module"
+            )
+
+
+def untraceable(error: Exception) -> UnsupportedError:
+    """What torch.export could not trace, with the way out of the usual causes."""
+    text = str(error)
+    way = "write that part in torch's own operators on tensors"
+    if "data-dependent" in text or "DataDependent" in type(error).__name__:
+        way = (
+            "its control flow must not depend on the data: compute both results and choose with torch.where, or "
+            "quantize the part of the module that has none (of a detector, what comes before boxes are chosen)"
+        )
+    elif "register a pytree" in text:
+        way = "return tensors in tuples, lists or dicts"
+    elif "nn_module_stack metadata" in text:  # of the copy that torch adds for self.table = self.table.contiguous()
+        way = "assign no buffer to itself in forward: do that once, in __init__"
+    said = one_line(text.partition("\nCaused by:")[0] or type(error).__name__)
+    where = line_of((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+    at = f" at {where}" if where else ""
+    return UnsupportedError(f"torch.export cannot trace the module{at}: {said}. To get on, {way}")

@@ -1,0 +1,117 @@
+"""A module as the float program that is calibrated: exported, plain, with what depends on no input computed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.frontend.calibrate.states import mark_states
+from q8ta_wgpu.frontend.checks import Tensors
+from q8ta_wgpu.frontend.export.decompose import decomposed
+from q8ta_wgpu.frontend.export.folding import fold, fold_batches
+from q8ta_wgpu.frontend.export.norms import fold_norms
+from q8ta_wgpu.frontend.export.plain import is_plain
+from q8ta_wgpu.frontend.export.refusals import check_floats, check_random, untraceable
+from q8ta_wgpu.frontend.export.rewrite import rewrite
+from q8ta_wgpu.frontend.export.simplify import simplify
+from q8ta_wgpu.frontend.export.states import States
+from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
+from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
+
+
+@dataclass(frozen=True)
+class Traceable:
+    """A module as torch traces it.
+
+    Attributes:
+        module: which changes nothing: states are its last inputs, and it gives (results, new states).
+        inputs: an example of what it takes.
+        states: how many of the inputs are states.
+        any_batch: whether the first dimension of every input is a batch of any size.
+    """
+
+    module: torch.nn.Module
+    inputs: Tensors
+    states: int = 0
+    any_batch: bool = False
+
+    @staticmethod
+    def of(module: torch.nn.Module, example: Tensors, states: States | None, any_batch: bool = False) -> Traceable:
+        """A module that takes what an example is like, and keeps states from call to call."""
+        if states is not None:
+            return Traceable(states.functional, (*example, *states.initial), len(states.names))
+        return Traceable(module, _batched(example) if any_batch else example, 0, any_batch)
+
+    def program(self, whole: bool = False, inputs: Tensors | None = None) -> ExportedProgram:
+        """The module exported, for other inputs than the example if there are, without in-place operators. Raises
+        UnsupportedError where it changes what is no state; with `whole`, what `compile` would."""
+        inputs = self.inputs if inputs is None else inputs
+        shapes = _batch_shapes(self.module, inputs) if self.any_batch else None
+        try:
+            with torch_lock():
+                program = traced(lambda: torch.export.export(self.module, inputs, dynamic_shapes=shapes))
+                simplify(program)
+                rewrite(program)
+                if not is_plain(program):
+                    program = decomposed(program)
+        except Exception as error:
+            raise untraceable(error) from error
+        signature = program.graph_signature
+        for what, mutated in (("buffers", signature.buffers_to_mutate), ("inputs", signature.user_inputs_to_mutate)):
+            if mutated:
+                raise UnsupportedError(
+                    f"the module changes its {what} {', '.join(mutated.values())}: compute new tensors instead (no "
+                    "inplace=True on an input)"
+                )
+        if whole:
+            check_random(program.graph)
+            if not self.any_batch:  # of a batch of any size more is folded first
+                import_decomposed(program)
+        return program
+
+    def folded(self, program: ExportedProgram, whole: bool = False) -> GraphModule:
+        """The graph of a program, with what depends on no input computed. With `whole`, raises UnsupportedError where
+        `compile` would."""
+        graph: GraphModule = program.module(check_guards=False)
+        fold(graph)
+        if self.states:
+            mark_states(graph, self.states)
+        if program.range_constraints:
+            fold_batches(graph)
+        if whole and self.any_batch:
+            check_module(graph)
+        if whole:
+            check_floats(graph)
+        return graph
+
+    def graph(self, inputs: Tensors | None = None, whole: bool = False) -> GraphModule:
+        """The float graph that is quantized, for other inputs than the example if there are: batch norms are folded
+        where that is right."""
+        graph = self.folded(self.program(whole, inputs))
+        fold_norms(graph)
+        return graph
+
+
+def _batched(example: Sequence[torch.Tensor]) -> Tensors:
+    """Inputs with a batch of at least two, since one would be traced as a fixed size."""
+    if any(x.dim() == 0 for x in example):
+        raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
+    return tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
+
+
+def _batch_shapes(module: torch.nn.Module, arguments: Tensors) -> Any:
+    """torch's dynamic shapes of arguments that share a batch; a module's `*args` are one entry of them."""
+    batch = torch.export.Dim("batch")
+    shapes: list[Any] = [{0: batch} for _ in arguments]
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        shapes[named:] = [tuple(shapes[named:])]
+    return tuple(shapes)
