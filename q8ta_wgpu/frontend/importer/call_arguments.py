@@ -80,7 +80,7 @@ _JOINS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "a
 """Operators that join elements as numbers of the dtype they are told."""
 
 
-def meant(node: Node, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def meant(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The operator that a call is imported as, and its arguments. Raises RefusedError where floats do not do what
     integers do."""
     name = str(node.target)

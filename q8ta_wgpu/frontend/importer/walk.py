@@ -1,0 +1,324 @@
+"""The walk over the nodes of a plain torch graph: each call becomes what its operator's row in OPS says."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Graph, Node
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.frontend.export.folding import computed
+from q8ta_wgpu.frontend.export.pairs import RULES
+from q8ta_wgpu.frontend.export.recurrent_layers import feeds_states
+from q8ta_wgpu.frontend.importer import qdq
+from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, is_bool, meant, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.integer_ranges import (
+    EXACT,
+    Ranges,
+    beyond,
+    bounds_of,
+    is_integer,
+    is_number,
+    operands_of,
+)
+from q8ta_wgpu.frontend.importer.problems import Problems
+from q8ta_wgpu.frontend.nodes import (
+    CONVERSIONS,
+    INPUTS,
+    INTEGERS,
+    OWN,
+    QDQ,
+    integer,
+    is_complex,
+    is_float,
+    is_kept,
+    kind,
+    named_arguments,
+    source_of,
+)
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
+from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
+from q8ta_wgpu.kernels import ATEN
+
+_INDICES = ("indices", "index", "kept")
+"""Arguments that stay integers where floats are computed."""
+
+
+class Walk(GraphBuilder):
+    """The walk over a graph.
+
+    Args:
+        graph: torch's.
+        constants: the values of its parameters.
+        tokens: placeholders without a value.
+        states: inputs and results that stay from call to call.
+        aliases: whether a call that gives what it reads, as a conversion to the dtype it has, is that value; else it
+            is a view of it.
+        whole: whether it is a whole program; the integers of a piece of one may be as large as torch's.
+
+    Attributes:
+        values: what each node became, by its name.
+        calls: the call that each node of our graph is part of, by the node's output.
+        problems: what could not be imported.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        constants: Mapping[Node, torch.Tensor],
+        tokens: Container[str] = (),
+        states: Container[str] = (),
+        aliases: bool = True,
+        whole: bool = True,
+    ) -> None:
+        super().__init__()
+        self.values: dict[str, Any] = {}
+        self.calls: dict[str, str] = {}
+        self.problems = Problems()
+        self._nodes, self._constants, self._tokens, self._states = graph, constants, tokens, states
+        self._aliases, self._whole = aliases, whole
+        self._unknown: set[str] = set()
+        self._ranges = Ranges({}, {})
+
+    def run(self, outputs: Sequence[Any]) -> list[Any]:
+        """Imports every node; what the named ones became."""
+        values, fixed = self.values, computed(self._nodes, self._constants)
+        self._ranges = Ranges(fixed, bounds_of(self._nodes, fixed, self._states))
+        for node in self._nodes.nodes:
+            known = len(self.graph.nodes)
+            if node in fixed:
+                values[node.name] = self._constant(node, fixed)
+            elif node.op == "placeholder":
+                token = node.name in self._tokens
+                values[node.name] = self._stand_in(node) if token else self._placeholder(node)
+            elif node.op == "call_function" and (node.users or node.name in outputs):
+                values[node.name] = self._named(node, self._call(node))
+            self.calls.update((made.output, node.name) for made in self.graph.nodes[known:])
+        for node in self._nodes.output_node().all_input_nodes if not self.problems else ():
+            try:
+                self._ranges.check_result(node, node.name in self._states)
+            except RefusedError as problem:
+                self.problems.add(str(problem), node)
+        return [values.get(name) if isinstance(name, str) else name for name in outputs]
+
+    def _named(self, node: Node, found: Any) -> Any:
+        """What a call gives, as a value of its own where it must not be that of another call."""
+        if self._aliases or not isinstance(found, str):
+            return found
+        if found not in (self.values.get(n.name) for n in node.all_input_nodes):
+            return found
+        self.hint, self.source = node.name, source_of(node)
+        return self.emit("view", (found,), {"shape": self.type(found).shape})
+
+    def _constant(self, node: Node, fixed: Mapping[Node, Any]) -> Any:
+        """A value that depends on no input: of a tensor the name of its array, if something else reads it."""
+        value = fixed[node]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not all(user in fixed for user in node.users):
+            value = value.float() if value.is_floating_point() else value
+            self.raw[node.name] = np.array(value.detach().cpu().numpy(), order="C")
+        return node.name
+
+    def _refused(self, node: Node, reason: str) -> Any:
+        """Notes why a call or an input is not supported; returns a value to go on with."""
+        self.problems.add(reason, node)
+        return self._stand_in(node)
+
+    def _stand_in(self, node: Node) -> Any:
+        """A value to go on with after a problem, so that every other problem is found too, but for those that only
+        follow from this one."""
+        value = node.meta.get("val")
+        names = []
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            name = self.graph.fresh(node.name)
+            shape = tuple(max(1, integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
+            self.graph.types[name] = TensorType(shape)
+            names.append(name)
+        self._unknown.update(names)
+        return names if isinstance(value, (list, tuple)) else names[0]
+
+    def _placeholder(self, node: Node) -> Any:
+        """An input, or the size of a dynamic batch."""
+        value, q = node.meta.get("val"), qdq.quantized_input(node)
+        if isinstance(value, torch.SymInt):
+            return integer(value)
+        known = q is not None or is_number(node) or getattr(value, "dtype", None) in {*INPUTS} - {torch.int8}
+        if not isinstance(value, torch.Tensor) or not known:
+            found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+            return self._refused(
+                node,
+                f"input {node.name} must be a tensor of float32, integers (int64, int32, int16, uint8, or int8 read as "
+                f"x.long()) or bools, found {found}: quantities are float32 outside of the network, token numbers "
+                "integers, masks bools",
+            )
+        if dynamic := [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]:
+            self.problems.add(
+                f"input {node.name}: dimensions {dynamic} are dynamic, only the batch (dimension 0) may be; "
+                "export with fixed sizes and use model.reshape for others",
+                node,
+            )
+        self.graph.inputs.append(node.name)
+        if node.name in self._states and value.dtype in (torch.bool, torch.uint8, torch.int8):
+            self.graph.types[node.name] = TensorType(tuple(value.shape))
+            return self.truth(node.name) if value.dtype == torch.bool else node.name
+        if value.dim() and not isinstance(value.shape[0], int):
+            self.graph.batched.add(node.name)
+        self.graph.types[node.name] = self._type_of_input(node, value, q)
+        if value.dtype != torch.bool:
+            return node.name
+        self.hint = f"{node.name}.real"
+        return self.emit("dequantize", (node.name,))
+
+    def _type_of_input(self, node: Node, value: torch.Tensor, q: QParams | None) -> TensorType:
+        """The type of an input; notes what it may hold."""
+        shape = tuple(integer(d) for d in value.shape)
+        if value.dtype == torch.bool:
+            self.graph.bools.add(node.name)
+            return TensorType(shape, INT8X4, BOOL)
+        if value.dtype == torch.uint8 and q in (None, UINT8) and not is_number(node):
+            self.graph.uint8.add(node.name)
+            return TensorType(shape, INT8X4, UINT8)
+        if q is not None:
+            self.shifted.update({node.name} if value.dtype == torch.uint8 else ())
+            return TensorType(shape, q.dtype, q)
+        if not is_number(node):
+            return TensorType(shape)
+        low, high = self._ranges.of(node) or (0, 0)
+        if low and not self._whole:
+            self.problems.add("integers that are no index of a table are computed in PyTorch", node)
+        self.graph.bounds[node.name] = int(low), int(high)
+        return TensorType(shape, INT32)
+
+    def _call(self, node: Node) -> Any:
+        """What a call becomes: the name of its value, or a list of them."""
+        if node.target is operator.getitem:
+            return self._part(node)
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            return integer(node.meta["val"])
+        if any(map(is_complex, (node, *node.all_input_nodes))):
+            way = "it is not supported for complex numbers: compute with torch.view_as_real's parts"
+            known = "what reads it is not supported for complex numbers (a result must be torch.view_as_real of them)"
+            return self._refused(node, known if node.target in RULES else way)
+        self.source, self.hint, self.kept = source_of(node), node.name, is_kept(node)
+        try:
+            return self._operator(node)
+        except (RefusedError, GraphError) as problem:
+            if str(node.target) in ATEN and any(
+                str(self.values[n.name]) in self._unknown for n in node.all_input_nodes
+            ):
+                return self._stand_in(node)
+            return self._refused(node, str(problem))
+
+    def _part(self, node: Node) -> Any:
+        """One of the results of a call."""
+        source, index = node.args
+        assert isinstance(source, Node)
+        assert isinstance(index, int)
+        parts = self.values[source.name]
+        if isinstance(parts, list) and index >= len(parts):
+            self.problems.add(f"result {index} is not supported", source)
+            return self._stand_in(node)
+        return parts[index] if isinstance(parts, list) else parts
+
+    def _operator(self, node: Node) -> Any:
+        """What a call of an operator becomes. Raises RefusedError or GraphError where it is not supported."""
+        self._ranges.check(node)
+        name, args = str(node.target), arguments_of(node, self.values)
+        namespace, _, overload = name.partition(".")
+        if namespace in (QDQ, OWN):
+            return qdq.import_call(self, overload, args)
+        if name in CONVERSIONS:
+            return self._converted(node, args)
+        if repeated_for_the_batch(node):
+            return self._for_the_batch(node, args["self"])
+        if name not in ATEN:
+            raise RefusedError("this operator is not supported")
+        if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
+            numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
+            args |= {"attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
+        if not isinstance(kind(node), Moves | Monotonic):
+            args = {key: self._number(value) for key, value in args.items()}
+        name, args = meant(node, self._integers(node, args))
+        if is_float(node):
+            args = {key: value if key in _INDICES else self.floats(value) for key, value in args.items()}
+        found = ATEN[name][1](self, args)
+        self._check_rounded(node, found)
+        return self.truth(found) if _decides(node) and isinstance(found, str) else found
+
+    def _for_the_batch(self, node: Node, x: str) -> str:
+        """An expand of what has no batch to the size of the batch, whatever that is. Recurrent layers repeat what they
+        begin with themselves."""
+        if feeds_states(node):
+            return x
+        size, *others = node.meta["val"].shape
+        whole = [
+            n.meta["val"].shape[0] for n in self._nodes.nodes if n.op == "placeholder" and n.name in self.graph.batched
+        ]
+        if repeated_for_the_batch(node) != [0] or not any(size.node.expr == n.node.expr for n in whole):
+            raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
+        single = self.aten("aten.expand.default", {"self": x, "size": [1, *map(integer, others)], "implicit": False})
+        return self.emit("expand_batch", (single,), {"size": integer(size)})
+
+    def _converted(self, node: Node, args: Mapping[str, Any]) -> str:
+        """A conversion between float32, integers and bools, all of which are float32 numbers. Past 255 uint8 wraps, as
+        torch's does on CPUs."""
+        given = node.args[0]
+        source = given.meta["val"].dtype if isinstance(given, Node) else None
+        wanted = source if args["dtype"] is None else args["dtype"]
+        x = args["self"] if source == wanted else self._number(args["self"])
+        numbers = (torch.float32, torch.bool, *INTEGERS)
+        coded = source != wanted and self.type(x).q is not None
+        if coded or source not in (*numbers, torch.int8) or wanted not in numbers:
+            raise RefusedError(
+                f"it converts {source} to {wanted}: numbers are float32, integers and bools here "
+                "(leave out torch.autocast, .half() and .to)"
+            )
+        if wanted == torch.bool and source != torch.bool:
+            return self.truth(self.emit("ne_scalar", (x,), {"number": 0.0}))
+        if source == torch.float32 and wanted in INTEGERS:
+            x = self.emit("trunc", (x,))
+        if wanted == torch.float32:
+            x = self.floats(x)
+        wraps = wanted == torch.uint8 and source not in (torch.uint8, torch.bool)
+        return self.emit("remainder", (x,), {"divisor": 256.0}) if wraps else x
+
+    def _integers(self, node: Node, args: dict[str, Any]) -> dict[str, Any]:
+        """The operands of a call as int32 where one of them is, or where float32 would not hold what it computes."""
+        keys = [key for key in operands_of(node) if key in args]
+        names = [name for key in keys for name in (args[key] if isinstance(args[key], list) else [args[key]])]
+        computed = [name for name in names if isinstance(name, str) and self.array(name) is None]
+        integers = any(self.type(name).dtype == INT32 for name in computed)
+        if not keys or not (integers or self._ranges.needs_int32(node)):
+            return args
+
+        def whole(value: Any) -> Any:
+            if isinstance(value, list):
+                return [whole(part) for part in value]
+            floats = value in computed and self.type(value).dtype == FLOAT32
+            return self.emit("to_int32", (value,)) if floats else value
+
+        return {key: whole(value) if key in keys else value for key, value in args.items()}
+
+    def _check_rounded(self, node: Node, found: Any) -> None:
+        """Raises RefusedError where a call gives integers as float32 numbers that do not hold them."""
+        reached = max(map(abs, self._ranges.of(node) or (0,)))
+        floats = isinstance(found, str) and not self.is_constant(found) and self.type(found).dtype == FLOAT32
+        if floats and is_integer(node.meta.get("val")) and EXACT < reached < math.inf:
+            raise beyond(reached, EXACT)
+
+    def _number(self, value: Any) -> Any:
+        """An input given as uint8, moved or not, as the numbers that it stands for; any other argument as it is."""
+        given = isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
+        return self.emit("dequantize", (value,)) if given else value
+
+
+def _decides(node: Node) -> bool:
+    """Whether a node computes bools, and does not only move them."""
+    return is_bool(node) and not isinstance(kind(node), Moves)
