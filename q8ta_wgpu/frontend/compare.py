@@ -19,6 +19,7 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
@@ -298,4 +299,4 @@ def _snr(exact: Array, found: Array) -> float:
     signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
     each = np.minimum(noises, signals) / np.maximum(signals, np.finfo(float).tiny)
     ratio = max(float(np.mean(each)), float(np.sum(noises) / max(np.sum(signals), np.finfo(float).tiny)))
-    return min(120.0, -10 * float(np.log10(ratio))) if ratio > 0 else 120.0
+    return decibels(ratio)

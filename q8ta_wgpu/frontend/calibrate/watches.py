@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.frontend.export.editor import call_module
+
 _PREFIX = "_watch_of_"
 
 
 def watch(model: GraphModule, node: Node, watcher: torch.nn.Module, values: tuple[Any, ...], before: Node) -> None:
     """Lets a module meet values at each call of a node, in front of another one."""
-    name = _PREFIX + node.name
-    model.add_submodule(name, watcher)
-    with model.graph.inserting_before(before):
-        model.graph.call_module(name, values)
+    call_module(model, before, _PREFIX + node.name, watcher, *values)
 
 
 def unwatch(model: GraphModule, node: Node) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -11,6 +10,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Role, Storage, Stored, Width
+from q8ta_wgpu.frontend.export.editor import call_module
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
@@ -32,7 +32,7 @@ def _widen_value(module: GraphModule, stored: Stored, widths: Mapping[Role, Widt
             if width == stored.width:
                 continue
             if width == "int16":
-                wide = wide or _observed(module, value, stored.wide, before=node)
+                wide = wide or call_module(module, node, f"_wide_{node.name}", stored.wide, value)
             user.replace_input_with(node, wide if width == "int16" and wide is not None else value)
         if not node.users:
             module.graph.erase_node(node)
@@ -43,15 +43,6 @@ def _widen_value(module: GraphModule, stored: Stored, widths: Mapping[Role, Widt
 def _store_shares(module: GraphModule, softmax: Node) -> None:
     """Lets the products of an attention read 16 bits of its shares."""
     observer, users = scheme.wide(torch.zeros(()), torch.full((), 0.5)), list(softmax.users)
-    shares = _observed(module, softmax, observer, before=users[0])
+    shares = call_module(module, users[0], f"_wide_{users[0].name}", observer, softmax)
     for user in users:
         user.replace_input_with(softmax, shares)
-
-
-def _observed(module: GraphModule, value: Node, observer: Any, before: Node) -> Node:
-    """A call of an observer on a value."""
-    name = f"_wide_{before.name}"
-    if not hasattr(module, name):
-        module.add_submodule(name, observer)
-    with module.graph.inserting_before(before):
-        return module.graph.call_module(name, (value,))

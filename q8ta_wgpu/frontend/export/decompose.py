@@ -102,10 +102,6 @@ def _empty(size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     return torch.full(size, 0, dtype=dtype or torch.get_default_dtype())
 
 
-def _empty_like(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    return _empty(x.shape, dtype=dtype or x.dtype)
-
-
 def _new_empty(x: Tensor, size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     return _empty(size, dtype=dtype or x.dtype)
 
@@ -210,7 +206,7 @@ _OURS = {
     torch.ops.aten.scatter.src: _scatter,
     torch.ops.aten.full_like.default: _full_like,
     torch.ops.aten.empty.memory_format: _empty,
-    torch.ops.aten.empty_like.default: _empty_like,
+    torch.ops.aten.empty_like.default: lambda x, **options: _new_empty(x, x.shape, **options),
     torch.ops.aten.new_empty.default: _new_empty,
     torch.ops.aten.slice_scatter.default: _slice_scatter,
     torch.ops.aten.select_scatter.default: _select_scatter,

@@ -26,6 +26,14 @@ def call(before: Node, target: Any, *args: Any, like: Node | None = None, value:
     return made
 
 
+def call_module(model: GraphModule, before: Node, name: str, module: torch.nn.Module, *args: Any) -> Node:
+    """A call of a module of the model's own, new or known by this name, in front of a node."""
+    if not hasattr(model, name):
+        model.add_submodule(name, module)
+    with before.graph.inserting_before(before):
+        return before.graph.call_module(name, args)
+
+
 def value_of(node: Node, target: Any = None) -> Any:
     """The value of a call, or of another operator's with its arguments, by those of what it reads."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
