@@ -6,14 +6,14 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from q8ta_wgpu.frontend.importer.builder import RefusedError
-from q8ta_wgpu.frontend.nodes import INTEGERS, integer, is_qdq, kind, named_arguments
+from q8ta_wgpu.frontend.nodes import INTEGERS, is_qdq, kind, named_arguments
 from q8ta_wgpu.ir.graph import INT32
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
@@ -46,7 +46,7 @@ class Ranges:
         parts = value if isinstance(value, (list, tuple)) else (value,)
         if any(is_integer(part) or getattr(part, "dtype", None) == torch.bool for part in parts):
             self._check_rounded(node)
-        if not any(map(is_integer, parts)) and _name(node) not in _BOUNDED:
+        if not any(map(is_integer, parts)) and name_of(node) not in _BOUNDED:
             return
         found = self._of_call(node)
         most = max(map(abs, found)) if found else 0
@@ -78,7 +78,7 @@ class Ranges:
     def needs_int32(self, node: Node) -> bool:
         """Whether float32 does not hold what a call computes with, or is no number of its kind: bits and counts."""
         reached = max(self.read(node), *map(abs, self.of(node) or (0,)))
-        return self.computes_int32(node) and (EXACT < reached < math.inf or _name(node) in (*_BITS, *_COUNTS))
+        return self.computes_int32(node) and (EXACT < reached < math.inf or name_of(node) in (*_BITS, *_COUNTS))
 
     def computes_int32(self, node: Node) -> bool:
         """Whether a call computes with int32, where its operands are."""
@@ -96,8 +96,8 @@ class Ranges:
         if not any(self.of(n) == ROUNDED for n in node.all_input_nodes):
             return
         others = [r for r in map(self.of, node.args[:2]) if r != ROUNDED]
-        compares = _name(node) in _COMPARISONS and all(r and max(map(abs, r)) <= EXACT for r in others) and others
-        if not compares and (_is_uint8(node) or not _chooses(node)) and _name(node) not in ("clamp", "neg", "abs"):
+        compares = name_of(node) in _COMPARISONS and all(r and max(map(abs, r)) <= EXACT for r in others) and others
+        if not compares and (_is_uint8(node) or not _chooses(node)) and name_of(node) not in ("clamp", "neg", "abs"):
             raise _unbounded()
 
     def of(self, value: Any) -> Range:
@@ -118,7 +118,7 @@ class Ranges:
         return self._found.get(value)
 
     def _of_call(self, node: Node) -> Range:
-        given, name = named_arguments(node), _name(node)
+        given, name = named_arguments(node), name_of(node)
         if name in _PLACES or (name in ("max", "min") and "dim" in given):
             shape, dim = given["self"].meta["val"].shape, given.get("dim", -1 if name in ("topk", "sort") else None)
             return 0, int(math.prod(shape) if dim is None or not shape else shape[dim]) - 1
@@ -163,54 +163,6 @@ class Ranges:
         return found
 
 
-def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -> dict[Node, tuple[int, int]]:
-    """What each input of integers may hold: the rows of the tables and caches that it is an index of as it is, else as
-    large numbers as the network computes with exactly. `states`: inputs and results that stay from call to call."""
-    inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_number(n)]
-    bounds: dict[Node, tuple[int, int]] = {}
-    for limit in _LIMITS if inputs else ():
-        bounds = {node: _rows_of(node, limit) for node in inputs}
-        ranges = Ranges(known, bounds)
-        try:
-            for node in graph.nodes:
-                if _name(node) and node not in known:
-                    ranges.check(node)
-                if node.name in states:
-                    ranges.check_result(node, True)
-            break
-        except RefusedError:
-            continue
-    return bounds
-
-
-def _rows_of(node: Node, limit: int) -> tuple[int, int]:
-    """The indices that every table takes which a value is an index of, moved or not; at most up to a limit."""
-    ends = torch.iinfo(node.meta["val"].dtype)
-    low, high = max(-limit, ends.min), min(limit, ends.max)
-    for user in node.users:
-        least, rows = _places_of(user, node)
-        if rows:
-            low, high = max(low, least), min(high, rows - 1)
-        elif _name(user) in _WHOLE and user.args[0] is node and is_integer(user.meta.get("val")):
-            least, most = _rows_of(user, limit)
-            low, high = max(low, least), min(high, most)
-    return low, high
-
-
-def _places_of(user: Node, node: Node) -> tuple[int, int]:
-    """The least index and the rows where a call reads or writes rows at a value; no rows where it does not."""
-    name, given = _name(user), named_arguments(user) if _name(user) else {}
-    if name == "embedding" and given["indices"] is node:
-        return 0, integer(given["weight"].meta["val"].shape[0])
-    rows_of = ("index_select", "gather", "index_copy")
-    if name in rows_of and given["index"] is node and (shape := given["self"].meta["val"].shape):
-        return 0, integer(shape[given["dim"]])
-    if name in ("index", "index_put") and node in given["indices"]:
-        rows = integer(given["self"].meta["val"].shape[given["indices"].index(node)])
-        return -rows, rows
-    return 0, 0
-
-
 def operands_of(node: Node) -> list[str]:
     """The arguments that a call of integers computes with; none where it computes with floats, uint8 or bools alone."""
     given = {key: value for key, value in named_arguments(node).items() if key in _OPERANDS}
@@ -219,15 +171,6 @@ def operands_of(node: Node) -> list[str]:
     whole = all(is_integer(v) or getattr(v, "dtype", None) == torch.bool for v in values)
     floats = not whole or any(isinstance(part, float) for part in parts) or _is_uint8(node)
     return [] if floats or not any(map(is_integer, (*values, node.meta.get("val")))) else list(given)
-
-
-def is_number(node: Node) -> bool:
-    """Whether an input is an int32 one of a graph: of int64, int32, int16, or of int8 or uint8 that are read as those
-    alone, as token numbers are, and not as pixels."""
-    dtype, whole = getattr(node.meta.get("val"), "dtype", None), (torch.int64, torch.int32, torch.int16)
-    users = [user for user in node.users if _name(user) != "_assert_tensor_metadata"]
-    read = all(_name(user) in ("to", "_to_copy") and user.meta["val"].dtype in whole for user in users)
-    return dtype in whole or (dtype in (torch.int8, torch.uint8) and bool(users) and read)
 
 
 def is_integer(value: Any) -> bool:
@@ -247,14 +190,14 @@ def _unbounded() -> RefusedError:
     )
 
 
-def _name(node: Node) -> str:
+def name_of(node: Node) -> str:
     """The name of an operator without its overload."""
     return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
 def _chooses(node: Node) -> bool:
     """Whether results are elements of the operands."""
-    return _name(node) in _CHOICES or isinstance(kind(node), Moves | Monotonic)
+    return name_of(node) in _CHOICES or isinstance(kind(node), Moves | Monotonic)
 
 
 def _is_uint8(node: Node) -> bool:
@@ -284,15 +227,6 @@ def _ends(values: Iterable[float]) -> Range:
     found = list(values)
     return (min(found), max(found)) if found else None
 
-
-_LIMITS = tuple((1 << bits) - 1 for bits in (31, 30, 28, 24, 20, 16, 12))
-"""How large the numbers of an input may be: as few bits less than int32's as the network's own arithmetic needs."""
-
-_WHOLE = (
-    *("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten"),
-    *("clone", "alias", "to", "_to_copy", "flip"),
-)
-"""Operators whose results hold every element of their operand, and no others."""
 
 _SMALL: Mapping[Any, tuple[int, int]] = {torch.bool: (0, 1), torch.uint8: (0, 255)}
 """The ranges of dtypes that hold no large numbers."""

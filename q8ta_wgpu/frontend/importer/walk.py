@@ -18,13 +18,12 @@ from q8ta_wgpu.frontend.export.recurrent_layers import feeds_states
 from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, is_bool, meant, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.input_bounds import bounds_of, is_number
 from q8ta_wgpu.frontend.importer.integer_ranges import (
     EXACT,
     Ranges,
     beyond,
-    bounds_of,
     is_integer,
-    is_number,
     operands_of,
 )
 from q8ta_wgpu.frontend.importer.problems import Problems
