@@ -11,13 +11,13 @@ import numpy as np
 from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.bits import largest_factor
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.onnx_import.quantized import QuantizedBuilder
+from q8ta_wgpu.onnx_import.builder import OnnxBuilder
 
 _INT8 = 4
 """accuracy_level of a file whose activations may be rounded to int8."""
 
 
-def matmul(b: QuantizedBuilder, args: Mapping[str, Any]) -> str:
+def matmul(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     """With accuracy_level 4 a linear of int8 rows and weights of 4 bits, else, or with shorter blocks, in float32."""
     x, *names = (*args["inputs"], None, None, None, None)[:6]
     weight, scales, zeros, indices, bias = (None if name is None else b.array(name) for name in names)
@@ -56,7 +56,7 @@ def _nibbles(packed: Array) -> Array:
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1).astype(np.int32)
 
 
-def _zeros(b: QuantizedBuilder, zeros: Array | None, outputs: int, blocks: int) -> Array:
+def _zeros(b: OnnxBuilder, zeros: Array | None, outputs: int, blocks: int) -> Array:
     """The zero point of each block, 0 to 15."""
     if zeros is None:
         return np.full((outputs, blocks), 8)
@@ -66,7 +66,7 @@ def _zeros(b: QuantizedBuilder, zeros: Array | None, outputs: int, blocks: int) 
     return _nibbles(zeros.reshape(outputs, -1))[:, :blocks] if packed else zeros.reshape(outputs, blocks)
 
 
-def _weight(b: QuantizedBuilder, steps: Array, scale: Array, block: int) -> str:
+def _weight(b: OnnxBuilder, steps: Array, scale: Array, block: int) -> str:
     """Whole numbers: steps times a whole factor for each block, which is the block's scale in steps of a scale of the
     output."""
     most = largest_factor(steps.shape[1])
@@ -79,7 +79,7 @@ def _weight(b: QuantizedBuilder, steps: Array, scale: Array, block: int) -> str:
     return b.emit("dequantize_weight", names, {"axis": 0})
 
 
-def _of_zeros(b: QuantizedBuilder, x: str, terms: Array, block: int) -> str:
+def _of_zeros(b: OnnxBuilder, x: str, terms: Array, block: int) -> str:
     """What zero points other than 8 add: for each block the sum of its inputs, times a term of each output."""
     shape, missing = b.type(x).shape, -b.type(x).shape[-1] % block
     if missing:

@@ -25,6 +25,17 @@ INTEGERS = (
 )
 """Integers that a network's values may be."""
 
+RESULTS: dict[int, str] = {
+    TensorProto.BOOL: "bool",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+}
+"""The dtypes of results that are numbers in a graph, as the user gets them."""
+
 FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 """Floats that constants alone may be."""
 

@@ -1,0 +1,163 @@
+"""Where the channels that a node makes are read, and by what: what keeps channels apart is passed by."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.export.norms import is_known
+from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.moves import along, moved, moves, places_along, result_of
+from q8ta_wgpu.frontend.nodes import (
+    convolves,
+    integer,
+    is_constant,
+    is_transposed,
+    is_weighted,
+    kind,
+    multiplies,
+    named_arguments,
+    normalizes,
+)
+from q8ta_wgpu.ir.int8 import Monotonic, Sloped
+from q8ta_wgpu.passes.plan.masks import whole_rows
+
+_LAYER_NORM = "aten.layer_norm.default"
+_SLOPED = re.compile(r"aten\.(relu|leaky_relu)_?\.default")
+_MEANS = re.compile(r"aten\.(mean|(adaptive_)?avg_pool\dd|upsample_\w+)\.\w+")
+_PRODUCTS = re.compile(r"aten\.(matmul|bmm|mm)\.default")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What takes a factor and a middle back: for each channel it reads, which one of the source's that is, from 1 on; 0
+    where it is another's."""
+
+    node: Node
+    channels: Tensor
+
+
+@dataclass
+class Channels:
+    """Where the channels that a node makes are read.
+
+    Attributes:
+        fixed: whether each channel, from 1 on, is read by what does not take a factor back.
+        whole_rows: gives the calls of softmax of which every row sums up to one.
+        shifts: whether channels may be moved to the middle, too.
+    """
+
+    source: Node
+    readers: list[Reader]
+    fixed: Tensor
+    whole_rows: Callable[[], Collection[str]]
+    shifts: bool = True
+
+    def fix(self, places: Tensor) -> None:
+        """Leaves the channels of these places as they are."""
+        for axis, step in enumerate(places.stride()):
+            places = places if step or not places.numel() else places.narrow(axis, 0, 1)
+        self.fixed[places.long()] = True
+
+
+def channels_of(model: GraphModule) -> Iterator[Channels]:
+    """The channels of a float graph of which something that reads them takes a factor back, by what makes them."""
+    whole = functools.cache(lambda: _whole_rows(model))
+    for node in list(model.graph.nodes):
+        if _makes_channels(node) and (found := _follow(node, whole)) is not None:
+            yield found
+
+
+def _whole_rows(model: GraphModule) -> set[str]:
+    imported = import_float(model)
+    return {imported.calls[name] for name in whole_rows(imported.graph)}
+
+
+def _makes_channels(node: Node) -> bool:
+    if str(node.target) == _LAYER_NORM:
+        weights = [named_arguments(node).get(name) for name in ("weight", "bias")]
+        return all(isinstance(n, Node) and is_constant(n) and n.meta["val"].dim() == 1 for n in weights)
+    return _absorbs(node)
+
+
+def _absorbs(node: Node) -> bool:
+    """Whether a node is a convolution, linear or batch norm with constants."""
+    plain = is_weighted(node) and not multiplies(node) and "input" in named_arguments(node) and _has_batch(node)
+    return (plain or normalizes(node)) and isinstance(node.meta["val"], Tensor) and is_known(node)
+
+
+def _has_batch(node: Node) -> bool:
+    """Whether channels are where they are looked for: torch's convolutions also take one image by itself."""
+    given = named_arguments(node)
+    return not convolves(node) or bool(given["input"].meta["val"].dim() == given["weight"].meta["val"].dim())
+
+
+def axis_of(node: Node) -> int:
+    """Of the channels in what a node makes, and reads."""
+    by_rows = str(node.target) == _LAYER_NORM or (is_weighted(node) and not convolves(node))
+    return -1 if by_rows else 1
+
+
+def _follow(source: Node, whole: Callable[[], Collection[str]]) -> Channels | None:
+    """All that reads a node's channels; None where nothing takes any of them back."""
+    shape = [integer(size) for size in source.meta["val"].shape]
+    axis = axis_of(source) % len(shape)
+    waiting = [(source, places_along(shape, axis))]
+    followed = Channels(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool), whole)
+    while waiting and not followed.fixed[1:].all():
+        value, places = waiting.pop()
+        for user in value.users:
+            if _absorbs(user) and value is named_arguments(user)["input"]:
+                if (channels := along(places, axis_of(user))) is not None:
+                    followed.readers.append(Reader(user, channels.long()))
+                    followed.shifts &= _sums_all(user)
+                    continue
+            elif passed := list(_passed(followed, user, value, places)):
+                waiting += passed
+                continue
+            followed.fix(places)
+    return followed if followed.readers and not followed.fixed[1:].all() else None
+
+
+def _sums_all(node: Node) -> bool:
+    """Whether each result is of the same inputs by the same weights: no padding adds zeros."""
+    padding = named_arguments(node).get("padding", 0)
+    return normalizes(node) or not (
+        is_transposed(node) or (padding if isinstance(padding, (int, str)) else any(padding))
+    )
+
+
+def _passed(followed: Channels, node: Node, value: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
+    """What a call of a value gives, and the channel that each element is from; nothing where channels are mixed, or
+    made another way."""
+    name = str(node.target)
+    if _SLOPED.fullmatch(name) or isinstance(kind(node), Sloped):
+        followed.shifts = False
+        yield node, places
+    elif isinstance(kind(node), Monotonic) or _MEANS.fullmatch(name):
+        if isinstance(node.meta["val"], Tensor) and node.all_input_nodes == [value]:
+            result, negative, square = (next(moved(node, value, x))[1] for x in (places, -places, places * places))
+            alike = _close(result, -negative) and _close(result * result, square)
+            yield from [(node, result.round())] if alike else []
+    elif moves(node):
+        yield from moved(node, value, places)
+    elif name == "aten.cat.default":
+        shapes = {n: [integer(size) for size in n.meta["val"].shape] for n in node.all_input_nodes}
+        others = {n: torch.zeros(shape, dtype=places.dtype) for n, shape in shapes.items()}
+        yield node, result_of(node, {**others, value: places})
+    elif _PRODUCTS.fullmatch(name) and places.dim() > 1 and node.args[1] is value and node.args[0] is not value:
+        row = places.narrow(-2, 0, 1)
+        if torch.equal(row.expand_as(places), places):
+            followed.shifts &= isinstance(node.args[0], Node) and node.args[0].name in followed.whole_rows()
+            yield node, row.expand([integer(size) for size in node.meta["val"].shape])
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Whether places are the same but for float64's rounding: neighbours of any number are farther apart."""
+    return torch.allclose(a, b, rtol=1e-12, atol=1e-9)

@@ -1,0 +1,79 @@
+"""What inputs of integers may hold, by what a network does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.frontend.importer.integer_ranges import Ranges, is_integer, name_of
+from q8ta_wgpu.frontend.nodes import integer, named_arguments
+
+_LIMITS = tuple((1 << bits) - 1 for bits in (31, 30, 28, 24, 20, 16, 12))
+"""How large the numbers of an input may be: as few bits less than int32's as the network's own arithmetic needs."""
+
+_WHOLE = (
+    *("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten"),
+    *("clone", "alias", "to", "_to_copy", "flip"),
+)
+"""Operators whose results hold every element of their operand, and no others."""
+
+
+def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -> dict[Node, tuple[int, int]]:
+    """What each input of integers may hold: the rows of the tables and caches that it is an index of as it is, else as
+    large numbers as the network computes with exactly. `states`: inputs and results that stay from call to call."""
+    inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_number(n)]
+    bounds: dict[Node, tuple[int, int]] = {}
+    for limit in _LIMITS if inputs else ():
+        bounds = {node: _rows_of(node, limit) for node in inputs}
+        ranges = Ranges(known, bounds)
+        try:
+            for node in graph.nodes:
+                if name_of(node) and node not in known:
+                    ranges.check(node)
+                if node.name in states:
+                    ranges.check_result(node, True)
+            break
+        except RefusedError:
+            continue
+    return bounds
+
+
+def _rows_of(node: Node, limit: int) -> tuple[int, int]:
+    """The indices that every table takes which a value is an index of, moved or not; at most up to a limit."""
+    ends = torch.iinfo(node.meta["val"].dtype)
+    low, high = max(-limit, ends.min), min(limit, ends.max)
+    for user in node.users:
+        least, rows = _places_of(user, node)
+        if rows:
+            low, high = max(low, least), min(high, rows - 1)
+        elif name_of(user) in _WHOLE and user.args[0] is node and is_integer(user.meta.get("val")):
+            least, most = _rows_of(user, limit)
+            low, high = max(low, least), min(high, most)
+    return low, high
+
+
+def _places_of(user: Node, node: Node) -> tuple[int, int]:
+    """The least index and the rows where a call reads or writes rows at a value; no rows where it does not."""
+    name, given = name_of(user), named_arguments(user) if name_of(user) else {}
+    if name == "embedding" and given["indices"] is node:
+        return 0, integer(given["weight"].meta["val"].shape[0])
+    rows_of = ("index_select", "gather", "index_copy")
+    if name in rows_of and given["index"] is node and (shape := given["self"].meta["val"].shape):
+        return 0, integer(shape[given["dim"]])
+    if name in ("index", "index_put") and node in given["indices"]:
+        rows = integer(given["self"].meta["val"].shape[given["indices"].index(node)])
+        return -rows, rows
+    return 0, 0
+
+
+def is_number(node: Node) -> bool:
+    """Whether an input is an int32 one of a graph: of int64, int32, int16, or of int8 or uint8 that are read as those
+    alone, as token numbers are, and not as pixels."""
+    dtype, whole = getattr(node.meta.get("val"), "dtype", None), (torch.int64, torch.int32, torch.int16)
+    users = [user for user in node.users if name_of(user) != "_assert_tensor_metadata"]
+    read = all(name_of(user) in ("to", "_to_copy") and user.meta["val"].dtype in whole for user in users)
+    return dtype in whole or (dtype in (torch.int8, torch.uint8) and bool(users) and read)

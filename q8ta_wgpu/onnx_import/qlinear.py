@@ -1,0 +1,140 @@
+"""ONNX's operators on stored integers that become a float operator between a dequantize and a quantize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.onnx_import.builder import STORED, OnnxBuilder, Rule
+from q8ta_wgpu.onnx_import.quantized import dequantize, held, quantize
+
+
+def _ends(b: OnnxBuilder, args: Mapping[str, Any], y: str, at: int) -> str:
+    """A result quantized by the scale and zero point given as inputs `at` and the next."""
+    scale, zero = (*args["inputs"], None)[at : at + 2]
+    dtype = args["dtypes"][at + 1] if zero is not None else args["dtypes"][0]
+    return quantize(b, y, scale, zero, dtype)
+
+
+def _real(b: OnnxBuilder, args: Mapping[str, Any], at: int, axis: int = 1) -> str:
+    """The operand whose value, scale and zero point are given as inputs from `at` on."""
+    x, scale, zero = (*args["inputs"], None)[at : at + 3]
+    return dequantize(b, x, scale, zero, args["dtypes"][at], axis)
+
+
+def _bias(b: OnnxBuilder, args: Mapping[str, Any], name: str | None, x_scale: str, w_scale: str) -> str | None:
+    """int32 bias in steps of the product of two scales."""
+    if name is None:
+        return None
+    bias, scales = b.array(name), [b.array(scale) for scale in (x_scale, w_scale)]
+    if bias is None or scales[0] is None or scales[1] is None:
+        raise b.refuse("its bias and scales must be constants")
+    step = scales[0].reshape(-1).astype(np.float32) * scales[1].reshape(-1).astype(np.float32)
+    return b.constant((bias.astype(np.float32) * step).astype(np.float32), "bias")
+
+
+def _qlinear_conv(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    inputs = (*args["inputs"], None)
+    bias = _bias(b, args, inputs[8], inputs[1], inputs[4])
+    attrs = {name: args.get(name) for name in ("auto_pad", "dilations", "kernel_shape", "pads", "strides")}
+    y = b.onnx("Conv", (_real(b, args, 0), _real(b, args, 3, axis=0), bias), group=args.get("group") or 1, **attrs)
+    return _ends(b, args, y, 6)
+
+
+def _qlinear_matmul(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    return _ends(b, args, b.onnx("MatMul", (_real(b, args, 0), _real(b, args, 3, axis=-1))), 6)
+
+
+def _qgemm(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    inputs = (*args["inputs"], None, None, None)
+    turned = bool(args.get("transB"))
+    bias = _bias(b, args, inputs[6], inputs[1], inputs[4])
+    alpha = 1.0 if args.get("alpha") is None else float(args["alpha"])
+    attrs = {"alpha": alpha, "beta": alpha, "transA": args.get("transA") or 0, "transB": int(turned)}
+    y = b.onnx("Gemm", (_real(b, args, 0), _real(b, args, 3, axis=0 if turned else 1), bias), **attrs)
+    return y if inputs[7] is None else _ends(b, args, y, 7)
+
+
+def _pairwise(name: str) -> Rule:
+    return lambda b, args: _ends(b, args, b.onnx(name, (_real(b, args, 0), _real(b, args, 3))), 6)
+
+
+def _single(name: str, keep: Sequence[str] = ()) -> Rule:
+    """An operator of one tensor, by the name of its float one, and the attributes that it has."""
+
+    def rule(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+        attrs = {key: args[key] for key in keep if args.get(key) is not None}
+        return _ends(b, args, b.onnx(name, (_real(b, args, 0),), **attrs), 3)
+
+    return rule
+
+
+def _in_front(rule: Rule) -> Rule:
+    """With channels_last images are turned before and behind."""
+
+    def turned(b: OnnxBuilder, args: Mapping[str, Any]) -> str | list[str]:
+        if not args.get("channels_last"):
+            return rule(b, args)
+        x, *others = args["inputs"]
+        rank = len(b.type(x).shape)
+        order = [0, rank - 1, *range(1, rank - 1)]
+        y = rule(b, {**args, "inputs": [b.turned(x, order), *others]})
+        assert isinstance(y, str)
+        return b.turned(y, [0, *range(2, rank), 1])
+
+    return turned
+
+
+def _concat(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    parts = [_real(b, args, at) for at in range(2, len(args["inputs"]), 3)]
+    return _ends(b, args, b.onnx("Concat", parts, axis=int(args["axis"])), 0)
+
+
+def _where(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    return _ends(b, args, b.onnx("Where", (args["inputs"][0], _real(b, args, 1), _real(b, args, 4))), 7)
+
+
+def _leaky(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    alpha = 0.01 if args.get("alpha") is None else float(args["alpha"])
+    return _ends(b, args, b.onnx("LeakyRelu", (_real(b, args, 0),), alpha=alpha), 3)
+
+
+def _softmax(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    axis = -1 if args.get("axis") is None else int(args["axis"])
+    return _ends(b, args, b.onnx("Softmax", (_real(b, args, 0),), axis=axis, opset=args["opset"]), 3)
+
+
+def _resize(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
+    """Linear, of integers: what ONNX Runtime computes in float32 and cuts to whole numbers."""
+    x, *others = args["inputs"]
+    attributes = {key: value for key, value in args.items() if key not in ("inputs", "outputs", "operator", "dtypes")}
+    y = b.onnx(args["operator"], (b.numbers(x), *others), **attributes)
+    return held(b, b.aten("aten.trunc.default", {"self": y}), args["dtypes"][0])
+
+
+_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+
+RULES: Mapping[str, Rule] = {
+    "QLinearConv": _qlinear_conv,
+    "com.microsoft.QLinearConv": _in_front(_qlinear_conv),
+    "QLinearMatMul": _qlinear_matmul,
+    "com.microsoft.QGemm": _qgemm,
+    "com.microsoft.QLinearAdd": _pairwise("Add"),
+    "com.microsoft.QLinearMul": _pairwise("Mul"),
+    "com.microsoft.QLinearConcat": _concat,
+    "com.microsoft.QLinearWhere": _where,
+    "com.microsoft.QLinearSigmoid": _single("Sigmoid"),
+    "com.microsoft.QLinearLeakyRelu": _leaky,
+    "com.microsoft.QLinearSoftmax": _softmax,
+    "com.microsoft.QLinearAveragePool": _in_front(_single("AveragePool", _POOL)),
+    "com.microsoft.QLinearGlobalAveragePool": _in_front(_single("GlobalAveragePool")),
+    "com.microsoft.QLinearReduceMean": _single("ReduceMean", ("axes", "keepdims")),
+}
+
+
+def on_integers(name: str, dtypes: Sequence[int], attributes: Mapping[str, Any]) -> Rule | None:
+    """The rule of an operator that computes with stored integers otherwise than with floats; None of most."""
+    linear = name in ("Resize", "Upsample") and attributes.get("mode") == "linear"
+    return _resize if linear and dtypes[0] in STORED else None

@@ -1,0 +1,292 @@
+"""The walk over the nodes of an ONNX program: each becomes what its operator's row in OPS says, or what an importer
+function of integers says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from q8ta_wgpu.calibrate.insert import FloatProgram
+from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
+from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
+from q8ta_wgpu.ir.int8 import Monotonic, Moves
+from q8ta_wgpu.kernels import ONNX
+from q8ta_wgpu.onnx_import import four_bits, integer_sums, nodes, qlinear, quantized
+from q8ta_wgpu.onnx_import.builder import STORED, OnnxBuilder
+from q8ta_wgpu.onnx_import.fold import Folder
+from q8ta_wgpu.onnx_import.nodes import FLOAT, INTEGERS, RESULTS, label
+from q8ta_wgpu.onnx_import.read import Program
+from q8ta_wgpu.onnx_import.special import SPECIAL
+
+WAY_OUT = (
+    "Write these with operators of the table (docs/onnx.md), compute them before or after the network, or add them "
+    "(CONTRIBUTING.md)."
+)
+
+RULES = {**quantized.RULES, **integer_sums.RULES, **qlinear.RULES, "com.microsoft.MatMulNBits": four_bits.matmul}
+"""The importer functions of operators on integers, by name."""
+
+DEEPEST = 8
+"""How deep operators that are functions of others may be nested."""
+
+
+@dataclass
+class Scope:
+    """Names of one graph or function: our value of each, or None of one that could not be imported, and its dtype."""
+
+    values: dict[str, str | None] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)
+
+
+class Walk(OnnxBuilder):
+    """The walk over the nodes of a program.
+
+    Attributes:
+        problems: nodes by operator and reason.
+        found: the graph, and what its values are in the file.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.opsets)
+        self.program = program
+        self.problems: dict[tuple[str, str], list[str]] = {}
+        self.found = FloatProgram(self.graph)
+        self._folder = Folder(dict(program.opsets))
+
+    def define(self, scope: Scope, name: str, value: str | None, dtype: int) -> None:
+        """Gives a name of the file a value."""
+        if name in scope.values:
+            raise UnsupportedError(f"the file has two values that are called {shown(name)}")
+        scope.values[name], scope.dtypes[name] = value, dtype
+
+    def walk(self, program: Sequence[onnx.NodeProto], scope: Scope, depth: int = 0) -> None:
+        """Imports nodes, whose problems are noted."""
+        for node in program:
+            self._node(node, scope, depth)
+
+    def check(self) -> None:
+        """Raises UnsupportedError where there are problems."""
+        if self.problems:
+            lines = "\n".join(f"  {op} at {_places(at)}: {why}" for (op, why), at in self.problems.items())
+            raise UnsupportedError(f"cannot import this program:\n{lines}\n{WAY_OUT}")
+
+    def note_rest(self) -> None:
+        """Notes the nodes that belong to inputs and outputs."""
+        self.found.calls.update((n.output, n.output) for n in self.graph.nodes[len(self.found.calls) :])
+
+    def _node(self, node: onnx.NodeProto, scope: Scope, depth: int) -> None:
+        for name in filter(None, node.input):
+            if name not in scope.values:
+                raise UnsupportedError(
+                    f"{label(node)} reads {shown(name)}, which nothing before it writes: nodes must be in order and "
+                    "form no circle"
+                )
+        given = [scope.values[name] if name else None for name in node.input]
+        known = all(value is not None for name, value in zip(node.input, given, strict=True) if name)
+        dtypes = [scope.dtypes[name] if name else 0 for name in node.input]
+        found: list[tuple[str, int]] = []
+        if known:
+            self.source, self.hint = label(node), next(filter(None, node.output), node.op_type)
+            try:
+                found = self._results(node, given, dtypes, depth)
+            except (RefusedError, GraphError) as problem:
+                self._problem(node, str(problem))
+            except Q8taError:
+                raise
+            except Exception as bad:  # whatever importer functions meet in what is not as they expect it
+                self._problem(node, f"its inputs or attributes are not what it takes: {shown(str(bad))}")
+        self._note_call(node, found, depth)
+        for i, name in enumerate(node.output):
+            value, dtype = found[i] if i < len(found) else (None, FLOAT)
+            if name:
+                if known and found and value is None:
+                    self._problem(node, f"its result {i} is not supported")
+                self.define(scope, name, value, dtype)
+
+    def _note_call(self, node: onnx.NodeProto, found: Sequence[tuple[str, int]], depth: int) -> None:
+        """Notes which nodes of the graph a node of the file became, and the floats that it gives."""
+        made, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
+        if made:
+            call = made[-1].output
+            self.found.calls.update((each.output, call) for each in made)
+            if name in ONNX and isinstance(kind := ONNX[name][0].int8, Moves | Monotonic):
+                self.found.moving[call] = kind
+        for at, (value, dtype) in zip(node.output, found, strict=False):
+            if dtype == FLOAT and value not in self.raw and self.type(value).dtype == FLOAT32:
+                self.found.observable.add(value)
+                if at and not depth:
+                    self.found.names.setdefault(value, at)
+
+    def _problem(self, node: onnx.NodeProto, reason: str) -> None:
+        version = self.opsets.get(nodes.domain_of(node), 1)
+        name = nodes.full_name(node)
+        self.problems.setdefault((f"{name} (opset {version})", reason), []).append(
+            node.name or next(iter(node.output), "")
+        )
+
+    def _results(
+        self, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], depth: int
+    ) -> list[tuple[str, int]]:
+        """The value and the dtype of each result of a node."""
+        attributes = nodes.attributes(node)
+        name = nodes.full_name(node)
+        if (special := SPECIAL.get(name)) is not None:
+            return special(self, node, given, dtypes, attributes)
+        arrays = [None if value is None else self.array(value) for value in given]
+        fixed = all(value is None or array is not None for value, array in zip(given, arrays, strict=True))
+        if given and fixed and self._folder.takes(node):
+            made = self._folder.run(node, arrays)
+            return [(self.raw_constant(array), nodes.dtype_of(array)) for array in made]
+        schema = nodes.schema_of(node, self.opsets)
+        results = nodes.result_dtypes(schema, node, dtypes)
+        if (rule := qlinear.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:
+            args = self._arguments(node, schema, attributes, given)
+            values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
+            values = [values] if isinstance(values, str) else values
+            return [(v, self.made.get(v, t)) for v, t in zip(values, results, strict=False)]
+        if name in ONNX:
+            self._check_dtypes(name, dtypes, results)
+            args = self._arguments(node, schema, attributes, self._operands(name, given))
+            if name in nodes.TABLES and dtypes[0] in STORED and arrays[1] is None:
+                assert given[0] is not None
+                return [(self._rows(node, given[0], args, dtypes[0]), dtypes[0])]
+            if results[0] in INTEGERS and name in nodes.ARITHMETIC and results[0] in dtypes:
+                return [(self._small_integers(name, args, results[0]), results[0])]
+            values = self._kept(name, ONNX[name][1](self, args), results)
+            return list(zip(values, results, strict=False))
+        return self._function(node, schema, given, dtypes, depth)
+
+    def _operands(self, name: str, given: Sequence[str | None]) -> list[str | None]:
+        """Operands as an operator takes them: integers as they are stored where it moves or compares them, as numbers
+        for another one."""
+        moves = isinstance(ONNX[name][0].int8, Moves | Monotonic) and name != "Pad"
+        stored = {self.quantization(v) for v in given if v is not None and v not in self.raw}
+        if moves and len(stored) == 1:
+            return list(given)
+        return [v if v is None or v in self.raw else self.numbers(v) for v in given]
+
+    def _rows(self, node: onnx.NodeProto, x: str, args: Mapping[str, Any], dtype: int) -> str:
+        """Rows of stored integers at computed indices: those of a constant table have the scale by which they are
+        read."""
+        if x in self.raw:
+            q = self.read_as(node.output[0], dtype)
+            whole = self.raw[x].astype(np.int64) - STORED[dtype][1]
+            x = self.add_stored(whole.astype(DTYPES[q.dtype]), q)
+        stored = self.quantization(x)
+        assert stored is not None
+        inputs = [self.emit("dequantize", (x,)), *args["inputs"][1:]]
+        rows = str(ONNX[nodes.full_name(node)][1](self, {**args, "inputs": inputs}))
+        return self.stored(rows, stored, dtype, stored.range)
+
+    def _kept(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
+        """An operator's results; bools that it computes are stored as such."""
+        values = [found] if isinstance(found, str) else found
+        if isinstance(ONNX[name][0].int8, Moves | Monotonic):
+            for value, dtype in zip(values, results, strict=False):
+                if self.quantization(value) is not None:
+                    self.made[value] = dtype
+            return values
+        return [self.truth(v) if t == TensorProto.BOOL else v for v, t in zip(values, results, strict=False)]
+
+    def _check_dtypes(self, name: str, dtypes: Sequence[int], results: Sequence[int]) -> None:
+        for dtype in (*dtypes, *results):
+            if dtype and dtype != FLOAT and dtype not in RESULTS:
+                raise RefusedError(
+                    f"it computes with {nodes.dtype_name(dtype)}: store the network's numbers as float32"
+                )
+
+    def _small_integers(self, name: str, args: Mapping[str, Any], dtype: int) -> str:
+        """Arithmetic of integers that float32 computes exactly, as integers that wrap."""
+        bits = 8 * np.dtype(RESULTS[dtype]).itemsize
+        exact = ("Add", "Sub", "Div", "Mod", "Neg", *(("Mul",) if bits == 8 else ()))
+        if bits > 16 or name not in exact:
+            raise RefusedError(
+                f"it computes with {nodes.dtype_name(dtype)} while the network runs: compute them before the network, "
+                "or from sizes and constants alone"
+            )
+        if name != "Div":
+            return self.wrapped(str(ONNX[name][1](self, args)), dtype)
+        left, right = args["inputs"]
+        whole = {"self": left, "other": right, "rounding_mode": "trunc"}
+        return self.wrapped(str(self.aten("aten.div.Tensor_mode", whole)), dtype)
+
+    def _arguments(
+        self,
+        node: onnx.NodeProto,
+        schema: onnx.defs.OpSchema | None,
+        attributes: Mapping[str, Any],
+        given: Sequence[str | None],
+    ) -> dict[str, Any]:
+        defaults = nodes.defaults(schema) if schema is not None else {}
+        inputs = list(given)
+        if schema is not None and not nodes.is_variadic(schema):
+            inputs += [None] * (len(schema.inputs) - len(inputs))
+        return {
+            **defaults,
+            **attributes,
+            "inputs": inputs,
+            "outputs": len(node.output),
+            "operator": node.op_type,
+            "opset": attributes.get("opset", self.opsets.get(nodes.domain_of(node), 1)),
+        }
+
+    def _function(
+        self,
+        node: onnx.NodeProto,
+        schema: onnx.defs.OpSchema | None,
+        given: Sequence[str | None],
+        dtypes: Sequence[int],
+        depth: int,
+    ) -> list[tuple[str, int]]:
+        """An operator that ONNX defines by others, as these."""
+        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+            raise RefusedError("control flow is not supported: unroll loops and choose branches when the file is made")
+        if schema is None:
+            raise RefusedError("this operator is not known: no operator of this name is in the table")
+        types = [
+            onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value)) if value is not None else onnx.TypeProto()
+            for value, dtype in zip(given, dtypes, strict=True)
+        ]
+        body = nodes.body_of(node, schema, self.opsets[nodes.domain_of(node)], types)
+        if body is None or depth >= DEEPEST:
+            raise RefusedError("this operator is not supported")
+        scope = Scope()
+        for i, name in enumerate(body.input):
+            value = given[i] if i < len(given) else None
+            if value is not None:
+                self.define(scope, name, value, dtypes[i])
+        before, at = dict(self.problems), self.source
+        self.walk(nodes.with_attributes(body, node, schema), scope, depth + 1)
+        if new := [key for key in self.problems if key not in before]:
+            self.problems = before
+            raise RefusedError(f"of the operators that it stands for {new[0][0]} is not supported: {new[0][1]}")
+        self.source = at
+        found = [(scope.values.get(name), scope.dtypes.get(name, FLOAT)) for name in body.output]
+        return [(value, dtype) for value, dtype in found if value is not None]
+
+    def read_as(self, name: str, dtype: int) -> QParams:
+        """Scale and zero point by which the first reader of integers takes them, what moves them left out; 1 and 0 of
+        those that have none."""
+        names, (stored, shift) = {name}, STORED[dtype]
+        for node in self.program.graph.node:
+            at = next((i for i, each in enumerate(node.input) if each in names), None)
+            if at is None:
+                continue
+            if nodes.full_name(node) in RULES:
+                scale, zero = (self.program.constants.get(n) for n in (*node.input[at + 1 : at + 3], "", "")[:2])
+                if scale is not None and scale.size == 1 and (zero is None or zero.size == 1):
+                    offset = 0 if zero is None else int(zero.reshape(()))
+                    return QParams(float(scale.reshape(())), offset - shift, stored)
+            elif node.op_type in nodes.MOVES and at == 0:
+                names.update(node.output)
+        return QParams(1.0, -shift, stored)
+
+
+def _places(at: Sequence[str]) -> str:
+    return f"{shown(at[0])}" + (f" and {counted(len(at) - 1, 'more node')}" if len(at) > 1 else "")
