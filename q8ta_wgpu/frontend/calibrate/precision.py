@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
+from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import (
     ROLES,
     Reads,
@@ -47,32 +48,12 @@ _SOME, _LEAST = 8, 64
 """Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
 count: of fewer than that, other inputs exceed the ranges."""
 
-_DECIBEL = 10**0.1
-_WITHIN = 10**0.05
-"""How much more noise than the yardstick's is left: half a decibel, since other inputs lose more than those that are
-simulated."""
-
-_SPARE = 10**0.03
-"""How much less noise than that is asked for where values are widened."""
-
-_NEARLY = 10**0.03
-"""How much more noise than with everything wide is left where the yardstick is out of reach."""
-
-_PARTS_TRIED, _ROUNDS = 8, 2
-"""Parts of the values that are widened, each of which is tried in 8 bits again, and how often, in smaller parts."""
-
-_LARGE, _FEW = 4e9, 4
-"""What a call moves and computes, in bytes, from which on a simulated run takes seconds: then so many parts are tried,
-once, after the number of values is found as an eighth of all, half the random signs do, and one kind of ranges."""
-
-_DEAR = 0.05
-"""Of what a network moves and computes, from which on widening costs time."""
+_LARGE = 4e9
+"""What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
+the random signs and one kind of ranges."""
 
 _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
-
-_CLEAN = 1e-6
-"""Noise to signal, 60 dB, below which float32 gains nothing over int16 that is worth other bytes on other devices."""
 
 _BAD, _FAIR = 10**-1.5, 0.01
 """Noise to signal, 15 dB, that is too much whatever the yardstick has, and 20 dB, which is asked for where 16 bits can
@@ -169,7 +150,8 @@ class Precisions:
     def __init__(self, observed: GraphModule, back: HeldBack, dynamic: bool = False) -> None:
         self.module, self.items, self._all_wide = observed, back.items, back.all_wide
         self.storage = Storage(observed)
-        self._large = traffic(self.storage) > _LARGE
+        self._traffic = traffic(self.storage)
+        self._large = self._traffic > _LARGE
         self._rounders = list(map(Rounder, back.ranges[-1:] if self._large else back.ranges))
         self.rounder = self._rounders[-1]
         rows = by_rows(self.storage) if dynamic else []
@@ -200,7 +182,8 @@ class Precisions:
             every = ranked(self.storage, self.rounder, needed)
             steps = [step for step in every if step.width == "int16"]
             if not self._all_wide:
-                steps = self._enough(every, wanted)
+                search = Search(self._noise, wanted, self._allowed, self._traffic, few_runs=self._large)
+                steps = search.enough(every)
                 steps += cheap(self.storage, every, steps)
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
@@ -212,43 +195,6 @@ class Precisions:
             return None
         worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i])
         return Precision(notes, *(decibels(found[worst]) for found in (self.yardstick, plain, predicted)))
-
-    def _enough(self, every: Sequence[Step], wanted: Sequence[float]) -> list[Step]:
-        """As many of these, from the first on, as have to be taken, without parts that turn out not to be needed, the
-        dearest tried first: noise to first order says nothing of a value that a network divides by its own norm near
-        zero. What costs as much as all the others, and not little, is needed where more than a decibel is lost
-        without it; so is float32, unless 60 dB are left without. Where the yardstick is out of reach, as many are taken
-        as come near to what all of them give."""
-        best = self._noise(widths(every))
-        others = [step for step in every if step.reading[1] != "sums"]
-        without = self._noise(widths(others))
-        if any(ratio > _DECIBEL * other for ratio, other in zip(best, without, strict=True)):
-            every, best = others, without  # weights are fitted, and biases corrected, for what is read in 8 bits
-        reached = map(operator.le, best, wanted)
-        within = [w if able else a for able, w, a in zip(reached, wanted, self._allowed, strict=True)]
-        limits = [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
-
-        def suffices(steps: Sequence[Step], more: float = 1.0, enough: float = 0.0) -> bool:
-            found = self._noise(widths(steps))
-            return not any(ratio > max(more * limit, enough) for ratio, limit in zip(found, limits, strict=True))
-
-        parts, near = (_FEW, len(every) // (2 * _FEW)) if self._large else (_PARTS_TRIED, 0)
-        low, high = 0, len(every)
-        while low + near < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if suffices(every[:middle]) else (middle + 1, high)
-        steps = list(every[:high])
-        for _ in range(_ROUNDS if len(steps) > parts and not self._large else 1):
-            dearest = sorted(steps, key=lambda step: -step.cost)
-            size = max(1, -(-len(steps) // parts))
-            for part in (dearest[at : at + size] for at in range(0, len(dearest), size)):
-                fewer = [step for step in steps if step not in part]
-                least = max(sum(step.cost for step in fewer), _DEAR * traffic(self.storage))
-                dearer = sum(step.cost for step in part) > least
-                steps = fewer if suffices(fewer, _DECIBEL * _SPARE / _WITHIN if dearer else 1.0) else steps
-        taken, floats = widths(steps), any(step.drifts for step in steps)
-        exact = [step for step in every if step.reading in taken and not step.drifts]
-        return exact if floats and suffices(exact, _DECIBEL * _SPARE / _WITHIN, _CLEAN) else steps
 
     # --- what is simulated ---
 
@@ -356,7 +302,7 @@ def _allowed(ratio: float, output: Tensor) -> float:
     if not ratio:
         return math.inf
     chance = 0.0 if output.dtype.is_floating_point else ratio + 2 * math.sqrt(ratio / output.numel())
-    return max(_WITHIN * ratio, chance, _SILENT)
+    return max(WITHIN * ratio, chance, _SILENT)
 
 
 def _wanted(allowed: float, int8: float, output: Tensor) -> float:

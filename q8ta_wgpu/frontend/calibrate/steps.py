@@ -22,7 +22,7 @@ _MACS_A_BYTE = 8.0
 _PARTS = 8
 """By how much more an attention costs whose operands are wide: it is three operators with several products each."""
 
-_NOTHING = 0.01
+NOTHING = 0.01
 """Of what a network moves and computes, which nobody notices."""
 
 
@@ -109,7 +109,7 @@ def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) ->
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
     """Of these the ones that were not taken and cost next to nothing, all together: other inputs reach further than
     those of calibration, and what is stored in int16 has room for them."""
-    left = _NOTHING * traffic(storage)
+    left = NOTHING * traffic(storage)
     done, found = {step.reading for step in taken}, list[Step]()
     for step in sorted(steps, key=lambda step: step.cost):
         stored, role = step.reading
