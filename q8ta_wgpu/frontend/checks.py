@@ -129,7 +129,8 @@ def calibration_item(
     for number, (argument, one) in enumerate(zip(arguments, wanted, strict=True)):
         if isinstance(argument, torch.Tensor) and (kind := without_values(argument)):
             raise InputError(f"calibration item {index} is {kind}: give a dense tensor with values")
-        if not isinstance(argument, torch.Tensor) or not _is_like(argument, one, number, free):
+        extents = [None if (number, dim) in free else size for dim, size in enumerate(one.shape)]
+        if not is_like(argument, one.dtype, extents):
             found = described([argument]) if isinstance(argument, torch.Tensor) else type(argument).__name__
             way = "dynamic_shapes names dimensions of any size; model.reshape changes those of a compiled model"
             if isinstance(argument, torch.Tensor) and one.dim() and argument.shape[1:] == one.shape[1:]:
@@ -153,10 +154,16 @@ def check_sizes(arguments: Tensors, index: int, sizes: Dimensions) -> None:
         raise InputError(f"calibration item {index} has other sizes than dynamic_shapes names: {found}")
 
 
-def _is_like(x: torch.Tensor, one: torch.Tensor, number: int, free: set[tuple[int, int]]) -> bool:
-    """Whether the input of this number is like that of the example, but for the sizes of dimensions that are free."""
-    pairs = enumerate(zip(x.shape, one.shape, strict=False))
-    return (x.dtype, x.dim()) == (one.dtype, one.dim()) and all(a == b or (number, d) in free for d, (a, b) in pairs)
+def is_like(value: Any, dtype: torch.dtype, sizes: Sequence[int | None]) -> bool:
+    """Whether a value is a tensor of a dtype and of these sizes, of which None may be any."""
+    if not isinstance(value, torch.Tensor) or (value.dtype, value.dim()) != (dtype, len(sizes)):
+        return False
+    return all(size in (None, found) for size, found in zip(sizes, value.shape, strict=True))
+
+
+def listed(sizes: Iterable[int | None]) -> str:
+    """Sizes in words."""
+    return f"({', '.join('any' if size is None else str(size) for size in sizes)})"
 
 
 def check_quantizer(quantizer: Any, kind: type) -> None:
@@ -169,21 +176,17 @@ def check_quantizer(quantizer: Any, kind: type) -> None:
 def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
     """Raises InputError unless arguments have the dtypes and sizes of those a program was exported with, a dynamic
     batch the same in all of them; numbers the same value."""
-    batches: dict[str, Any] = {}
+    batches: dict[str, int] = {}
     for position, (value, like) in enumerate(zip(values, wanted, strict=True)):
         if not isinstance(like, torch.Tensor):
             if getattr(value, "shape", ()) or value != like:  # an array has no one answer
                 raise InputError(f"argument {position} must be {shown(like)}, found {shown(value)}")
             continue
-        sizes: list[Any] = [d if isinstance(d, int) else batches.get(str(d), "any") for d in like.shape]
-        found = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-        fits = len(found) == len(sizes) and all(
-            n == size or size == "any" for n, size in zip(found, sizes, strict=True)
-        )
-        if not isinstance(value, torch.Tensor) or value.dtype != like.dtype or not fits:
-            other = described([value]) if isinstance(value, torch.Tensor) else shown(value)
-            raise InputError(f"argument {position} must be {like.dtype} ({', '.join(map(str, sizes))}), found {other}")
-        batches.update({str(d): n for d, n in zip(like.shape, found, strict=True) if not isinstance(d, int)})
+        sizes = [d if isinstance(d, int) else batches.get(str(d)) for d in like.shape]
+        if not is_like(value, like.dtype, sizes):
+            found = described([value]) if isinstance(value, torch.Tensor) else shown(value)
+            raise InputError(f"argument {position} must be {like.dtype} {listed(sizes)}, found {found}")
+        batches.update({str(d): n for d, n in zip(like.shape, value.shape, strict=True) if not isinstance(d, int)})
 
 
 def described(tensors: Iterable[torch.Tensor]) -> str:

@@ -176,14 +176,12 @@ def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
     if len(example) != len(wanted):
         raise InputError(f"expected {counted(len(wanted), 'input')}, found {len(example)}")
     for index, (x, one) in enumerate(zip(example, wanted, strict=True)):
-        same = x.dim() == one.dim() and all(
-            not isinstance(size, int) or size == found for size, found in zip(one.shape, x.shape, strict=True)
-        )
-        if not same or x.dtype != one.dtype:
-            sizes = ", ".join(str(size) if isinstance(size, int) else "any" for size in one.shape)
+        sizes = [size if isinstance(size, int) else None for size in one.shape]
+        if not checks.is_like(x, one.dtype, sizes):
+            wanted_one = f"{one.dtype} {checks.listed(sizes)}"
             raise InputError(
-                f"input {index} is {checks.described([x])}, the program was exported for {one.dtype} ({sizes}): give "
-                "inputs of that size, or quantize with dynamic_batch=True or dynamic_shapes for others"
+                f"input {index} is {checks.described([x])}, the program was exported for {wanted_one}: give inputs of "
+                "that size, or quantize with dynamic_batch=True or dynamic_shapes for others"
             )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, check_switch
+from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.ir.graph import Graph
-from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
@@ -52,7 +51,7 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     check_switch("int8_outputs", int8_outputs)
     try:
         from q8ta_wgpu.frontend import checks
-        from q8ta_wgpu.frontend.importer.at_sizes import import_sizes
+        from q8ta_wgpu.frontend.importer.importer import at_all_sizes, import_program
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
     if not checks.is_whole(unsupported):
@@ -65,19 +64,12 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
         raise InputError("a Model is opened on a device by Session(model, device)")
     with bar("compiling") as update:
         update(0, 2, "reading the program")
-        graphs, structure, points, dynamic, largest = import_sizes(program)
-        if not any(node.op in ("quantize", "dequantize") for node in graphs[0].nodes):
+        graph, structure = import_program(program)
+        if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
             without = "the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)"
-            graphs[0].notes.append(without)
+            graph.notes.append(without)
         update(1, 2, "fusing its operators")
-        runnable = [_runnable(graph, int8_outputs) for graph in graphs]
-    if not dynamic:
-        return Model(runnable[0], structure)
-    try:
-        most = largest and (lambda: _runnable(largest(), int8_outputs))
-        return Model(joined(runnable, points, dynamic, most), structure)
-    except GraphError as error:
-        raise UnsupportedError(f"the program does not follow the sizes that dynamic_shapes names: {error}") from None
+        return Model(at_all_sizes(program, graph, lambda each: _runnable(each, int8_outputs)), structure)
 
 
 def _runnable(graph: Graph, int8_outputs: bool) -> Graph:

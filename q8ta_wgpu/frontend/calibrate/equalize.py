@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.channels import Channels, axis_of, channels_of
 from q8ta_wgpu.frontend.export.editor import give, tensors_of
-from q8ta_wgpu.frontend.export.scaled import by_input, by_output
+from q8ta_wgpu.frontend.export.norms import by_input, by_output
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import (
     integer,

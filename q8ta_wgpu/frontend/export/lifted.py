@@ -35,56 +35,32 @@ def lifted(
         states: buffers, with their values, that are the module's last inputs and whose new values are its last results.
         source: has the structure of inputs and outputs, an example, and the range of a dynamic batch.
     """
-    graph = Graph()
-    state = _state(module)
+    graph, state = Graph(), _state(module)
     inputs = module.graph.find_nodes(op="placeholder")
-    fake = inputs[0].meta["val"].fake_mode
-    attributes, specs = {}, []
-    noted = {n.target: n.meta["custom"] for n in module.graph.find_nodes(op="get_attr") if "custom" in n.meta}
-    for target, tensor in state.items():
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        made = attributes[target] = graph.placeholder(("p_" if is_parameter else "b_") + re.sub(r"\W", "_", target))
-        made.meta["val"] = fake.from_tensor(tensor, static_shapes=True)
-        made.meta["custom"] = noted.get(target, {})
-        kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
-        specs.append(InputSpec(kind, TensorArgument(made.name), target, persistent))
-    nodes: dict[Node, Any] = {}
-    rounded: dict[Any, torch.Tensor] = {}
     count = len(inputs) - len(states)
-    for node, target in zip(inputs[count:], states, strict=True):
-        made = nodes[node] = graph.placeholder("b_" + re.sub(r"\W", "_", target))
-        made.meta = dict(node.meta)
-        specs.append(InputSpec(InputKind.BUFFER, TensorArgument(made.name), target, True))
-    for node in inputs[:count]:
-        nodes[node] = graph.node_copy(node)
-        specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(nodes[node].name), None))
-    outputs = []
-    with fake:
+    with inputs[0].meta["val"].fake_mode as fake:
+        noted = {n.target: n.meta["custom"] for n in module.graph.find_nodes(op="get_attr") if "custom" in n.meta}
+        attributes: dict[Any, Node] = {}
+        nodes: dict[Node, Any] = {}
+        specs = []
+        for name, tensor in state.items():
+            made = attributes[name] = _placeholder(graph, name, tensor)
+            made.meta = {"val": fake.from_tensor(tensor, static_shapes=True), "custom": noted.get(name, {})}
+            specs.append(_spec(made, name, tensor))
+        for node, name in zip(inputs[count:], states, strict=True):
+            made = nodes[node] = _placeholder(graph, name, states[name])
+            made.meta = dict(node.meta)
+            specs.append(_spec(made, name, states[name]))
+        for node in inputs[:count]:
+            made = nodes[node] = graph.node_copy(node)
+            specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(made.name), None))
+        rounded: dict[Any, torch.Tensor] = {}
         for node in module.graph.nodes:
             if node.op == "get_attr":  # a module: what an operator of higher order calls
                 nodes[node] = attributes.get(node.target) or graph.node_copy(node)
             elif node.op == "call_function":
                 nodes[node] = _copied(graph, node, nodes, rounded)
-            elif node.op == "output":
-                results = list(torch.fx.map_arg(node.args[0], nodes.__getitem__))
-                written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
-                for i, value in enumerate(written):  # torch tells what states become apart by its names
-                    if value in written[:i]:
-                        written[i] = graph.call_function(torch.ops.aten.clone.default, (value,))
-                        written[i].meta = dict(value.meta)
-                graph.output((*written, *results)).meta = dict(node.meta)
-                outputs = [
-                    OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(r.name), target)
-                    for r, target in zip(written, states, strict=True)
-                ]
-                outputs += [
-                    OutputSpec(
-                        OutputKind.USER_OUTPUT,
-                        TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r),
-                        None,
-                    )
-                    for r in results
-                ]
+        outputs = _outputs(graph, module.graph.output_node(), nodes, list(states))
     return ExportedProgram(
         module,
         graph,
@@ -94,6 +70,34 @@ def lifted(
         _without(source, len(states)),
         (source.example_inputs[0][:count], {}) if states else source.example_inputs,
     )
+
+
+def _placeholder(graph: Graph, name: str, tensor: torch.Tensor) -> Node:
+    """The input that is a parameter or buffer."""
+    prefix = "p_" if isinstance(tensor, torch.nn.Parameter) else "b_"
+    return graph.placeholder(prefix + re.sub(r"\W", "_", name))
+
+
+def _spec(made: Node, name: str, tensor: torch.Tensor) -> InputSpec:
+    """What the signature of a program says of a parameter or buffer."""
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
+    return InputSpec(kind, TensorArgument(made.name), name, persistent)
+
+
+def _outputs(graph: Graph, output: Node, nodes: Mapping[Node, Any], states: list[str]) -> list[OutputSpec]:
+    """Ends a graph; what its signature says of the results, of which the last ones are states."""
+    results: list[Any] = [*torch.fx.map_arg(output.args[0], nodes.__getitem__)]  # type: ignore[misc]
+    written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
+    for i, value in enumerate(written):  # torch tells what states become apart by its names
+        if value in written[:i]:
+            written[i] = graph.call_function(torch.ops.aten.clone.default, (value,))
+            written[i].meta = dict(value.meta)
+    graph.output((*written, *results)).meta = dict(output.meta)
+    pairs = zip(written, states, strict=True)
+    changed = [OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(made.name), name) for made, name in pairs]
+    given = [TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r) for r in results]
+    return [*changed, *(OutputSpec(OutputKind.USER_OUTPUT, argument, None) for argument in given)]
 
 
 def _without(source: ExportedProgram, count: int) -> list[ModuleCallEntry]:

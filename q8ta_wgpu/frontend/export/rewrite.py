@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from q8ta_wgpu.frontend.export.decompose import table
 from q8ta_wgpu.frontend.export.editor import call, replace, splice, value_of
 from q8ta_wgpu.frontend.export.folding import is_pure
-from q8ta_wgpu.frontend.export.identities import is_idle_dropout
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
+from q8ta_wgpu.frontend.export.simplify import is_idle_dropout
 from q8ta_wgpu.frontend.export.writes import compute_written
 from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum

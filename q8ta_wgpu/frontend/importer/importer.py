@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,16 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
+from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions
 from q8ta_wgpu.frontend.export.folding import parameters
+from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.plain import plain
 from q8ta_wgpu.frontend.importer.walk import Walk
 from q8ta_wgpu.frontend.nodes import constant, named_arguments, source_of
-from q8ta_wgpu.frontend.notes import FIXED, PRECISION, noted
+from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.graph import DTYPES, UINT8, Graph
+from q8ta_wgpu.ir.size import Dynamic, Point, Size
+from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.structure import Structure
 
 
@@ -67,6 +71,27 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         walk.graph.fixed[walk.graph.inputs[index], dim] = (step, why)
     walk.graph.notes += noted(program.graph_module, PRECISION, ((),))[0]
     return walk.graph, _structure(program, outputs)
+
+
+def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -> Graph:
+    """The graph of a program as a function finishes it; where its inputs have many sizes, joined with its graphs at
+    others. Raises as `import_program`."""
+    said = noted(program.graph_module, SIZES) if isinstance(program, ExportedProgram) else None
+    if said is None:
+        return finish(graph)
+    found = Dimensions.of(said)
+    inputs = {(graph.inputs[i], dim): Size(terms, found.points[0]) for i, dim, terms in found.sizes}
+
+    def finished(point: Point) -> Graph:
+        return finish(import_program(at(program, found, point))[0])
+
+    graphs = [finish(graph), *map(finished, found.points[1:])]
+    most = {symbol: high for symbol, (_, high) in found.ranges.items()}
+    largest = None if UNBOUNDED in most.values() else lambda: finished(most)
+    try:
+        return joined(graphs, found.points, Dynamic(dict(found.ranges), inputs), largest)
+    except GraphError as error:
+        raise UnsupportedError(f"the program does not follow the sizes that dynamic_shapes names: {error}") from None
 
 
 def _states(program: ExportedProgram) -> dict[str, tuple[str, str]]:
