@@ -12,11 +12,11 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, SMALLEST_SCALE, Graph, N
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
-from q8ta_wgpu.passes.masks import predicate
 from q8ta_wgpu.passes.operands import factor_of, int8_behind, turned, unscaled
 from q8ta_wgpu.passes.plan.attention import scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
+from q8ta_wgpu.passes.unmask import predicate
 
 SHARES = QParams(2.0**-16, -(2**15), INT16X4)
 """How shares of a whole are stored in int16."""

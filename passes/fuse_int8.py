@@ -31,10 +31,10 @@ from q8ta_wgpu.ir.int8 import (
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import chain
-from q8ta_wgpu.passes.masks import GIVEN_NUMBERS, adds_given_numbers, unmasked
 from q8ta_wgpu.passes.operands import affine_of, int8_behind, rows_behind, turned, unscaled
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
+from q8ta_wgpu.passes.unmask import GIVEN_NUMBERS, adds_given_numbers, unmasked
 
 
 def fuse_int8(graph: Graph) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.int8 import MASKS_FROM
-from q8ta_wgpu.passes.plan.rows import shape_tried, varying
+from q8ta_wgpu.passes.plan.row_operators import shape_tried, varying
 from q8ta_wgpu.passes.plan.trial import Operator, Trial
 
 _LARGE = 2.0**20

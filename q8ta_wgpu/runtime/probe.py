@@ -20,7 +20,7 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import LOOP_TURNS, MatrixUnit, Target
-from q8ta_wgpu.program import resolve, trial
+from q8ta_wgpu.program import known_results, resolve
 from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
 from q8ta_wgpu.runtime.pipelines import OpenDevice
@@ -187,7 +187,7 @@ def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
 
 def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
     """What is wrong with a matrix unit; empty if nothing is. Every kernel for it runs a product with a known result."""
-    trials = list(trial.unit_trials(unit, target))
+    trials = list(known_results.unit_trials(unit, target))
     for each in trials:
         (dispatch,) = each.program.dispatches
         given = [
@@ -200,7 +200,7 @@ def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
             words = run(device, each.program.shaders[dispatch.shader], (*given, result), uniform, groups, 1)
         except DeviceError as error:
             return str(error)
-        if wrong := trial.wrong_words(each, words.view(np.uint32)):
+        if wrong := known_results.wrong_words(each, words.view(np.uint32)):
             return f"{each.kernel} gives {wrong} of {each.expected.size} words otherwise than the reference"
     return "" if trials else "no kernel is made for it"
 

@@ -41,7 +41,7 @@ from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune.cache import Cache
 from q8ta_wgpu.tune.report import Tuning
-from q8ta_wgpu.tune.timing import Timer
+from q8ta_wgpu.tune.timer import Timer
 
 MARGIN = 0.03
 """The plan by estimates is replaced only if it is slower by this share: less is noise, and more shaders to compile."""

@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels.linear import q8ta_matmul
 from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS
 from q8ta_wgpu.kernels.product.units import NVIDIA, UNIT_TILES, UnitTile
-from q8ta_wgpu.program import trial
+from q8ta_wgpu.program import known_results
 from tests.harness import UNITS
 
 
@@ -125,7 +125,7 @@ def test_every_tile_has_a_speed() -> None:
 
 def test_a_trial_for_every_tile() -> None:
     """What a device computes before its units are relied on: a program a tile, results that use most of int8."""
-    trials = list(trial.unit_trials(NVIDIA, UNITS))
+    trials = list(known_results.unit_trials(NVIDIA, UNITS))
     blocks = [f"q8ta_attention.{name}" for name, block in BLOCKS.items() if block.unit]
     tiles = [f"q8ta_linear.tiled_{name}" for name in UNIT_TILES]
     few = [f"q8ta_linear.tiled_units_{name}" for name in ("128x32", "128x16", "64x32_deep")]
@@ -133,7 +133,7 @@ def test_a_trial_for_every_tile() -> None:
     for each in trials:
         assert len(each.program.dispatches) == 1
         assert each.program.shaders[0].splitlines()[1].startswith("diagnostic(")
-        assert trial.wrong_words(each, each.expected) == 0
-        assert trial.wrong_words(each, each.expected ^ np.uint32(1)) == each.expected.size
+        assert known_results.wrong_words(each, each.expected) == 0
+        assert known_results.wrong_words(each, each.expected ^ np.uint32(1)) == each.expected.size
         assert np.unique(each.expected.view(np.int8)).size > 250, each.kernel
-    assert not list(trial.unit_trials(MatrixUnit(8, 8, 32, lanes=16), UNITS))
+    assert not list(known_results.unit_trials(MatrixUnit(8, 8, 32, lanes=16), UNITS))

@@ -29,7 +29,7 @@ from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import tuner as tune
 from q8ta_wgpu.tune.cache import Cache
-from q8ta_wgpu.tune.timing import Timer
+from q8ta_wgpu.tune.timer import Timer
 from tests import harness
 from tests.clock import INFO, Clock, Price, by_estimate, drawn, tuned
 from tests.layout_graphs import random_graph, random_inputs

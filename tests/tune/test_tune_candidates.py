@@ -22,10 +22,10 @@ from q8ta_wgpu.passes.layout_sync.plan import Step, sync_layouts
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl import definitions
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import timing as tune_timing
+from q8ta_wgpu.tune import timer as tune_timer
 from q8ta_wgpu.tune import tuner as tune
 from q8ta_wgpu.tune.cache import Cache
-from q8ta_wgpu.tune.timing import Timed, Timer
+from q8ta_wgpu.tune.timer import Timed, Timer
 from tests import op_graphs
 from tests.clock import INFO, Clock, by_estimate, tuned
 from tests.small import small_model
@@ -50,7 +50,7 @@ class Times:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *microseconds: float) -> None:
         self.microseconds = microseconds
         self.runs = [0] * len(microseconds)
-        monkeypatch.setattr(tune_timing, "Executor", lambda program, device: self)
+        monkeypatch.setattr(tune_timer, "Executor", lambda program, device: self)
 
     def time_runs(self, words: object, repeats: int, runs: int = 1, only: int = 0) -> Array:
         self.runs[only] += repeats * runs
@@ -82,7 +82,7 @@ def test_a_budget_ends_within_a_call(vulkan: Device, monkeypatch: pytest.MonkeyP
     executor, timer = Times(monkeypatch, 50.0, 10.0, 20.0), Timer(vulkan)
     assert timer.times(step.call, arrays, ways, {}, time.perf_counter()) == [Timed(50.0, "stopped")]
     assert executor.runs == [2 + 2, 0, 0], "two to warm up"
-    monkeypatch.setattr(tune_timing, "Executor", None)
+    monkeypatch.setattr(tune_timer, "Executor", None)
     assert timer.times(step.call, arrays, ways[1:], {ways[0]: 50.0}, time.perf_counter()) == []
     executor = Times(monkeypatch, 5e6, 1e6, 1e6)
     found = timer.times(step.call, arrays, ways, {}, time.perf_counter() + 80)
@@ -194,7 +194,7 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 call = graph.call(node)
                 arrays = {i: graph.constants[n] for i, n in enumerate(node.inputs) if n in graph.constants}
                 ways = tune.candidates(call, BASELINE, (Layout.TENSOR_WIDTH_PACKED, *INT8_LAYOUTS))
-                program = tune_timing._program(call, arrays, ways, device)
+                program = tune_timer._program(call, arrays, ways, device)
                 assert [d.kernel for d in program.dispatches] == [way.kernel.name for way in ways] != []
     small = replace(BASELINE, binding_size=16)
     step = convolutions()[0]
