@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Any, overload
@@ -18,33 +18,22 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate import faults
+from q8ta_wgpu.frontend.calibrate.calibration import calibrate, observed, quantized, taken
 from q8ta_wgpu.frontend.calibrate.equalize import enough
-from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
-from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
-from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared, transformed
+from q8ta_wgpu.frontend.calibrate.precision import HeldBack
+from q8ta_wgpu.frontend.calibrate.preparing import transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.pt2e import quietly
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
-from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
-from q8ta_wgpu.frontend.calibrate.simulate import Storage
-from q8ta_wgpu.frontend.calibrate.states import share_states, store_finely
-from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
-from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
-from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
-from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.norms import fold_norms
-from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import States
-from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.nodes import constant
-from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, note, noted
+from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, note
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.onnx_import.quantize import quantize as quantize_file
@@ -150,11 +139,11 @@ def quantize(
     asked = _Asked(module, example, items, quantizer or Quantizer(), dynamic_batch, whole)
     with torch.no_grad(), warnings.catch_warnings(), bar("quantizing", shown=progress) as update:
         warnings.simplefilter("ignore")
-        quantized, problem = _quantized(asked, sizes, update)
+        program, problem = _quantized(asked, sizes, update)
     register()
     if problem:
         warnings.warn(problem, stacklevel=2)
-    return quantized
+    return program
 
 
 @dataclass(frozen=True)
@@ -203,23 +192,23 @@ def _quantized(
         left = iter(states.carried(checked) if states else checked)
         held = enough(graph, left) if asked.own.fit_weights else []
         follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
-        observed = _observed(graph, asked, held, follows)
+        model = observed(graph, asked.quantizer, held, follows, asked.own.fit_weights)
         sizes = follows.sizes if follows is not None else None  # for the items that are not held yet
         precision = asked.own.precision
-        back = HeldBack(observed, asked.example, precision == "int16") if precision != "int8" else None
-        every = itertools.chain(_taken(held), left)
-        met, zeros = _calibrate(observed, every, back, lambda index: update(3 + index, total, "calibrating"))
+        back = HeldBack(model, asked.example, precision == "int16") if precision != "int8" else None
+        every = itertools.chain(taken(held), left)
+        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, total, "calibrating"))
         update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
-        quantized, lost, found = _converted(observed, program, asked.own, back, states)
+        int8, lost, found = quantized(model, program, asked.own, back, states)
     notes = {
         FIXED: fixed,
         PRECISION: found and astuple(found),
-        SIZES: follows and follows.sizes.of_program(quantized).plain,
+        SIZES: follows and follows.sizes.of_program(int8).plain,
     }
     for name, said in notes.items():
         if said:
-            note(quantized.graph_module, name, said)
-    return quantized, faults.ZEROS if zeros else lost or (found.warning if found else "")
+            note(int8.graph_module, name, said)
+    return int8, faults.ZEROS if zeros else lost or (found.warning if found else "")
 
 
 def _states(asked: _Asked) -> States | None:
@@ -248,20 +237,6 @@ def _fixed(
         return fixed_sizes(program, graph, lambda x: source.folded(source.program(inputs=x)), source.inputs, free)
 
 
-def _observed(
-    graph: GraphModule, asked: _Asked, held: Sequence[checks.Tensors], follows: _Following | None
-) -> GraphModule:
-    """A float graph with observers, and with what else watches values."""
-    with torch_lock():  # quantizers may trace patterns
-        observed = prepared(graph, asked.quantizer, held, follows)
-    share_states(observed)
-    watch_states(observed)
-    if asked.own.fit_weights:
-        watch_inputs(observed)
-    observed.recompile()
-    return observed
-
-
 class _Following:
     """Notes with the nodes of a module, as a quantizer annotates it, which of their numbers follow from sizes."""
 
@@ -278,73 +253,3 @@ class _Following:
         check_ends(module, model, inputs, self.sizes)
         for index, item in enumerate(self._held):  # sizes may go up to a table's alone
             checks.check_sizes(item, index, self.sizes)
-
-
-def _calibrate(
-    observed: GraphModule, items: Iterable[checks.Tensors], back: HeldBack | None, update: Callable[[int], None]
-) -> tuple[int, bool]:
-    """Runs a module with observers on every item, those that are held back last; returns how many there were, and
-    whether all were zeros. Raises InputError where there is none, or one leads to NaN or an infinity."""
-    met, zeros = 0, True
-    run = _observe_tables(observed)
-    for index, arguments in back.order(items) if back is not None else enumerate(items):
-        update(met)
-        zeros = zeros and not any(x.any() for x in arguments)
-        with faults.finite(observed, arguments, index):
-            run(*arguments)
-        met += 1
-    if not met:
-        raise InputError("the calibration is empty: give an iterable of representative inputs")
-    return met, zeros
-
-
-def _observe_tables(observed: GraphModule) -> Callable[..., Any]:
-    """What runs a module with observers, at the sizes of what it is given where these are noted. Observers of tables of
-    which a part is read then meet them whole, since no item may be as large."""
-    tables = [node for node in observed.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})]
-    for table in tables:
-        for user in table.users:
-            if user.op == "call_module":
-                observed.get_submodule(str(user.target))(constant(observed, table))
-    return Sized(observed).run if any(noted(node, SIZES) for node in observed.graph.nodes) else observed
-
-
-def _converted(
-    observed: GraphModule, program: ExportedProgram, own: Quantizer, back: HeldBack | None, states: States | None
-) -> tuple[ExportedProgram, str, Precision | None]:
-    """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
-    were held back."""
-    faults.check_ranges(observed)
-    scale_states(observed)
-    precisions = Precisions(observed, back, own.dynamic) if back is not None else None
-    if own.fit_weights:
-        _round_weights(observed, precisions)
-    precision = precisions.choose() if precisions is not None else None
-    if precisions is None and own.dynamic:
-        storage = Storage(observed)
-        widen(observed, storage, widths(by_rows(storage)))
-    store_finely(observed)
-    lost = faults.lost_values(observed)
-    int8 = converted(observed)
-    fold(int8, quantizing=True)
-    if own.dynamic:
-        insert_rows(int8)
-    buffers = dict(zip(states.names, states.initial, strict=True)) if states else {}
-    return lifted(int8, program, buffers), lost, precision
-
-
-def _round_weights(observed: GraphModule, precisions: Precisions | None) -> None:
-    """Fits weights and biases to what was met, unless that is worse than rounding to the nearest: a bias that is
-    corrected for the mean is wrong for tokens of zeros, which a network may divide by their norm."""
-    rounded = round_weights(observed)
-    for restore in (rounded.restore_biases, rounded.restore_weights):
-        if precisions is None or not precisions.is_worse():
-            break
-        restore()
-
-
-def _taken(items: list[checks.Tensors]) -> Iterator[checks.Tensors]:
-    """The items of a list, which keeps none of them."""
-    items.reverse()
-    while items:
-        yield items.pop()

@@ -1,0 +1,122 @@
+"""A float graph through calibration: it gets observers, meets inputs, and becomes an int8 program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.calibrate import faults
+from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
+from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
+from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
+from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
+from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
+from q8ta_wgpu.frontend.calibrate.simulate import Storage
+from q8ta_wgpu.frontend.calibrate.states import share_states, store_finely
+from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
+from q8ta_wgpu.frontend.calibrate.widen import widen
+from q8ta_wgpu.frontend.export.folding import fold
+from q8ta_wgpu.frontend.export.lifted import lifted
+from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.export.states import States
+from q8ta_wgpu.frontend.export.tracing import torch_lock
+from q8ta_wgpu.frontend.nodes import constant
+from q8ta_wgpu.frontend.notes import SIZES, noted
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def observed(
+    graph: GraphModule,
+    quantizer: TorchaoQuantizer,
+    held: Sequence[Tensors],
+    seen: Callable[[GraphModule], None] | None,
+    fit_weights: bool,
+) -> GraphModule:
+    """A float graph with the observers that a quantizer asks for, and with what else watches values; `held` and `seen`
+    as `prepared` takes them."""
+    with torch_lock():  # quantizers may trace patterns
+        model = prepared(graph, quantizer, held, seen)
+    share_states(model)
+    watch_states(model)
+    if fit_weights:
+        watch_inputs(model)
+    model.recompile()
+    return model
+
+
+def calibrate(
+    model: GraphModule, items: Iterable[Tensors], back: HeldBack | None, update: Callable[[int], None]
+) -> tuple[int, bool]:
+    """Runs a module with observers on every item, those that are held back last; returns how many there were, and
+    whether all were zeros. Raises InputError where there is none, or one leads to NaN or an infinity."""
+    met, zeros = 0, True
+    run = _observe_tables(model)
+    for index, arguments in back.order(items) if back is not None else enumerate(items):
+        update(met)
+        zeros = zeros and not any(x.any() for x in arguments)
+        with faults.finite(model, arguments, index):
+            run(*arguments)
+        met += 1
+    if not met:
+        raise InputError("the calibration is empty: give an iterable of representative inputs")
+    return met, zeros
+
+
+def _observe_tables(model: GraphModule) -> Callable[..., Any]:
+    """What runs a module with observers, at the sizes of what it is given where these are noted. Observers of tables of
+    which a part is read then meet them whole, since no item may be as large."""
+    tables = [node for node in model.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})]
+    for table in tables:
+        for user in table.users:
+            if user.op == "call_module":
+                model.get_submodule(str(user.target))(constant(model, table))
+    return Sized(model).run if any(noted(node, SIZES) for node in model.graph.nodes) else model
+
+
+def quantized(
+    model: GraphModule, program: ExportedProgram, own: Quantizer, back: HeldBack | None, states: States | None
+) -> tuple[ExportedProgram, str, Precision | None]:
+    """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
+    were held back."""
+    faults.check_ranges(model)
+    scale_states(model)
+    precisions = Precisions(model, back, own.dynamic) if back is not None else None
+    if own.fit_weights:
+        _round_weights(model, precisions)
+    precision = precisions.choose() if precisions is not None else None
+    if precisions is None and own.dynamic:
+        storage = Storage(model)
+        widen(model, storage, widths(by_rows(storage)))
+    store_finely(model)
+    lost = faults.lost_values(model)
+    int8 = converted(model)
+    fold(int8, quantizing=True)
+    if own.dynamic:
+        insert_rows(int8)
+    buffers = dict(zip(states.names, states.initial, strict=True)) if states else {}
+    return lifted(int8, program, buffers), lost, precision
+
+
+def _round_weights(model: GraphModule, precisions: Precisions | None) -> None:
+    """Fits weights and biases to what was met, unless that is worse than rounding to the nearest: a bias that is
+    corrected for the mean is wrong for tokens of zeros, which a network may divide by their norm."""
+    rounded = round_weights(model)
+    for restore in (rounded.restore_biases, rounded.restore_weights):
+        if precisions is None or not precisions.is_worse():
+            break
+        restore()
+
+
+def taken(items: list[Tensors]) -> Iterator[Tensors]:
+    """The items of a list, which keeps none of them."""
+    items.reverse()
+    while items:
+        yield items.pop()
