@@ -191,6 +191,11 @@ def integer(dimension: Any) -> int:
     return int(dimension.node.hint)
 
 
+def sizes_of(node: Node) -> list[int]:
+    """The shape of a node's value, symbolic sizes as `integer` gives them."""
+    return [integer(size) for size in node.meta["val"].shape]
+
+
 def module_paths(node: Node) -> list[str]:
     """The paths of the modules a node was called in, outermost first, without the whole."""
     return [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]

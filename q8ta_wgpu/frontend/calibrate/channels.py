@@ -16,7 +16,6 @@ from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.moves import along, moved, moves, places_along, result_of
 from q8ta_wgpu.frontend.nodes import (
     convolves,
-    integer,
     is_constant,
     is_transposed,
     is_weighted,
@@ -24,6 +23,7 @@ from q8ta_wgpu.frontend.nodes import (
     multiplies,
     named_arguments,
     normalizes,
+    sizes_of,
 )
 from q8ta_wgpu.ir.int8 import Monotonic, Sloped
 from q8ta_wgpu.passes.plan.masks import whole_rows
@@ -106,7 +106,7 @@ def axis_of(node: Node) -> int:
 
 def _follow(source: Node, whole: Callable[[], Collection[str]]) -> Channels | None:
     """All that reads a node's channels; None where nothing takes any of them back."""
-    shape = [integer(size) for size in source.meta["val"].shape]
+    shape = sizes_of(source)
     axis = axis_of(source) % len(shape)
     waiting = [(source, places_along(shape, axis))]
     followed = Channels(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool), whole)
@@ -148,14 +148,14 @@ def _passed(followed: Channels, node: Node, value: Node, places: Tensor) -> Iter
     elif moves(node):
         yield from moved(node, value, places)
     elif name == "aten.cat.default":
-        shapes = {n: [integer(size) for size in n.meta["val"].shape] for n in node.all_input_nodes}
+        shapes = {n: sizes_of(n) for n in node.all_input_nodes}
         others = {n: torch.zeros(shape, dtype=places.dtype) for n, shape in shapes.items()}
         yield node, result_of(node, {**others, value: places})
     elif _PRODUCTS.fullmatch(name) and places.dim() > 1 and node.args[1] is value and node.args[0] is not value:
         row = places.narrow(-2, 0, 1)
         if torch.equal(row.expand_as(places), places):
             followed.shifts &= isinstance(node.args[0], Node) and node.args[0].name in followed.whole_rows()
-            yield node, row.expand([integer(size) for size in node.meta["val"].shape])
+            yield node, row.expand(sizes_of(node))
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import integer, is_transposed, is_weighted, multiplies, named_arguments
+from q8ta_wgpu.frontend.nodes import is_transposed, is_weighted, multiplies, named_arguments, sizes_of
 
 _SMALL = 1 << 26
 """Multiply-adds of a call up to which a network is small: some milliseconds of a core. Sharing each operator among
@@ -49,17 +49,15 @@ def _multiply_adds(node: Node) -> int:
     """Of a convolution or linear, a recurrent layer, or a product of two activations; 0 of other calls."""
     given = named_arguments(node) if isinstance(node.target, torch._ops.OpOverload) else {}
     if "params" in given:
-        return _size(given["input"]) // integer(given["input"].meta["val"].shape[-1]) * sum(map(_size, given["params"]))
+        return _size(given["input"]) // sizes_of(given["input"])[-1] * sum(map(_size, given["params"]))
     if "query" in given:
-        return 2 * _size(given["query"]) * integer(given["key"].meta["val"].shape[-2])
+        return 2 * _size(given["query"]) * sizes_of(given["key"])[-2]
     if multiplies(node):
-        return _size(node) * integer(node.all_input_nodes[0].meta["val"].shape[-1])
+        return _size(node) * sizes_of(node.all_input_nodes[0])[-1]
     if not is_weighted(node) or not isinstance(weight := given.get("weight"), Node):
         return 0
-    return _size(given["input"] if is_transposed(node) else node) * math.prod(
-        map(integer, weight.meta["val"].shape[1:])
-    )
+    return _size(given["input"] if is_transposed(node) else node) * math.prod(sizes_of(weight)[1:])
 
 
 def _size(node: Node) -> int:
-    return math.prod(map(integer, node.meta["val"].shape))
+    return math.prod(sizes_of(node))

@@ -5,13 +5,14 @@ What is made takes over where a call is in the user's model, and knows its value
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, named_arguments
@@ -54,6 +55,12 @@ def new_constant(model: GraphModule, before: Node, name: str, value: Tensor, lik
     if known:  # the calls that torchao makes have no values
         made.meta["val"] = known[0].fake_mode.from_tensor(value, static_shapes=True)
     return made
+
+
+def operators_of(function: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> Graph:
+    """The operators that torch makes of a function of tensors for these values; `table` says how they decompose."""
+    graph: Graph = make_fx(function, decomposition_table=dict(table))(*values).graph
+    return graph
 
 
 def splice(before: Node, operators: Graph, sources: Sequence[Node]) -> list[Node]:

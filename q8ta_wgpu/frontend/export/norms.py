@@ -16,12 +16,12 @@ from q8ta_wgpu.frontend.moves import along, moved, moves, places_along
 from q8ta_wgpu.frontend.nodes import (
     constant,
     convolves,
-    integer,
     is_constant,
     is_transposed,
     is_weighted,
     named_arguments,
     normalizes,
+    sizes_of,
 )
 
 
@@ -51,7 +51,7 @@ def _sum_before(norm: Node) -> Node | None:
         return None
     if not is_weighted(weighted) or not is_known(weighted):
         return None
-    shape, axis = [integer(size) for size in weighted.meta["val"].shape], _channel(weighted)
+    shape, axis = sizes_of(weighted), _channel(weighted)
     value, places = weighted, places_along(shape, axis)
     for call in reversed(between):
         ((value, places),) = moved(call, value, places)

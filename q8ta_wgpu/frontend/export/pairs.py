@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.export.editor import call, replace, splice
+from q8ta_wgpu.frontend.export.editor import call, operators_of, replace, splice
 from q8ta_wgpu.frontend.nodes import is_complex
 
 _aten = torch.ops.aten
@@ -51,7 +50,10 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
         if node.op != "call_function" or not known or not (complexes or is_complex(node)):
             continue
         arguments = torch.fx.map_arg((node.args, node.kwargs), lambda source: parts.get(source, source))
-        made = _put(node, *_call(node, arguments), table)
+        function, sources = _call(node, arguments)
+        with node.meta["val"].fake_mode:
+            operators = operators_of(function, [source.meta["val"] for source in sources], table)
+        made = splice(node, operators, sources)
         if is_complex(node):
             parts[node] = Pair(*made)
         else:
@@ -79,15 +81,6 @@ def _call(node: Node, arguments: Any) -> tuple[Callable[..., Any], list[Node]]:
 def _split(value: Any) -> Any:
     """A complex number as a pair."""
     return Pair(value.real, value.imag) if isinstance(value, complex) else value
-
-
-def _put(
-    like: Node, function: Callable[..., Any], sources: Sequence[Node], table: Mapping[Any, Callable[..., Any]]
-) -> list[Node]:
-    """The operators of a function of tensors in front of a node; what gives its results."""
-    with like.meta["val"].fake_mode:
-        traced = make_fx(function, decomposition_table=dict(table))(*(source.meta["val"] for source in sources)).graph
-    return splice(like, traced, sources)
 
 
 def _each(target: Any, *args: Any, **kwargs: Any) -> Pair:

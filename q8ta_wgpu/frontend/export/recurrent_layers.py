@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,47 +51,45 @@ def feeds_states(node: Node) -> bool:
 
 
 def _expand(module: GraphModule, node: Node) -> None:
-    arguments = named_arguments(node)
-    layers = arguments["num_layers"]
-    directions = 2 if arguments["bidirectional"] else 1
-    each = len(arguments["params"]) // layers
-    target: Any = node.target
+    """Puts a call for each layer in front of a call for all of them, and its results in place of that one's."""
+    given, call = named_arguments(node), functools.partial(editor.call, node)
+    layers, directions = given["num_layers"], 2 if given["bidirectional"] else 1
+    each = len(given["params"]) // layers
+    rest = (given["has_biases"], 1, 0.0, False, given["bidirectional"], given["batch_first"])
     users: dict[Any, list[Node]] = {}
     for user in list(node.users):
         users.setdefault(user.args[1], []).append(user)
-
-    call = functools.partial(editor.call, node)
-
-    def first(given: Any, layer: int) -> Any:
-        if layers == 1:
-            return given
-        if isinstance(given, Sequence):
-            return [first(part, layer) for part in given]
-        return call(_aten.slice.Tensor, given, 0, layer * directions, (layer + 1) * directions)
-
-    def last(sequence: Node) -> Node:
-        """(directions, batch, units): forward the last step, backward the first."""
-        dim, units = (1 if arguments["batch_first"] else 0), sequence.meta["val"].shape[2] // directions
-        steps = [call(_aten.select.int, sequence, dim, -1)]
-        if directions == 2:
-            ends = steps[0], call(_aten.select.int, sequence, dim, 0)
-            steps = [call(_aten.slice.Tensor, x, 1, d * units, (d + 1) * units) for d, x in enumerate(ends)]
-        return call(_aten.stack.default, steps, 0)
-
-    x, hidden, states = arguments["input"], [], []
     kept = node.target is not _LSTM and all(u.op == "output" for n in users.get(1, []) for u in n.users)
+    x, hidden, states = given["input"], [], []
     for layer in range(layers):
-        parameters = list(arguments["params"][each * layer :][:each])
-        rest = (arguments["has_biases"], 1, 0.0, False, arguments["bidirectional"], arguments["batch_first"])
-        states_of_layer = first(arguments["hx"], layer)
-        shapes = shapes_of_layer(*torch.fx.map_arg((x, states_of_layer), lambda n: n.meta["val"]), *rest)
-        made = call(target, x, states_of_layer, parameters, *rest, value=shapes)
+        begun = _first(call, given["hx"], slice(layer * directions, (layer + 1) * directions), layers * directions)
+        shapes = shapes_of_layer(*torch.fx.map_arg((x, begun), lambda n: n.meta["val"]), *rest)
+        made = call(node.target, x, begun, list(given["params"][each * layer :][:each]), *rest, value=shapes)
         x = call(operator.getitem, made, 0)
         if 1 in users:
-            hidden.append(call(operator.getitem, made, 1) if kept else last(x))
+            hidden.append(call(operator.getitem, made, 1) if kept else _last(call, x, directions, given["batch_first"]))
         if 2 in users:
             states.append(call(operator.getitem, made, 2))
     for index, found in ((0, [x]), (1, hidden), (2, states)):
         for user in users.get(index, []):
             user.replace_all_uses_with(found[0] if len(found) == 1 else call(_aten.cat.default, found, 0))
             module.graph.erase_node(user)
+
+
+def _first(call: Callable[..., Node], given: Any, part: slice, count: int) -> Any:
+    """Of what all layers and directions begin with, `count` states or pairs of them, those of one layer."""
+    if part == slice(0, count):
+        return given
+    if isinstance(given, Sequence):
+        return [_first(call, states, part, count) for states in given]
+    return call(_aten.slice.Tensor, given, 0, part.start, part.stop)
+
+
+def _last(call: Callable[..., Node], sequence: Node, directions: int, batch_first: bool) -> Node:
+    """The last hidden states of a layer, (directions, batch, units): forward the last step, backward the first."""
+    dim, units = (1 if batch_first else 0), sequence.meta["val"].shape[2] // directions
+    steps = [call(_aten.select.int, sequence, dim, -1)]
+    if directions == 2:
+        ends = steps[0], call(_aten.select.int, sequence, dim, 0)
+        steps = [call(_aten.slice.Tensor, x, 1, d * units, (d + 1) * units) for d, x in enumerate(ends)]
+    return call(_aten.stack.default, steps, 0)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from q8ta_wgpu.frontend.export.decompose import table
-from q8ta_wgpu.frontend.export.editor import call, replace, splice, value_of
+from q8ta_wgpu.frontend.export.editor import call, operators_of, replace, splice, value_of
 from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
 from q8ta_wgpu.frontend.export.simplify import is_idle_dropout
@@ -191,7 +190,7 @@ def _expand_bag(program: ExportedProgram, node: Node) -> None:
     def made_of(*tensors: torch.Tensor) -> torch.Tensor:
         return embedding_bags(**{**given, **dict(zip(names, tensors, strict=True))}, even=even)
 
-    operators = make_fx(made_of, decomposition_table=table())(*(given[name].meta["val"] for name in names)).graph
+    operators = operators_of(made_of, [given[name].meta["val"] for name in names], table())
     (found,) = splice(node, operators, [given[name] for name in names])
     replace(program, results[0], found)
 
@@ -216,7 +215,7 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
         return rule(*args, **kwargs)
 
     try:
-        graph: Graph = make_fx(made_of, decomposition_table=table())(*values).graph
+        graph = operators_of(made_of, values, table())
     except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
         return None
     views, varying = _views(node), set[Node]()
