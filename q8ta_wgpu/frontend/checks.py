@@ -32,14 +32,11 @@ def check_module(module: Any) -> None:
                 f"expected a torch.nn.Module in Python, found a {type(part).__name__}{name and f' at {name}'}, which "
                 "torch.export cannot trace: give the module it was scripted or traced from"
             )
-    if training := next((name for name, part in module.named_modules() if part.training), None):
+    training = next((name for name, part in module.named_modules() if part.training), None)
+    if training is not None:
+        found = f"the module's part {training}" if training else "the module"
         raise InputError(
-            f"the module's part {training} is in training mode: call module.eval() first (see Quantizer(qat=True) for "
-            "training)"
-        )
-    if module.training:
-        raise InputError(
-            "the module is in training mode: call module.eval() first (see Quantizer(qat=True) for training)"
+            f"{found} is in training mode: call module.eval() first (see Quantizer(qat=True) for training)"
         )
     for name, tensor in module.named_parameters():
         if torch.nn.parameter.is_lazy(tensor):

@@ -20,22 +20,7 @@ def compute_written(program: ExportedProgram) -> None:
     it is written into for the last time, where what is written depends on an input, or where a parameter or buffer is
     written into.
     """
-    nodes = list(program.graph.nodes)
-    if not any(map(_writes, nodes)):
-        return
-    values: dict[Node, Any] = dict(parameters(program))
-    kept = {_storage(value) for value in values.values()}
-    last: dict[int, Node] = {}
-    with torch.no_grad():
-        for node in nodes:
-            if not _follows(node, values):
-                continue
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-            if _writes(node):
-                if not isinstance(args[0], torch.Tensor) or _storage(args[0]) in kept:
-                    return
-                last[_storage(args[0])] = node
-            values[node] = node.target(*args, **kwargs)
+    values, last = _run(program) if any(map(_writes, program.graph.nodes)) else ({}, {})
     written = {
         node: value for node, value in values.items() if isinstance(value, torch.Tensor) and _storage(value) in last
     }
@@ -51,6 +36,25 @@ def compute_written(program: ExportedProgram) -> None:
                 user.replace_input_with(node, made)
     for node in reversed(written):
         program.graph.erase_node(node)
+
+
+def _run(program: ExportedProgram) -> tuple[dict[Node, Any], dict[int, Node]]:
+    """The values that depend on no input, after all writes into them, and the last write into the memory of each that
+    has one; nothing at all where a parameter or buffer is written into."""
+    values: dict[Node, Any] = dict(parameters(program))
+    kept = {_storage(value) for value in values.values()}
+    last: dict[int, Node] = {}
+    with torch.no_grad():
+        for node in program.graph.nodes:
+            if not _follows(node, values):
+                continue
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            if _writes(node):
+                if not isinstance(args[0], torch.Tensor) or _storage(args[0]) in kept:
+                    return {}, {}
+                last[_storage(args[0])] = node
+            values[node] = node.target(*args, **kwargs)
+    return values, last
 
 
 def _writes(node: Node) -> bool:
