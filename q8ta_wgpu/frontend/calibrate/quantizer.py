@@ -20,7 +20,7 @@ from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, feeds_states, weights_of
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
 from q8ta_wgpu.frontend.export.simplify import remove_identities
-from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.importer.importer import Imported, import_float
 from q8ta_wgpu.frontend.nodes import (
     constant,
     is_constant,
@@ -38,7 +38,7 @@ from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
 from q8ta_wgpu.passes.plan.rounding import rounding_of
-from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Shared, Storage
+from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
 
 _SHORTEST_ROW = 16
 """Fewest elements of a row of a table that is rounded: shorter ones save less than three quarters, beside a scale."""
@@ -147,15 +147,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes the annotation of every node the table knows. Raises InputError where `skip` names no module."""
-        for path in self._skip:
-            skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
-            if not skipped:
-                raise InputError(
-                    f"skip names {path!r}, but no operator comes from a module of that path (a batch norm right behind "
-                    "a convolution or linear is part of that one: name it instead)"
-                )
-            for node in skipped:
-                note(node, KEPT, True)
+        self._keep_skipped(model)
         keep_sums(model)
         imported = import_float(model)
         plan = rounding_of(
@@ -167,7 +159,30 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             streams=self._streams,
         )
         widen_states(model, imported, plan)
-        nodes = {node.name: node for node in model.graph.nodes}
+        self._write(plan, imported, {node.name: node for node in model.graph.nodes})
+        for node in model.graph.nodes:
+            if isinstance(kind(node), Recurrent) and not is_kept(node):
+                self._recurrent(node)
+            elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
+                self._weight_of(node)
+            elif node.target is torch.ops.aten.embedding.default and not is_kept(node):
+                self._table_of(node, model)
+        return model
+
+    def _keep_skipped(self, model: GraphModule) -> None:
+        """Leaves the modules that `skip` names in float32. Raises InputError where it names none."""
+        for path in self._skip:
+            skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
+            if not skipped:
+                raise InputError(
+                    f"skip names {path!r}, but no operator comes from a module of that path (a batch norm right behind "
+                    "a convolution or linear is part of that one: name it instead)"
+                )
+            for node in skipped:
+                note(node, KEPT, True)
+
+    def _write(self, plan: Rounding, imported: Imported, nodes: Mapping[str, Node]) -> None:
+        """Writes what a plan says of activations as torchao's annotations."""
         for call in plan.kept:
             note(nodes[call], KEPT, True)
         for attention in plan.attention:
@@ -177,14 +192,6 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 self._annotation(nodes[call]).input_qspec_map[source] = self._spec(storage, nodes)
         for name, storage in plan.gives.items():
             self._annotation(imported.values[name]).output_qspec = self._spec(storage, nodes)
-        for node in model.graph.nodes:
-            if isinstance(kind(node), Recurrent) and not is_kept(node):
-                self._recurrent(node)
-            elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
-                self._weight_of(node)
-            elif node.target is torch.ops.aten.embedding.default and not is_kept(node):
-                self._table_of(node, model)
-        return model
 
     def validate(self, model: GraphModule) -> None:
         """Nothing to check: what is not annotated stays in float and is reported by `compile`."""
