@@ -127,7 +127,7 @@ def test_a_line_of_a_package_whose_name_begins_with_torch() -> None:
 
 def test_constants_and_assertions_need_no_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """arange is in no table, and torch asserts the dtypes of a conversion: neither asks for decompositions."""
-    for place in ("quantize", "export.plain"):
+    for place in ("float_program", "export.plain"):
         monkeypatch.setattr(f"q8ta_wgpu.frontend.{place}.decomposed", lambda _: pytest.fail("traced again"))
     x = torch.randn(1, 4, generator=torch.Generator().manual_seed(0))
     module = Plain(
