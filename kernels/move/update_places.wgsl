@@ -1,9 +1,9 @@
 // Whether each place lies behind the one before, as the positions of a prompt do: no row is then written over. The
-// threads of a workgroup share the rows.
+// threads of a workgroup share the rows. One row asks as many do: behind a condition of uniforms alone, Mesa's lavapipe
+// compiles the kernel anew at each dispatch, and keeps the memory.
 var<workgroup> disordered: atomic<u32>;
 
 fn places_ascend(thread: u32) -> bool {
-  if (params.count == 1u) { return true; }
   if (thread == 0u) { atomicStore(&disordered, 0u); }
   workgroupBarrier();
   for (var i = thread + 1u; i < params.count; i += 64u) {
