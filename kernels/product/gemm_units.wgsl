@@ -8,7 +8,8 @@
 // a time.
 // Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has
 // the units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of
-// their own, or with the subgroup's number as the built-in says it, everything takes twice as long.
+// their own, with the subgroup's number as the built-in says it, or with an index that a `select` chose, everything takes
+// two to four times as long. Indices are made by divisions of the thread's number by constants alone.
 // What joins the sums is read before the loop over k where EARLY, else after it (gemm.joins_early).
 // Weights come in order (column tile, step, channel, vector of k). Rows may come in phases, as in gemm.wgsl.
 
