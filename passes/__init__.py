@@ -26,12 +26,15 @@ from q8ta_wgpu.passes.round_scores import round_scores
 from q8ta_wgpu.passes.round_states import round_states
 from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify
+from q8ta_wgpu.passes.whole_numbers import whole_numbers
 
 Pass = Callable[[Graph], None]
 
 PASSES: tuple[Pass, ...] = (
     # No-op views and equal quantizes would hide the patterns below from each other.
     simplify,
+    # A result that is given as uint8 is rounded once.
+    whole_numbers,
     # Quantizes of constants become int8 constants, views of weights become weights.
     fold_constants,
     # Weights with zero points, which files of uint8 weights have, are int8 about zero.
@@ -49,6 +52,7 @@ PASSES: tuple[Pass, ...] = (
     sink_dequantize,
     sink_moves,
     hoist_quantize,
+    whole_numbers,
     # Equal quantizations that follow each other, around moves as well, are one: a product sees what its operand is.
     cancel_qdq,
     # Scales of rows are chosen from int16 where that is stored.

@@ -12,6 +12,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_halves import fold_halves
 from q8ta_wgpu.passes.fold_image import fold_image
+from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears
 from q8ta_wgpu.passes.place_attention import place_attention
@@ -32,6 +33,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     place_attention,
     # Few results of a large tensor are few workgroups.
     split_reductions,
+    # Results of uint8 come back in rows.
+    give_rows,
     # A dispatch binds only so many tensors.
     split_cat,
     # States are written where they are read, after all that reads them.

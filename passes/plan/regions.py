@@ -92,6 +92,8 @@ class Regions:
         if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
             for what in kind.joined if not isinstance(kind, Arithmetic) or self._has_tensors(node) else ():
                 region = _JOINS[what](self, region)
+            if isinstance(kind, WeightedSum) and self.observable is None:
+                region = _factor(self, region)
         elif isinstance(kind, Product):
             region = _factor(self, region)
         elif isinstance(kind, Elementwise):
@@ -217,7 +219,11 @@ def _activation(found: Regions, region: Region) -> Region:
     node, value = after
     kind = kind_of(node)
     if isinstance(kind, Elementwise):
-        joins = kind.clamp is None and not kind.wraps and (found.observable is None or kind.joins)
+        joins = kind.clamp is None and not kind.wraps
+        if found.observable is not None:
+            joins = joins and kind.joins
+        elif isinstance(kind_of(region.first), WeightedSum):  # a factor joins by itself
+            joins = joins and factor_of(node) is None
     else:
         slopes = isinstance(kind, Sloped) and found.is_constant(node.inputs[1])
         joins = slopes and has_channels(found.graph, region.first, value)

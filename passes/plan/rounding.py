@@ -228,15 +228,21 @@ class _Planner:
                 whole = result == INT8 and any(map(_gives_whole, region.nodes))
                 self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
             return
-        for reader in self.rewriter.readers(end):
+        waiting = self.rewriter.readers(end)
+        integers = self._integers_follow(end)
+        while waiting:
+            reader = waiting.pop()
             if kind_of(reader) is not None:
                 self.regions.taken.add(reader.output)
+                waiting += self.rewriter.readers(reader.output) if integers else []
 
     def _is_head(self, region: Region) -> bool:
         """Whether nothing asks for a region's result in int8: what only operators that stay in float read, functions
-        of one value that are made integers or compared with numbers, and a weighted sum that no operator with an int8
-        form reads, but a pixel_shuffle at the end, which joins the sum."""
-        if self._only_kept_read(region.end) or self._becomes_integers(region) or self._is_compared(region):
+        of one value that are compared with numbers, functions and weighted sums that are made integers, and a weighted
+        sum that no operator with an int8 form reads, but a pixel_shuffle at the end, which joins the sum."""
+        if self._only_kept_read(region.end) or self._is_compared(region) or self._becomes_integers(region):
+            return True
+        if isinstance(kind_of(region.first), WeightedSum) and self._integers_follow(self.regions.result(region.end)):
             return True
         norms = all(isinstance(kind_of(node), Normalization) for node in region.nodes[1:])
         if not isinstance(kind_of(region.first), WeightedSum) or not norms:
@@ -245,9 +251,21 @@ class _Planner:
 
     def _becomes_integers(self, region: Region) -> bool:
         """Whether a region is functions of one value whose result is made integers, and nothing else."""
-        readers = self.rewriter.readers(self.regions.result(region.end))
-        integers = all(r.op == "trunc" and r.output not in self.observable for r in readers)
-        return isinstance(kind_of(region.first), Elementwise) and bool(readers) and integers
+        elementwise = isinstance(kind_of(region.first), Elementwise)
+        return elementwise and self._integers_follow(self.regions.result(region.end))
+
+    def _integers_follow(self, name: str) -> bool:
+        """Whether a value, functions of it and what is moved of those are made integers, and nothing else."""
+        readers = self.rewriter.readers(name)
+        return bool(readers) and name not in self.graph.outputs and all(map(self._makes_integers, readers))
+
+    def _makes_integers(self, node: Node) -> bool:
+        """Whether a node makes integers of what it reads, itself or by what follows it."""
+        if node.op == "trunc" and node.output not in self.observable:
+            return True
+        kind = kind_of(node)
+        passes = isinstance(kind, Elementwise) or (isinstance(kind, Moves) and len(node.inputs) == 1)
+        return passes and self._integers_follow(self.regions.result(node.output))
 
     def _is_compared(self, region: Region) -> bool:
         """Whether a region is functions of one value whose result is compared with numbers alone, as one more
@@ -269,7 +287,7 @@ class _Planner:
 
     def _stays_float(self, node: Node) -> bool:
         """Whether a reader does not ask for int8."""
-        if kind_of(node) is None or node.output in self.masked.values - self._scored:
+        if kind_of(node) is None or node.output in self.masked.values - self._scored or self._makes_integers(node):
             return True
         return (
             node.op == "pixel_shuffle" and node.output in self.graph.outputs and not self.rewriter.readers(node.output)

@@ -108,7 +108,9 @@ def _rows(
             continue
         made = _rounded(node)  # behind a quantize that is none: a moved value keeps its bytes
         if made.op == "call_function" and made.name in in_float and node.name in simulated:  # no state: it is no loss
-            simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], ours[name]))
+            q, given = graph.types[name].q, ours[name]
+            real = given if q is None else (given.astype(np.float64) - q.zero) * q.scale
+            simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], real))
             layers[made.name] = replace(_row(made, simulation, snr, 0.0, _read(made), layers), output=True)
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
 

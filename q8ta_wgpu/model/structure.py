@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from q8ta_wgpu.errors import GraphError
 
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64")
@@ -21,7 +23,7 @@ class Structure:
 
     A named tuple has {'named': [its class, its fields ...]} beside its items, an OrderedDict {'ordered': True}.
         `dtypes` gives, by position, the dtype of the module's result where the graph stores other numbers: bools and
-    integers.
+    integers as float32, uint8 as int8 that is 128 less.
     """
 
     tree: Any
@@ -33,9 +35,14 @@ class Structure:
         return Structure(_encode(nested), {i: dtype for i, dtype in enumerate(dtypes) if dtype})
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """Outputs in this structure, with the module's dtypes."""
-        typed = [y.astype(self.dtypes[i]) if i in self.dtypes else y for i, y in enumerate(outputs)]
+        """Outputs in this structure, with the module's dtypes. It may write to arrays that are given."""
+        typed = [self._typed(y, place) for place, y in enumerate(outputs)]
         return _decode(self.tree, typed)
+
+    def _typed(self, y: Any, place: int) -> Any:
+        if y.dtype == np.int8 and self.dtypes.get(place) == "uint8":
+            return as_bytes(y)
+        return y.astype(self.dtypes[place]) if place in self.dtypes else y
 
     def flatten(self, nested: Any) -> list[Any]:
         """The outputs in order of their positions: the inverse of `unflatten`."""
@@ -50,6 +57,12 @@ class Structure:
             raise GraphError(
                 f"the output structure names positions {reprlib.repr(positions)}, the graph has {count} outputs"
             )
+
+
+def as_bytes(stored: Any) -> Any:
+    """int8 that is 128 less than uint8 as that, in the same memory."""
+    found = stored.view(np.uint8)
+    return np.bitwise_xor(found, 128, out=found)
 
 
 def _encode(nested: Any) -> Any:

@@ -134,13 +134,14 @@ class _Importer(Walk):
             if value is None:
                 raise UnsupportedError(f"output {shown(name)} is written by no node of the file")
             dtype, q = scope.dtypes[name], self.quantization(value)
-            direct = q is not None and dtype in (TensorProto.INT8, TensorProto.INT16) and value not in self.graph.inputs
+            stored = dtype in (TensorProto.INT8, TensorProto.INT16, TensorProto.UINT8)
+            direct = q is not None and stored and value not in self.graph.inputs
             found = value if direct else self.result(self.numbers(value))
             found = self.emit("to_float32", (found,)) if self.type(found).dtype == INT32 else found
             if found in self.graph.inputs or found in self.graph.outputs:
                 found = self.emit("view", (found,), {"shape": self.type(found).shape})
             self.graph.outputs.append(found)
-            dtypes.append(None if direct else RESULTS.get(dtype))
+            dtypes.append(None if direct and dtype != TensorProto.UINT8 else RESULTS.get(dtype))
         if self.sized:
             why = f"numbers were computed from the sizes of values at {self.sized}"
             self.graph.fixed = {

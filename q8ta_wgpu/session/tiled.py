@@ -108,13 +108,14 @@ class TiledSession:
         x = as_array(model.graph.inputs[0], x)
         if x.shape != self.shape:
             raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
-        result = np.empty(self._output, model.graph.given(model.graph.outputs[0]))
         height, width = self.window
         pairs = list(itertools.product(self._rows, self._columns))
         windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in pairs)
+        result = None
         for (r, c), outputs in zip(pairs, self.session.run_many(windows), strict=True):
             rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
             (found,) = model.structure.flatten(outputs)
+            result = np.empty(self._output, found.dtype) if result is None else result
             kept = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
             result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
         return model.structure.unflatten([result])

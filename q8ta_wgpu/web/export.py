@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError, shown
-from q8ta_wgpu.ir.graph import Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, QParams, TensorType
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model, path_of
+from q8ta_wgpu.model.structure import as_bytes
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
@@ -152,6 +153,13 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
     def port(p: Port) -> dict[str, Any]:
         return {**_port(model.graph, p), "buffer": place(p.buffer)}
 
+    def result(place: int, p: Port) -> dict[str, Any]:
+        """A result, which may be stored as int8 and be uint8, the bytes of a picture."""
+        t, given = model.graph.types[p.name], port(p)
+        if t.dtype == INT8X4 and model.structure.dtypes.get(place) == "uint8":
+            t, given = dataclasses.replace(t, q=QParams(1 / 255, -128)), {**given, "dtype": "uint8"}
+        return {**given, "draw": pixels.drawing(t, _LAYOUTS[p.layout]) if pixels.is_picture(t) else None}
+
     begun = zip(model.graph.states, program.states, places[len(program.constants) + 1 :], strict=True)
     states = [{**port(p), "name": state.name, "initial": at} for state, (p, _), at in begun]
     return {
@@ -160,11 +168,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
             {**port(p), "read": pixels.reading(t, _LAYOUTS[p.layout]) if takes_picture(p.name, t) else None}
             for p, t in zip(program.inputs, model.inputs.values(), strict=True)
         ],
-        "outputs": [
-            {**port(p), "draw": pixels.drawing(t, _LAYOUTS[p.layout]) if pixels.is_picture(t) else None}
-            for p in program.outputs
-            for t in (model.graph.types[p.name],)
-        ],
+        "outputs": [result(place, p) for place, p in enumerate(program.outputs)],
         "structure": model.structure.tree,
         "slots": program.slots,
         "constants": places[: len(program.constants)],
@@ -256,6 +260,8 @@ def _sample_hash(model: Model) -> str | None:
     graph = model.graph
     values = reference.run(graph, {name: graph.stored(name, array) for name, array in sample(graph).items()})
     digest = hashlib.sha256()
-    for name in graph.results:
-        digest.update(np.ascontiguousarray(values[name]).tobytes())
+    for place, name in enumerate(graph.results):
+        found = values[name].copy()
+        is_bytes = found.dtype == np.int8 and model.structure.dtypes.get(place) == "uint8"
+        digest.update(np.ascontiguousarray(as_bytes(found) if is_bytes else found).tobytes())
     return digest.hexdigest()

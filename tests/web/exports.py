@@ -146,7 +146,10 @@ def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Ar
     code = "const y = await net.run(inputs); net.destroy(); return flat(y).map(text);"
     found = js(RUN + code, name, options=options)
     types = [model.graph.types[output] for output in model.graph.results]
-    dtypes = [model.graph.given(output) for output in model.graph.results]
+    dtypes = [
+        np.uint8 if given == np.int8 and model.structure.dtypes.get(place) == "uint8" else given
+        for place, given in enumerate(map(model.graph.given, model.graph.results))
+    ]
     arrays = zip(found, dtypes, types, strict=True)
     return [np.frombuffer(base64.b64decode(text), dtype).reshape(t.shape) for text, dtype, t in arrays]
 

@@ -81,7 +81,8 @@ def test_bytes_of_networks(name: str, js: Any, folder: Path) -> None:
 
 
 def bordered(given: str) -> Model:
-    """Two int8 inputs of odd sizes, added, the first given as int8, uint8 or bools: with nothing in float."""
+    """Two int8 inputs of odd sizes, added, the first given as int8, uint8 or bools: with nothing in float. The result
+    is uint8 where the first is."""
     graph = Graph(inputs=["a", "b"], outputs=["y"])
     graph.uint8, graph.bools = ({"a"} if given == dtype else set() for dtype in ("uint8", "bool"))
     q = QParams(1.0, -128)
@@ -89,7 +90,7 @@ def bordered(given: str) -> Model:
     graph.types["a"] = TensorType((2, 5, 3, 7), INT8X4, BOOL if given == "bool" else q)
     attrs = {"a_multiplier": 1 << 14, "b_multiplier": -(1 << 13), "shift": 14, "lo": -128, "hi": 127}
     graph.nodes = [Node("q8ta_add", ("a", "b"), "y", attrs)]
-    return Model(graph, Structure({"list": [0]}))
+    return Model(graph, Structure({"list": [0]}, {0: "uint8"} if given == "uint8" else {}))
 
 
 @pytest.mark.parametrize("given", ["int8", "uint8", "bool"])

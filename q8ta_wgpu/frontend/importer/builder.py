@@ -9,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.op import Operand, whole
 from q8ta_wgpu.kernels import ATEN, OPS
 from q8ta_wgpu.model.verify import infer
@@ -114,6 +114,16 @@ class GraphBuilder:
         if (array.astype(np.float32).astype(np.int64) != array).any():
             raise UnsupportedError(f"output {name} holds integers that float32 does not: they may reach 16777216")
         return self.graph.add_constant(name, array.astype(np.float32))
+
+    def byte_result(self, name: str) -> str:
+        """A value of whole numbers in 0..255 that the graph gives as uint8: int8 that is 128 less. A constant stays as
+        it is."""
+        if self.is_constant(name):
+            return self.result(name)
+        if self.type(name).q == UINT8:  # bytes that were given and moved
+            return name
+        self.rounded(self.result(self.floats(name)), UINT8)
+        return self.graph.nodes[-1].inputs[0]
 
     def as_state(self, name: str, dtype: str) -> str:
         """A value that stays from call to call, as it is stored: float32 or int32."""

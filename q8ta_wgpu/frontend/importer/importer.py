@@ -63,14 +63,18 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     if states and walk.graph.batched:
         raise UnsupportedError(f"a program that changes {', '.join(states)} has no batch of any size: export one size")
     _check_ends(walk, signature.user_outputs, outputs)
-    walk.graph.outputs = [walk.result(name) for name in outputs if isinstance(name, str)]
+    structure = _structure(program, outputs)
+    walk.graph.outputs = [
+        walk.byte_result(name) if structure.dtypes.get(place) == "uint8" else walk.result(name)
+        for place, name in enumerate(name for name in outputs if isinstance(name, str))
+    ]
     initial = {node.name: tensor for node, tensor in known.items()}
     for (read, (buffer, _)), value in zip(states.items(), written, strict=True):
         _keep(walk, read, buffer, initial[read], value)
     for index, dim, step, why in noted(program.graph_module, FIXED, ()):
         walk.graph.fixed[walk.graph.inputs[index], dim] = (step, why)
     walk.graph.notes += noted(program.graph_module, PRECISION, ((),))[0]
-    return walk.graph, _structure(program, outputs)
+    return walk.graph, structure
 
 
 def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -> Graph:
@@ -112,8 +116,8 @@ def _check_ends(walk: Walk, names: Sequence[Any], outputs: Sequence[Any]) -> Non
             )
         if found in walk.shifted:
             raise UnsupportedError(f"output {found} is uint8: end the program with its dequantize")
-        if isinstance(found, str) and walk.type(found).q == UINT8:
-            raise UnsupportedError(f"output {found} is a uint8 input, moved or not: return it as float32, x.float()")
+        if found in walk.graph.inputs and walk.type(found).q == UINT8:
+            raise UnsupportedError(f"output {found} is an input, given as uint8: return it as float32, x.float()")
     if not any(isinstance(name, str) for name in outputs):
         raise UnsupportedError("the module returns no tensor, so there is nothing to compute")
 

@@ -1,0 +1,116 @@
+"""Lets a quantize of steps of 1, as that of a result given as uint8, do what operators before it do: round and
+clamp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+Bounds = tuple[float, float]
+
+_ROUNDS: dict[str, Callable[[float], int]] = {
+    "round": round,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+}
+
+_BOUNDED: dict[str, Bounds] = {"sigmoid": (0, 1), "softmax": (0, 1), "tanh": (-1, 1), "relu": (0, math.inf)}
+
+
+def whole_numbers(graph: Graph) -> None:
+    """Lets quantizes of scale 1 read what is before a rounding to the nearest number, roundings of whole numbers,
+    remainders of smaller numbers, and clamps to whole numbers, which become theirs, also before a factor."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        q = graph.types[node.output].q
+        if node.op == "quantize" and q is not None and q.scale == 1:
+            while (simpler := _simpler(rewriter, node, q.zero)) is not None:
+                node = rewriter.replace(node, simpler)
+    rewriter.commit()
+
+
+def _simpler(rewriter: Rewriter, node: Node, zero: int) -> Node | None:
+    """The quantize without the operator before it; None where that changes what it gives."""
+    before = rewriter.producer(node.inputs[0])
+    if before is None:
+        return None
+    without = replace(node, inputs=before.inputs[:1])
+    match before.op:
+        case "round":
+            return without
+        case "floor" | "ceil" | "trunc" if _is_whole(rewriter, before.inputs[0]):
+            return without
+        case "remainder":
+            low, high = _bounds(rewriter, before.inputs[0])
+            return without if low >= 0 and high < before.attrs["divisor"] else None
+        case "clamp":
+            return _clamped(without, before.attrs["min"] + zero, before.attrs["max"] + zero)
+        case "affine" if before.attrs["factor"] > 0:
+            return _before_line(rewriter, node, before, zero)
+    return None
+
+
+def _before_line(rewriter: Rewriter, node: Node, line: Node, zero: int) -> Node | None:
+    """The quantize behind factor * x + term, of an x that is clamped or such a number itself: the clamp becomes the
+    quantize's, two lines are one."""
+    x, attrs, found = rewriter.producer(line.inputs[0]), line.attrs, None
+    if x is not None and x.op == "clamp":
+        low, high = (x.attrs[end] * attrs["factor"] + attrs["term"] for end in ("min", "max"))
+        found = _clamped(node, low + zero, high + zero)
+    if x is not None and x.op == "affine":
+        factor, term = (x.attrs[name] * line.attrs["factor"] for name in ("factor", "term"))
+        attrs, found = {"factor": factor, "term": term + line.attrs["term"]}, node
+    if x is None or found is None:
+        return None
+    t = rewriter.graph.types[line.output]
+    return replace(found, inputs=(rewriter.insert(node, "affine", x.inputs, attrs, t, line.output),))
+
+
+def _clamped(node: Node, low: float, high: float) -> Node | None:
+    """A quantize that clamps to [low, high] as well; None where these are no whole numbers."""
+    lo, hi = max(node.attrs["lo"], low), min(node.attrs["hi"], high)
+    fits = lo <= hi and float(lo).is_integer() and float(hi).is_integer()
+    return replace(node, attrs={**node.attrs, "lo": int(lo), "hi": int(hi)}) if fits else None
+
+
+def _is_whole(rewriter: Rewriter, name: str) -> bool:
+    """Whether a value holds whole numbers."""
+    node = rewriter.producer(name)
+    if node is None:
+        return False
+    if node.op == "clamp":
+        ends = (node.attrs["min"], node.attrs["max"])
+        return all(float(end).is_integer() for end in ends) and _is_whole(rewriter, node.inputs[0])
+    return node.op in _ROUNDS or (_moves(node) and _is_whole(rewriter, node.inputs[0]))
+
+
+def _bounds(rewriter: Rewriter, name: str) -> Bounds:
+    """Numbers that a value is between."""
+    node = rewriter.producer(name)
+    if node is None:
+        return -math.inf, math.inf
+    if node.op in _BOUNDED:
+        return _BOUNDED[node.op]
+    if node.op not in ("clamp", "affine", *_ROUNDS) and not _moves(node):
+        return -math.inf, math.inf
+    low, high = _bounds(rewriter, node.inputs[0])
+    if node.op == "clamp":
+        return max(low, node.attrs["min"]), min(high, node.attrs["max"])
+    if node.op == "affine" and math.isfinite(low + high):
+        ends = sorted(end * node.attrs["factor"] + node.attrs["term"] for end in (low, high))
+        return ends[0], ends[1]
+    if node.op in _ROUNDS and math.isfinite(low + high):
+        return _ROUNDS[node.op](low), _ROUNDS[node.op](high)
+    return (low, high) if _moves(node) else (-math.inf, math.inf)
+
+
+def _moves(node: Node) -> bool:
+    """Whether an operator moves the elements of one value and adds none."""
+    return isinstance(OPS[node.op].int8, Moves) and len(node.inputs) == 1 and node.op != "pad"
