@@ -112,6 +112,8 @@ class Executor:
         with device.lock:
             self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
             self._free.append(self._new_staging())
+            # Uploads keep their memory until something is submitted, and not every session runs.
+            device.wgpu.queue.submit([])
 
     def _buffer(self, size: int, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer(size=size, usage=usage))
