@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node
-from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.plan.regions import is_move
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 Bounds = tuple[float, float]
@@ -113,4 +112,4 @@ def _bounds(rewriter: Rewriter, name: str) -> Bounds:
 
 def _moves(node: Node) -> bool:
     """Whether an operator moves the elements of one value and adds none."""
-    return isinstance(OPS[node.op].int8, Moves) and len(node.inputs) == 1 and node.op != "pad"
+    return is_move(node) and node.op != "pad"

@@ -109,7 +109,7 @@ def _rows(
         made = _rounded(node)  # behind a quantize that is none: a moved value keeps its bytes
         if made.op == "call_function" and made.name in in_float and node.name in simulated:  # no state: it is no loss
             q, given = graph.types[name].q, ours[name]
-            real = given if q is None else (given.astype(np.float64) - q.zero) * q.scale
+            real = given if q is None else _real(given, q.zero, q.scale)
             simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], real))
             layers[made.name] = replace(_row(made, simulation, snr, 0.0, _read(made), layers), output=True)
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
@@ -139,12 +139,17 @@ def _layer(
         (end - q.zero + side / 2) * q.scale
         for end, side in zip(RANGES[graph.types[node.name].dtype], (-1, 1), strict=True)
     )
-    snr = _snr(exact, (stored.astype(np.float64) - q.zero) * q.scale)
+    snr = _snr(exact, _real(stored, q.zero, q.scale))
     step, zero = float(node.args[1]), int(node.args[2])  # type: ignore[arg-type]
-    simulation = _snr(exact, (simulated[node.name].astype(np.float64) - zero) * step)
+    simulation = _snr(exact, _real(simulated[node.name], zero, step))
     clipped = float(np.mean((exact < low) | (exact > high)))
     read = [name for source in node.all_input_nodes for name in _read(source)]
     return _row(made, simulation, snr, clipped, read, done)
+
+
+def _real(stored: Array, zero: int, scale: float) -> Array:
+    """The numbers that stored integers stand for, float64."""
+    return np.asarray((stored.astype(np.float64) - zero) * scale)
 
 
 def _row(

@@ -39,8 +39,12 @@ class Structure:
         typed = [self._typed(y, place) for place, y in enumerate(outputs)]
         return _decode(self.tree, typed)
 
+    def gives_bytes(self, place: int, int8: bool) -> bool:
+        """Whether the result at a place is uint8 that is stored as int8; `int8` says whether it is stored so at all."""
+        return int8 and self.dtypes.get(place) == "uint8"
+
     def _typed(self, y: Any, place: int) -> Any:
-        if y.dtype == np.int8 and self.dtypes.get(place) == "uint8":
+        if self.gives_bytes(place, y.dtype == np.int8):
             return as_bytes(y)
         return y.astype(self.dtypes[place]) if place in self.dtypes else y
 

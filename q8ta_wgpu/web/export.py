@@ -156,7 +156,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
     def result(place: int, p: Port) -> dict[str, Any]:
         """A result, which may be stored as int8 and be uint8, the bytes of a picture."""
         t, given = model.graph.types[p.name], port(p)
-        if t.dtype == INT8X4 and model.structure.dtypes.get(place) == "uint8":
+        if model.structure.gives_bytes(place, t.dtype == INT8X4):
             t, given = dataclasses.replace(t, q=QParams(1 / 255, -128)), {**given, "dtype": "uint8"}
         return {**given, "draw": pixels.drawing(t, _LAYOUTS[p.layout]) if pixels.is_picture(t) else None}
 
@@ -261,7 +261,8 @@ def _sample_hash(model: Model) -> str | None:
     values = reference.run(graph, {name: graph.stored(name, array) for name, array in sample(graph).items()})
     digest = hashlib.sha256()
     for place, name in enumerate(graph.results):
-        found = values[name].copy()
-        is_bytes = found.dtype == np.int8 and model.structure.dtypes.get(place) == "uint8"
-        digest.update(np.ascontiguousarray(as_bytes(found) if is_bytes else found).tobytes())
+        found = values[name]
+        if model.structure.gives_bytes(place, found.dtype == np.int8):
+            found = as_bytes(found.copy())
+        digest.update(np.ascontiguousarray(found).tobytes())
     return digest.hexdigest()

@@ -147,7 +147,7 @@ def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Ar
     found = js(RUN + code, name, options=options)
     types = [model.graph.types[output] for output in model.graph.results]
     dtypes = [
-        np.uint8 if given == np.int8 and model.structure.dtypes.get(place) == "uint8" else given
+        np.uint8 if model.structure.gives_bytes(place, given == np.int8) else given
         for place, given in enumerate(map(model.graph.given, model.graph.results))
     ]
     arrays = zip(found, dtypes, types, strict=True)
