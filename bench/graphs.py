@@ -159,6 +159,5 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
 
 
 def macs(graph: Graph) -> int:
-    """Multiply-accumulates of the graph's node, for operators that count them."""
-    counted = OPS[graph.nodes[0].op].macs
-    return counted(graph.call(graph.nodes[0])) if counted else 0
+    """Multiply-accumulates of the graph's first node."""
+    return OPS[graph.nodes[0].op].macs(graph.call(graph.nodes[0]))

@@ -112,7 +112,7 @@ OPS = (
         operands=(Operand("a"), Operand("b")),
         infer=_infer,
         reference=_reference,
-        macs=q8ta_matmul.multiply_adds,
+        macs=q8ta_matmul.macs,
         kernels=(
             *sgemm.kernels(sgemm.Product("matmul", "matmul", ("a", "b", "y"), _sizes)),
             *share.kernels(
@@ -138,6 +138,6 @@ OPS = (
             Case(((1, 1), (1, 1))),
         ),
         tolerance=1e-5,
-        work=q8ta_matmul.multiply_adds,
+        work=q8ta_matmul.macs,
     ),
 )

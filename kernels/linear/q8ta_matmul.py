@@ -133,7 +133,7 @@ def _halves(operand: int, q: QParams) -> Sequence[tuple[int | Int8Form, QParams]
     return [(half(operand, q, part), half_of(q, part)) for part in (LOW, HIGH)]
 
 
-def multiply_adds(call: Call) -> int:
+def macs(call: Call) -> int:
     """Multiply-accumulates of a product of two activations."""
     return call.output.numel * call.inputs[0].shape[-1]
 
@@ -191,7 +191,7 @@ def _groups(tile: gemm.AnyTile, call: Call) -> int:
 
 def _choose(call: Call, target: Target) -> str:
     large = _groups(TILES["64x64"], call) >= MANY_GROUPS
-    if TILES["units_64x64"].fits(target) and multiply_adds(call) >= UNIT_WORK:
+    if TILES["units_64x64"].fits(target) and macs(call) >= UNIT_WORK:
         return "units_64x64"
     return "64x64" if large else "32x32"
 
@@ -241,7 +241,7 @@ def _tiled(label: str) -> Kernel:
         workgroup=(tile.threads, 1, 1),
         workgroup_memory=tile.memory + 4 * tile.step * (tile.m + tile.n),
         unrolled=tile.unrolled,
-        cost=lambda call: multiply_adds(call) / weighted.MACS_A_BYTE["tiled"],
+        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["tiled"],
     )
 
 
@@ -262,9 +262,9 @@ q8ta_matmul = Op(
             params=_params,
             threads=_threads,
             turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
-            cost=lambda call: multiply_adds(call) / weighted.MACS_A_BYTE["direct"],
+            cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
         ),
     ),
-    macs=multiply_adds,
-    work=multiply_adds,
+    macs=macs,
+    work=macs,
 )

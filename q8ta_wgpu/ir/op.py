@@ -204,6 +204,10 @@ class Case:
     values: str = "random"
 
 
+def _no_macs(call: Call) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Op:
     """One operator.
@@ -225,7 +229,7 @@ class Op:
         tolerance: for float results, the largest relative error against the reference; 0 for exact.
         work: loop steps of all threads of one dispatch, for shaders that loop over a window or over an activation's
             dimension. Elementwise operators and weighted sums need none.
-        macs: multiply-accumulates of a call, for operators whose time they decide.
+        macs: multiply-accumulates of a call; 0 where its time does not depend on them.
         bounds: attributes computed from the most there may be of something, which suit fewer as well.
     """
 
@@ -245,7 +249,7 @@ class Op:
     tolerance: float = 0.0
     work: Callable[[Call], int] | None = None
     bounds: tuple[str, ...] = ()
-    macs: Callable[[Call], int] | None = None
+    macs: Callable[[Call], int] = _no_macs
 
     def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:
         """The operands of a call with these attributes: the operator's own, then those of its epilogue."""

@@ -133,8 +133,7 @@ def _macs(graph: Graph) -> tuple[int, int]:
     """Multiply-adds of the nodes that compute with int8, and of all."""
     int8 = count = 0
     for node in graph.nodes:
-        macs = OPS[node.op].macs
-        work = macs(graph.call(node)) if macs else 0
+        work = OPS[node.op].macs(graph.call(node))
         count += work
         int8 += work if _has_int8(graph, node) else 0
     return int8, count

@@ -99,7 +99,7 @@ class _Builder:
                 grid=kernel.grid(call, out, self.target),
                 layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
-                macs=op.macs(call) if op.macs else 0,
+                macs=op.macs(call),
                 stages=call.attrs["epilogue"].label if "epilogue" in call.attrs else "",
                 offsets=offsets if any(offsets) else (),
             )

@@ -442,4 +442,4 @@ def _is_count(value: object, least: int) -> bool:
 def _has_matrix_work(graph: Graph) -> bool:
     """Whether a graph has an int8 product large enough for matrix units."""
     calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
-    return any((macs := OPS[call.op].macs) is not None and macs(call) >= MATRIX_WORK for call in calls)
+    return any(OPS[call.op].macs(call) >= MATRIX_WORK for call in calls)

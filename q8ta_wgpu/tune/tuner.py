@@ -133,12 +133,6 @@ def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
 COPY_KEY = "copy of 10^9 bytes"
 
 
-def _macs(call: Call) -> int:
-    """Multiply-accumulates of a call; 0 of one that is no sum of products."""
-    macs = OPS[call.op].macs
-    return macs(call) if macs else 0
-
-
 @dataclass
 class _Group:
     """Equal calls of a graph: their constants by position, and the variants they have in a plan."""
@@ -223,7 +217,11 @@ class _Tuner:
         """The convolutions whose windows are copied: where both ways are measured, those that this makes faster,
         elsewhere those of the rule."""
         single = {node.output: self.graph.call(node) for node in self.graph.nodes}
-        names = [name for name in rewritable(self.graph) if self.budget is None or _macs(single[name]) >= HEAVY]
+        names = [
+            name
+            for name in rewritable(self.graph)
+            if self.budget is None or OPS[single[name].op].macs(single[name]) >= HEAVY
+        ]
         if not names:
             return by_rule(self.graph, self.target)
         graph = with_im2col(self.graph, names)
@@ -253,7 +251,8 @@ class _Tuner:
         """Calls with much work, those with the most in all their nodes first."""
         work = Counter[Call]()
         for node in self.graph.nodes:
-            work[self.graph.call(node)] += _macs(self.graph.call(node))
+            call = self.graph.call(node)
+            work[call] += OPS[node.op].macs(call)
         return [groups[call] for call, macs in work.most_common() if macs >= HEAVY]
 
     def _missing(self, plan: Plan) -> list[_Group]:

@@ -68,10 +68,11 @@ ROOMS: dict[str, set[str]] = {
     "frontend.importer.builder": GRAPH,
     "calibrate": GRAPH | {"passes", "passes.plan", *REWRITING},
     "onnx_import": GRAPH | {"calibrate", "frontend.importer.builder", "kernels.lib", "passes", "progress", "session"},
+    "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes"},
     "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.notes", "frontend.export"},
-    "frontend.calibrate": GRAPH | {"calibrate", "frontend.moves", "passes.plan", *FRONTEND},
-    "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
+    "frontend.calibrate": GRAPH | {"calibrate", "frontend.moves", "frontend.multiply_adds", "passes.plan", *FRONTEND},
+    "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", "frontend.multiply_adds", *FRONTEND},
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH
     | {

@@ -6,15 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.row_scales import operands
 from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
-from q8ta_wgpu.frontend.export.recurrent_layers import weights_of
-from q8ta_wgpu.frontend.nodes import integer, is_in_attention, kind, named_arguments, source_of
-from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
+from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
+from q8ta_wgpu.frontend.nodes import is_in_attention, kind, source_of
+from q8ta_wgpu.ir.int8 import Recurrent, Rowwise
 
 _MACS_A_BYTE = 8.0
 """Multiply-adds in the time in which a byte is moved, as in kernels/product/weighted.py."""
@@ -80,7 +79,7 @@ def by_rows(storage: Storage) -> list[Step]:
     """What linears alone multiply, in 16 bits: each row of it becomes int8 by a scale that the device chooses."""
     why = "since the device chooses a scale for each of its rows"
     return [
-        Step((stored, "sums"), "int16", 0.0, math.inf, _size(stored.nodes[0]), why)
+        Step((stored, "sums"), "int16", 0.0, math.inf, size_of(stored.nodes[0]), why)
         for stored in storage.stored
         if (readers := stored.readers("sums")) and all(_multiplies_rows(storage, user) for user in readers)
     ]
@@ -156,44 +155,20 @@ def _cost(reading: Reading, width: Width) -> float:
     """What widening a value costs, in bytes moved."""
     stored, role = reading
     if isinstance(stored, Node):
-        return _size(stored) + sum(map(_macs, stored.users)) / _MACS_A_BYTE
+        return size_of(stored) + sum(map(multiply_adds_of_input, stored.users)) / _MACS_A_BYTE
     readers = stored.readers(role)
-    size = float(sum(_size(node) for node in stored.nodes if role in stored.roles(node)))
+    size = float(sum(size_of(node) for node in stored.nodes if role in stored.roles(node)))
     exact = width == "int16" and all(map(_reads_int16, readers))
     moved = size * (1 + len(readers)) * (1 if exact else 4)
-    macs = sum(_macs(user) * (_PARTS if is_in_attention(user) else 1) for user in readers)
+    macs = sum(multiply_adds_of_input(user) * (_PARTS if is_in_attention(user) else 1) for user in readers)
     return max(1.0, moved + macs / _MACS_A_BYTE * (1 if width == "int16" else 4))
 
 
 def _traffic(stored: Stored) -> float:
     """What a value costs in int8, in bytes moved, with the multiply-adds of what reads it."""
     readers = [user for users in stored.users.values() for user in users]
-    return len(readers) * float(_size(stored.nodes[0])) + sum(map(_macs, readers)) / _MACS_A_BYTE
+    return len(readers) * float(size_of(stored.nodes[0])) + sum(map(multiply_adds_of_input, readers)) / _MACS_A_BYTE
 
 
 def _bytes(cost: float) -> str:
     return f"{cost / 1e3:.3g} kB" if cost < 1e6 else f"{cost / 1e6:.3g} MB"
-
-
-def _macs(user: Node) -> int:
-    """Multiply-adds with what a weighted sum, a product or a recurrent layer reads."""
-    if isinstance(kind(user), Recurrent):
-        return _size(user.all_input_nodes[0]) * _shape(weights_of(user)[0])[0]
-    if not isinstance(kind(user), WeightedSum | Product):
-        return 0
-    weight = named_arguments(user).get("weight")
-    if isinstance(weight, Node):
-        return _size(user) * math.prod(_shape(weight)[1:])
-    return _size(user) * _shape(user.all_input_nodes[0])[-1]
-
-
-def _size(node: Node) -> int:
-    return math.prod(_shape(node))
-
-
-def _shape(node: Node) -> tuple[int, ...]:
-    """The shape of a call's result, or of what an observer watches."""
-    while node.op == "call_module":
-        (node,) = node.all_input_nodes
-    value = node.meta.get("val")
-    return tuple(map(integer, value.shape)) if isinstance(value, Tensor) and value.dim() else (1,)

@@ -30,7 +30,7 @@ class HybridReport:
     Attributes:
         pieces: the `Model.report` of each subgraph on the GPU.
         torch: operators that stay in PyTorch: name, place in the module, number of calls, reason.
-        macs: multiply-adds on the GPU and in all, by torch's count.
+        macs: multiply-adds on the GPU and in all.
     """
 
     pieces: tuple[Report, ...]

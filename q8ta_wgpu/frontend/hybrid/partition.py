@@ -11,12 +11,11 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partition
 from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode
 
 from q8ta_wgpu.frontend.importer.importer import import_piece
 from q8ta_wgpu.frontend.importer.problems import Problems
-from q8ta_wgpu.frontend.nodes import integer, is_qdq, other_float
+from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_any
+from q8ta_wgpu.frontend.nodes import is_qdq, other_float
 from q8ta_wgpu.ir.graph import Graph
 
 SMALL = "there are no multiply-adds beside it that pay for the way to the GPU and back"
@@ -31,7 +30,7 @@ class Parted:
         program: the graph that calls the pieces, which are submodules.
         pieces: the imported graph of each piece, by the submodule's name, in order.
         rest: which operators are in none, and why.
-        macs: multiply-adds in the pieces and in all, by torch's own count.
+        macs: multiply-adds in the pieces and in all.
     """
 
     program: GraphModule
@@ -47,7 +46,7 @@ def part(module: GraphModule) -> Parted:
     without multiply-adds is none, unless it is the whole program. `module` is changed.
     """
     _copy_for_each_user(module)
-    macs = {node.name: _macs(node) for node in module.graph.nodes if node.op == "call_function"}
+    macs = {node.name: multiply_adds_of_any(node) for node in module.graph.nodes if node.op == "call_function"}
     refused = _unfit(module)
     while True:
         fused = _split(module, refused, macs)
@@ -133,16 +132,3 @@ def _copy_for_each_user(module: GraphModule) -> None:
             for user in list(node.users)[1:]:
                 with module.graph.inserting_before(user):
                     user.replace_input_with(node, module.graph.node_copy(node))
-
-
-def _macs(node: Node) -> int:
-    """Multiply-adds of a call, by torch's count on its example values."""
-    if is_qdq(node) or node.target is operator.getitem:
-        return 0
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    modes = [value.fake_mode for value in pytree.tree_leaves((args, kwargs)) if hasattr(value, "fake_mode")]
-    if not modes:
-        return 0
-    with torch.no_grad(), modes[0], FlopCounterMode(display=False) as counter:
-        node.target(*args, **kwargs)  # type: ignore[operator]
-    return integer(counter.get_total_flops()) // 2
