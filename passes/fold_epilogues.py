@@ -10,7 +10,8 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, Mul, PixelShuffle, Stage, Table
+from q8ta_wgpu.kernels.epilogue.stage import Stage
+from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, Mul, PixelShuffle, Table
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 POSITIONS = {"q8ta_add": (1, 0), "q8ta_mul": (1, 0), "q8ta_table": (0,), "dequantize": (0,), "pixel_shuffle": (0,)}

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.ir.graph import INT8X4, Array
-from q8ta_wgpu.kernels.epilogue.stages import Curve, Residual
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Curve, Residual
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes

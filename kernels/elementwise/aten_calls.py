@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT32, Attrs
 from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Import
-from q8ta_wgpu.kernels.elementwise.binary import number_of
+from q8ta_wgpu.kernels.elementwise.broadcasting import number_of
 from q8ta_wgpu.kernels.lib import onnx_calls
 
 

@@ -17,7 +17,8 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Call, QParams
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, Op, reads_same_place
-from q8ta_wgpu.kernels.elementwise.binary import INTEGER_PAIR, broadcast, packed_kernels, pair_fields
+from q8ta_wgpu.kernels.elementwise.binary_packed import INTEGER_PAIR, packed_kernels, pair_fields
+from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast
 
 Lower = Callable[[QParams, QParams, QParams, QuantizedCall], "Int8Form | str"]
 

@@ -19,16 +19,9 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Builder, Case, Import, Op, Operand, one_dtype, reads_same_place
 from q8ta_wgpu.kernels.elementwise import flat
-from q8ta_wgpu.kernels.elementwise.binary import (
-    INT8_PAIR,
-    broadcast,
-    broadcast_numbers,
-    number_of,
-    onnx_rule,
-    packed_kernels,
-    spread,
-)
 from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
+from q8ta_wgpu.kernels.elementwise.binary_packed import INT8_PAIR, packed_kernels
+from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast, broadcast_numbers, number_of, onnx_rule, spread
 from q8ta_wgpu.kernels.elementwise.table import entry_bits
 from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
 

@@ -23,22 +23,19 @@ from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Operand
 from q8ta_wgpu.kernels.epilogue import near
+from q8ta_wgpu.kernels.epilogue.stage import Around, Stage
 from q8ta_wgpu.kernels.epilogue.stages import (
     Add,
-    Around,
     Dequantize,
     Mul,
     PixelShuffle,
     Requantize,
     RequantizeInt16,
-    Residual,
-    Rows,
     Scale,
-    Slopes,
-    Stage,
     Table,
     from_plain,
 )
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual, Rows, Slopes
 
 ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| mul| table)?(( pixel_shuffle)? dequantize)?"

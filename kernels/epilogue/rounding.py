@@ -12,17 +12,9 @@ from q8ta_wgpu.ir.graph import INT16X4, SMALLEST_SCALE, Array, QParams
 from q8ta_wgpu.ir.int8 import RESIDUAL, QuantizedCall
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import (
-    LARGEST_RESIDUAL,
-    Curve,
-    FixedPoint,
-    Requantize,
-    RequantizeInt16,
-    Residual,
-    ScaledResidual,
-    Slopes,
-    Stage,
-)
+from q8ta_wgpu.kernels.epilogue.stage import Stage
+from q8ta_wgpu.kernels.epilogue.stages import FixedPoint, Requantize, RequantizeInt16
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import LARGEST_RESIDUAL, Curve, Residual, ScaledResidual, Slopes
 
 
 @dataclass(frozen=True)

@@ -1,265 +1,41 @@
-"""The stages of an epilogue, each with its operand, its numbers, its definition and its WGSL.
+"""The stages that round a sum, or make it float32, and those behind them; every stage by its name.
 
-A stage reads the result of the one before it. The first one reads the sum in 2^-14 of the int8 result's steps (for a
-curve, of its segments). `Scale` reads the accumulator itself. `Rows` comes before the first one and changes the numbers
-that this reads.
+Each has its operand, its numbers, its definition and its WGSL. `Scale` reads the accumulator itself.
 """
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, ClassVar, Self, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import (
-    FLOAT32,
-    INT8,
-    INT8X4,
-    INT16X4,
-    INT32,
-    RANGES,
-    SMALLEST_SCALE,
-    Array,
-    Call,
-    QParams,
-    TensorType,
-)
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, SMALLEST_SCALE, Array, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import INT8_RANGE, INT16_RANGE, INTEGERS, Attr, Operand
-from q8ta_wgpu.kernels.epilogue import curve as curves
-
-LARGEST_RESIDUAL = (
-    int(arithmetic.INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
+from q8ta_wgpu.ir.op import INT16_RANGE, Attr, Operand
+from q8ta_wgpu.kernels.epilogue.stage import Around, Int8, RoundingStage, Stage
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import (
+    Curve,
+    RealResidual,
+    Residual,
+    Rows,
+    ScaledResidual,
+    Slopes,
 )
-Int8 = Annotated[int, INT8_RANGE]
+
 Int16 = Annotated[int, INT16_RANGE]
+
 Multiplier = Annotated[int, Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)]
 
 
 @dataclass(frozen=True)
-class Around:
-    """The surroundings of a stage in a call: the zero point of its int8 result or, for stages before rounding, of the
-    next int8 value; the type of its operand; and when it is applied, the operand's values."""
-
-    zero: int
-    operand: TensorType | None = None
-    array: Array | None = None
-
-    @property
-    def operand_zero(self) -> int:
-        """The zero point of the operand (0 without one)."""
-        return self.operand.q.zero if self.operand and self.operand.q else 0
-
-    @property
-    def values(self) -> Array:
-        """The values of the operand."""
-        assert self.array is not None
-        return self.array
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage. Raises GraphError where a number is invalid or out of its range.
-
-    Attributes:
-        name: its name in reports and model files.
-        operand: what it reads besides the value before it.
-        dtype: of the result, where it is the last stage.
-        hooks: the hooks of Epilogue.source that it fills, as hook=function of stages.wgsl.
-        numbers: the allowed values of its numbers, from their annotated types.
-    """
-
-    name: ClassVar[str]
-    operand: ClassVar[Operand | None] = None
-    dtype: ClassVar[str] = INT8X4
-    hooks: ClassVar[tuple[str, ...]] = ()
-    numbers: ClassVar[Mapping[str, Attr]]
-
-    def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        cls.numbers = {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
-
-    def __post_init__(self) -> None:
-        for name, attr in self.numbers.items():
-            if text := attr.check(getattr(self, name)):
-                raise GraphError(f"{self.name}: {name} {text}, found {reprlib.repr(getattr(self, name))}")
-
-    def check(self, operand: TensorType, sums: Shape) -> None:
-        """Raises GraphError where its operand does not fit sums of a shape."""
-        if operand.dtype in RANGES and operand.shape != sums:
-            raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
-
-    def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
-        """What it reads as an epilogue's first stage: the sum in steps, int64."""
-        return arithmetic.scaled_accumulator(acc, multiplier) + offset.astype(np.int64)
-
-    def apply(self, value: Array, around: Around) -> Array:
-        """Its result for `value`: its definition."""
-        raise NotImplementedError
-
-    def fields(self, around: Around) -> Params:
-        """Its uniform fields."""
-        return {}
-
-    def plain(self) -> dict[str, Any]:
-        """The value for JSON."""
-        return {"stage": self.name, **asdict(self)}
-
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value}' for name, value in asdict(self).items())})"
-
-
-@dataclass(frozen=True)
-class _Rounds(Stage):
-    """A stage that rounds to int8 and clamps to [lo, hi]."""
-
-    lo: Int8
-    hi: Int8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lo > self.hi:
-            raise GraphError(f"{self.name}: the range lo..hi is empty, found {self.lo}..{self.hi}")
-
-    def clamped(self, lo: int, hi: int) -> Self:
-        """This stage, clamping also to [lo, hi]."""
-        return replace(self, lo=int(np.clip(self.lo, lo, hi)), hi=int(np.clip(self.hi, lo, hi)))
-
-    def rounded(self, v: Array, shift: int, around: Around) -> Array:
-        """2^-shift steps rounded to integers."""
-        return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi, self.dtype)
-
-    def fields(self, around: Around) -> Params:
-        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
-
-
-@dataclass(frozen=True)
-class Rows(Stage):
-    """Comes first where each row of the sum's operand has a scale of its own: what follows reads the multipliers times
-    the row's scale."""
-
-    name = "rows"
-    operand = Operand("rows", at_result=True)
-    hooks = ("ResidualWord=Joins", "residual_of=joins_of", "added_word=joined_word")
-
-    def check(self, operand: TensorType, sums: Shape) -> None:
-        if operand.shape != (*sums[:-1], 1):
-            raise GraphError(f"rows of {sums} have scales of shape {(*sums[:-1], 1)}, found {operand.shape}")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return value
-
-
-@dataclass(frozen=True)
-class Residual(Stage):
-    """Adds a residual before rounding."""
-
-    multiplier: Annotated[int, Attr("int", low=0, high=LARGEST_RESIDUAL)]
-
-    name = "residual"
-    operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
-    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "unrounded=plus_residual")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return value + (around.values.astype(np.int64) - around.operand_zero) * self.multiplier
-
-    def fields(self, around: Around) -> Params:
-        return {"residual_multiplier": np.int32(self.multiplier)}
-
-
-@dataclass(frozen=True)
-class ScaledResidual(Stage):
-    """Adds a residual before rounding, where it or the result is int16: multiplied in float32 (see q16ta_add)."""
-
-    multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
-
-    name = "scaled_residual"
-    operand = Operand("residual", dtypes=INTEGERS, at_result=True)
-    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "unrounded=plus_scaled_residual")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return value + arithmetic.scaled_term(around.values.astype(np.int64) - around.operand_zero, self.multiplier)
-
-    def fields(self, around: Around) -> Params:
-        return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.float32(self.multiplier)}
-
-
-@dataclass(frozen=True)
-class RealResidual(Stage):
-    """Adds a float32 residual before rounding: what products of other halves of int16 operands made."""
-
-    multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
-
-    name = "real_residual"
-    operand = Operand("residual", at_result=True)
-    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "unrounded=plus_real_residual")
-
-    def check(self, operand: TensorType, sums: Shape) -> None:
-        if operand.shape != sums:
-            raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return value + arithmetic.scaled_term(around.values, self.multiplier)
-
-    def fields(self, around: Around) -> Params:
-        return {"residual_multiplier": np.float32(self.multiplier)}
-
-
-def _read(call: Call, arrays: Sequence[Array | None], stage: type[Stage]) -> Array:
-    """The constant that a stage of a call reads."""
-    reading = [isinstance(s, stage) for s in call.attrs["epilogue"].stages if s.operand]
-    found = arrays[len(arrays) - len(reading) + reading.index(True)]
-    assert found is not None
-    return found
-
-
-def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
-    return curves.valid(_read(call, arrays, Curve))
-
-
-def _valid_slopes(call: Call, arrays: Sequence[Array | None]) -> str:
-    slopes = _read(call, arrays, Slopes)
-    bad = slopes[~np.isfinite(slopes)]
-    return f"must be finite, found {bad[0]}" if bad.size else ""
-
-
-@dataclass(frozen=True)
-class Curve(Stage):
-    """An activation before rounding, as a piecewise linear curve."""
-
-    name = "curve"
-    operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
-    hooks = ("bent=on_curve",)
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return curves.evaluate(value, around.values)
-
-    def fields(self, around: Around) -> Params:
-        assert around.operand is not None
-        return {"curve_end": np.int32(((around.operand.numel - 1) << arithmetic.FRACTION) - 1)}
-
-
-@dataclass(frozen=True)
-class Slopes(Stage):
-    """PReLU before rounding: negative values times the float32 slope of their channel."""
-
-    name = "slopes"
-    operand = Operand("slopes", constant=True, valid=_valid_slopes)
-    hooks = ("bent=sloped", "Channel=Sloped", "channel_quad=sloped_quad")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return np.where(value < 0, arithmetic.scaled_accumulator(value, around.values), value)
-
-
-@dataclass(frozen=True)
-class Requantize(_Rounds):
+class Requantize(RoundingStage):
     """The sum as int8."""
 
     name = "requantize"
@@ -270,7 +46,7 @@ class Requantize(_Rounds):
 
 
 @dataclass(frozen=True)
-class RequantizeInt16(_Rounds):
+class RequantizeInt16(RoundingStage):
     """The sum as int16."""
 
     lo: Int16
@@ -285,7 +61,7 @@ class RequantizeInt16(_Rounds):
 
 
 @dataclass(frozen=True)
-class Add(_Rounds):
+class Add(RoundingStage):
     """q8ta_add of the int8 value before it, with the zero point `zero`, and another value."""
 
     zero: Int8
@@ -322,7 +98,7 @@ class Add(_Rounds):
 
 
 @dataclass(frozen=True)
-class Mul(_Rounds):
+class Mul(RoundingStage):
     """q8ta_mul of the int8 value before it, with the zero point `zero`, and another value."""
 
     zero: Int8

@@ -1,5 +1,6 @@
-// The stages of an epilogue, each in the form of the hook it fills; stages.py defines what they compute. Without a
-// stage that fills them, `unrounded`, `bent` and `joined` change nothing and `store_joined` stores a word.
+// The stages of an epilogue, each in the form of the hook it fills. stages.py and stages_before_rounding.py define what
+// they compute. Without a stage that fills them, `unrounded`, `bent` and `joined` change nothing and `store_joined`
+// stores a word.
 
 // --- channel_quad: what belongs to four channels ---
 

@@ -22,7 +22,9 @@ from q8ta_wgpu.ir.op import Attr, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import FixedPoint, RealResidual, Requantize, RequantizeInt16, Scale, Stage
+from q8ta_wgpu.kernels.epilogue.stage import Stage
+from q8ta_wgpu.kernels.epilogue.stages import FixedPoint, Requantize, RequantizeInt16, Scale
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import RealResidual
 from q8ta_wgpu.kernels.product import gemm, weighted
 from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of
 from q8ta_wgpu.kernels.product.units import UnitTile

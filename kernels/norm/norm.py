@@ -1,5 +1,4 @@
-"""layer_norm, rms_norm and group_norm, whose int8 forms are in norm_int8.py, and batch_norm at inference, a chain in
-int8.
+"""layer_norm, rms_norm and group_norm. Their int8 forms are in norm_int8.py.
 
 instance_norm is group_norm with as many groups as channels.
 """
@@ -8,32 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall, Rowwise
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.int8 import Rowwise
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, extent, reads_same_place
-from q8ta_wgpu.kernels.elementwise import chain
+from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, extent
 from q8ta_wgpu.kernels.lib import onnx_calls, rows
 from q8ta_wgpu.kernels.norm import norm_int8
-
-EPS = Attr("float", low=0, high=1e6)
-AFFINE = (Operand("gamma", constant=True), Operand("beta", constant=True))
-
-
-def _scale_and_shift(b: Builder, args: Mapping[str, Any], shape: Shape) -> tuple[str, str]:
-    """gamma and beta; ones and zeros where the module has none."""
-    gamma = args["weight"] or b.constant(np.ones(shape, np.float32), "gamma")
-    return gamma, args["bias"] or b.constant(np.zeros(shape, np.float32), "beta")
-
-
-# --- layer_norm and group_norm ---
+from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS, gamma_and_beta
 
 
 def _infer_layer_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -109,7 +95,7 @@ def _group_params(call: Call, item: int) -> Params:
 def _import_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit(
         "layer_norm",
-        (args["input"], *_scale_and_shift(b, args, tuple(args["normalized_shape"]))),
+        (args["input"], *gamma_and_beta(b, args, tuple(args["normalized_shape"]))),
         {"eps": float(args["eps"])},
     )
 
@@ -125,13 +111,13 @@ def _import_rms_norm(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    affine = _scale_and_shift(b, args, b.type(args["input"]).shape[1:2])
+    affine = gamma_and_beta(b, args, b.type(args["input"]).shape[1:2])
     return b.emit("group_norm", (args["input"], *affine), {"groups": args["num_groups"], "eps": float(args["eps"])})
 
 
 def _import_instance_norm(b: Builder, args: Mapping[str, Any]) -> str:
     if not args["use_input_stats"]:
-        return _import_batch_norm(b, {**args, "training": False})
+        return str(b.aten("aten.batch_norm.default", {**args, "training": False}))
     return _import_group_norm(b, {**args, "num_groups": b.type(args["input"]).shape[1]})
 
 
@@ -177,88 +163,6 @@ def _onnx_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
         "aten.group_norm.default",
         {"input": x, "num_groups": groups, "weight": gamma, "bias": beta, "eps": float(args["epsilon"])},
     )
-
-
-def _onnx_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    x, gamma, beta, mean, variance = args["inputs"]
-    given = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
-    return b.aten(
-        "aten.batch_norm.default", {**given, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
-    )
-
-
-# --- batch_norm ---
-
-
-def _infer_batch_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shape = types[0].shape
-    if len(shape) < 2 or any(t.shape != (shape[1],) for t in types[1:]):
-        found = ", ".join(str(t.shape) for t in types[1:])
-        raise GraphError(f"batch_norm of {shape}: dimension 1 holds the channels, found per-channel operands {found}")
-    return shape, FLOAT32
-
-
-def _factor_and_term(parameters: Sequence[Array], attrs: Attrs) -> tuple[Array, Array]:
-    """A batch norm as x * factor + term, float64, for each channel."""
-    gamma, beta, mean, variance = (a.astype(np.float64) for a in parameters)
-    with np.errstate(all="ignore"):
-        factor = gamma / np.sqrt(variance + attrs["eps"])
-        return np.asarray(factor), np.asarray(beta - mean * factor)
-
-
-def _batch_norm(call: Call, arrays: Sequence[Array]) -> Array:
-    per_channel = (-1,) + (1,) * (arrays[0].ndim - 2)
-    x, gamma, beta, mean, variance = (a.astype(np.float64) for a in arrays)
-    factor = gamma / np.sqrt(variance + call.attrs["eps"])
-    return np.asarray((x - mean.reshape(per_channel)) * factor.reshape(per_channel) + beta.reshape(per_channel)).astype(
-        np.float32
-    )
-
-
-def _channel_params(call: Call) -> dict[str, Any]:
-    shape = call.output.shape
-    return {"channels": np.uint32(shape[1]), "inner": np.uint32(math.prod(shape[2:]))}
-
-
-def _batch_norm_params(call: Call) -> Params:
-    return {**_channel_params(call), "eps": np.float32(call.attrs["eps"])}
-
-
-def _lower_batch_norm(call: QuantizedCall) -> Int8Form | str:
-    """A chain of the norm and what joins it. The channel's factor is part of the multiplier."""
-    x = call.q[0]
-    if call.out is None:
-        return "it needs a quantized result"
-    parameters = [a for a in (call.constants.get(i) for i in range(1, 5)) if isinstance(a, np.ndarray)]
-    if len(parameters) < 4:
-        return "its parameters are not float constants"
-    affine = _factor_and_term(parameters, call.attrs)
-    if x is None:
-        return chain.lower_float(replace(call, affine=affine), "q8ta_quantize_channels")
-    return chain.lower(replace(call, affine=affine), "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
-
-
-def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
-    assert arrays[4] is not None
-    bad = arrays[4][~(arrays[4] >= 0)]
-    return f"must not be negative, found {bad[0]}" if bad.size else ""
-
-
-VARIANCE = Operand("variance", constant=True, valid=_valid_variance)
-
-
-def _import_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    if args.get("training"):
-        raise b.refuse("it uses the batch's own statistics: export the module in eval mode")
-    if args["running_mean"] is None or args["running_var"] is None:
-        raise b.refuse("it has no running statistics")
-    affine = _scale_and_shift(b, args, b.type(args["running_mean"]).shape)
-    operands = (args["input"], *affine, args["running_mean"], args["running_var"])
-    return b.emit("batch_norm", operands, {"eps": float(args["eps"])})
-
-
-def _batch_norm_case(shape: Shape, values: str = "random") -> Case:
-    return Case((shape, *((shape[1],),) * 4), {"eps": 1e-5}, values)
 
 
 layer_norm = Op(
@@ -355,28 +259,4 @@ group_norm = Op(
     ),
     tolerance=2e-5,
     work=lambda call: 3 * call.output.numel,
-)
-
-batch_norm = Op(
-    name="batch_norm",
-    operands=(Operand("x"), *AFFINE, Operand("mean", constant=True), VARIANCE),
-    infer=_infer_batch_norm,
-    reference=_batch_norm,
-    schema={"eps": EPS},
-    kernels=(Kernel("batch_norm", ("map", "compute=batch_norm"), (FLOAT,), FLOAT, params=_batch_norm_params),),
-    aten={
-        "aten.batch_norm.default": _import_batch_norm,
-        "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import_batch_norm(b, args)],
-    },
-    onnx={"BatchNormalization": _onnx_batch_norm},
-    int8=Normalization(_lower_batch_norm, _factor_and_term, reads_int16=True, gives_int16=True, reads_float32=True),
-    reads=reads_same_place,
-    cases=(
-        _batch_norm_case((2, 5, 3, 7)),
-        _batch_norm_case((3, 8)),
-        _batch_norm_case((2, 6, 11), "saturate"),
-        _batch_norm_case((2, 3, 2, 3, 5)),
-        _batch_norm_case((1, 17, 4, 4), "ties"),
-    ),
-    tolerance=1e-5,
 )

@@ -17,7 +17,8 @@ from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, extent
-from q8ta_wgpu.kernels.epilogue.stages import Around, Requantize, RequantizeInt16
+from q8ta_wgpu.kernels.epilogue.stage import Around
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.lib import rows, valid
 from q8ta_wgpu.kernels.norm import integers
 

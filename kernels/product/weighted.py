@@ -30,7 +30,8 @@ from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.rounding import Rounding, fixed_point, rounding
-from q8ta_wgpu.kernels.epilogue.stages import Rows, Scale
+from q8ta_wgpu.kernels.epilogue.stages import Scale
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
 from q8ta_wgpu.kernels.lib import valid
 from q8ta_wgpu.kernels.product import groups
 from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of, half_zero

@@ -33,7 +33,7 @@ FUNCTIONS: tuple[tuple[str, Attrs], ...] = (
     ("mish", {}),
     ("softsign", {}),
 )
-"""Functions that are written as several: names of `kernels/elementwise/unary.py` with their attributes."""
+"""Functions that are written as several: names of `kernels/elementwise/functions.py` with their attributes."""
 
 _NEAR = 1e-5
 """How far apart, absolutely and relative to it, two spellings of a function may be: some write constants with 6

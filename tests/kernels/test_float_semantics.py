@@ -16,7 +16,7 @@ import torch
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Graph
 from q8ta_wgpu.ir.op import FLOAT_MAX, Op
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.elementwise import unary
+from q8ta_wgpu.kernels.elementwise.functions import ROWS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
@@ -32,7 +32,7 @@ FLOATS = [
     if op.name != "upsample_bilinear"
 ]
 """Not bilinear resizing: at weights of 0, torch reads a NaN beside the place in two dimensions and not in one."""
-ELEMENTWISE = [op for op in FLOATS if op.name in (*(row.name for row in unary.ROWS), "add", "mul", "prelu")]
+ELEMENTWISE = [op for op in FLOATS if op.name in (*(row.name for row in ROWS), "add", "mul", "prelu")]
 JOINING = [op for op in FLOATS if op not in ELEMENTWISE]
 
 

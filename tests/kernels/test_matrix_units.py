@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.blocks import BLOCKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Residual
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual
 from q8ta_wgpu.kernels.linear import q8ta_matmul
 from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS

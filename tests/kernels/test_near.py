@@ -10,7 +10,8 @@ from q8ta_wgpu.ir.arithmetic import FRACTION, OFFSET_LIMIT
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.kernels.epilogue import near
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual
 
 
 def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array, ends: tuple[int, int]) -> Array:

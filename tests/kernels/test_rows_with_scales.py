@@ -12,7 +12,8 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Requantize, Residual, Rows
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual, Rows
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device

@@ -1,0 +1,369 @@
+"""The elementwise functions of one tensor, one row of a table each: what it computes, and which calls it stands for.
+
+`unary.py` makes an operator of each row. NaN, infinities and zeros give what torch gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from q8ta_wgpu.ir.graph import INT32, Array, Attrs
+from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, Import, number
+from q8ta_wgpu.kernels.elementwise import aten_calls
+from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
+
+Float64 = NDArray[np.float64]
+
+NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
+POSITIVE = Attr("float", low=1e-30, high=1e30)
+
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+
+
+def _sigmoid(x: Float64) -> Float64:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
+
+
+def _erfc(x: Float64) -> Float64:
+    return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)
+
+
+def _gelu(x: Float64) -> Float64:
+    return np.asarray(0.5 * x * _erfc(-x * math.sqrt(0.5)))
+
+
+def _gelu_tanh(x: Float64) -> Float64:
+    return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _elu(x: Float64, attrs: Attrs) -> Float64:
+    negative = attrs["alpha"] * attrs["scale"] * np.expm1(np.minimum(x, 0.0) * attrs["input_scale"])
+    return np.asarray(np.where(x > 0, attrs["scale"] * x, negative))
+
+
+def _softplus(x: Float64, attrs: Attrs) -> Float64:
+    scaled = x * attrs["beta"]
+    smooth = np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(scaled))) / attrs["beta"]
+    return np.where(scaled > attrs["threshold"], x, smooth)
+
+
+def _mish(x: Float64) -> Float64:
+    return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
+
+
+def _clamp(x: Float64, attrs: Attrs) -> Float64:
+    low, high = (b if abs(b) < FLOAT_MAX else math.copysign(math.inf, b) for b in (attrs["min"], attrs["max"]))
+    return np.asarray(np.clip(x, low, high))
+
+
+def _hardsigmoid(x: Float64) -> Float64:
+    return np.asarray(np.clip(x + 3.0, 0.0, 6.0) / 6.0)
+
+
+def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, Attrs], Array]:
+    """The function that is 1 where a comparison with a number holds in float32, as in torch, else 0."""
+    return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
+
+
+def _with_number(compare: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
+    """Where integers compare with a number."""
+    return lambda x, a: compare(x, int(a["number"]))
+
+
+def _as_float32(x: Float64) -> Float64:
+    """The numbers that torch has: what jumps depends on their last bit."""
+    return x.astype(np.float32).astype(np.float64)
+
+
+def _whole(function: Callable[[Float64], Float64]) -> Callable[[Float64, Attrs], Array]:
+    """A function of float32 numbers to whole ones."""
+    return lambda x, _: function(_as_float32(x))
+
+
+def _divided(function: Callable[[Float64, float], Float64]) -> Callable[[Float64, Attrs], Array]:
+    """A function of float32 numbers and a divisor."""
+    return lambda x, a: function(_as_float32(x), float(np.float32(a["divisor"])))
+
+
+def _erf(x: Float64) -> Float64:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function: f(float64 array, attrs), its attributes (at most three), and the aten calls it stands for.
+
+    `aten` maps an overload name (`relu.default`) to a function from the call's arguments to the attributes. Where the
+    import needs more than that, `rules` maps the name to an importer function. `onnx` and `onnx_rules` are the same for
+    ONNX calls. `of_integers` is the function of int64 that unary_int32.wgsl computes: bools of a comparison, else
+    integers modulo 2^32.
+    """
+
+    name: str
+    function: Callable[[Float64, Attrs], Array]
+    schema: Mapping[str, Attr] = field(default_factory=dict)
+    aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
+    rules: Mapping[str, Import] = field(default_factory=dict)
+    onnx: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
+    onnx_rules: Mapping[str, Import] = field(default_factory=dict)
+    clamp: Callable[[Attrs], tuple[float, float]] | None = None
+    joins: bool = False
+    whole: bool = False
+    of_integers: Callable[[Array, Attrs], Array] | None = None
+    attrs: tuple[Attrs, ...] = ({},)
+    tolerance: float = 1e-5
+
+
+def _none(args: Mapping[str, Any]) -> Attrs:
+    return {}
+
+
+def _divided_integers(function: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
+    return lambda x, attrs: function(x, int(attrs["divisor"]))
+
+
+ROWS = (
+    Row(
+        "relu",
+        lambda x, _: np.maximum(x, 0.0),
+        aten={"relu.default": _none},
+        onnx={"Relu": _none},
+        clamp=lambda _: (0.0, FLOAT_MAX),
+        tolerance=0,
+    ),
+    Row(
+        "clamp",
+        _clamp,
+        schema={"min": NUMBER, "max": NUMBER},
+        aten={
+            "relu6.default": lambda _: aten_calls.bounds(0, 6),
+            "hardtanh.default": lambda a: aten_calls.bounds(a["min_val"], a["max_val"]),
+            "clamp.default": lambda a: aten_calls.bounds(a["min"], a["max"]),
+            "clip.default": lambda a: aten_calls.bounds(a["min"], a["max"]),
+            "clamp_min.default": lambda a: aten_calls.bounds(a["min"], None),
+            "clamp_max.default": lambda a: aten_calls.bounds(None, a["max"]),
+        },
+        onnx_rules={"Clip": aten_calls.onnx_clip},
+        clamp=lambda a: (a["min"], a["max"]),
+        of_integers=lambda x, a: np.clip(x, int(number(a["min"], INT32)), int(number(a["max"], INT32))),
+        attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
+        tolerance=1e-7,  # bounds are rounded to float32 for the device
+    ),
+    Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, onnx={"Sigmoid": _none}, joins=True),
+    Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, onnx={"Tanh": _none}, joins=True),
+    Row(
+        "silu",
+        lambda x, _: x * _sigmoid(x),
+        aten={"silu.default": _none},
+        onnx_rules={"Swish": aten_calls.onnx_swish},
+        joins=True,
+    ),
+    Row(
+        "gelu",
+        lambda x, _: _gelu(x),
+        rules={"gelu.default": aten_calls.gelu},
+        onnx_rules=aten_calls.ONNX_GELU,
+        joins=True,
+    ),
+    Row("gelu_tanh", lambda x, _: _gelu_tanh(x), joins=True),
+    Row(
+        "hardswish",
+        lambda x, _: x * _hardsigmoid(x),
+        aten={"hardswish.default": _none},
+        onnx={"HardSwish": _none},
+        joins=True,
+    ),
+    Row(
+        "hardsigmoid",
+        lambda x, _: _hardsigmoid(x),
+        aten={"hardsigmoid.default": _none},
+        onnx_rules={"HardSigmoid": aten_calls.onnx_hardsigmoid},
+        joins=True,
+    ),
+    Row(
+        "leaky_relu",
+        lambda x, a: np.where(x >= 0, x, x * a["slope"]),
+        schema={"slope": NUMBER},
+        aten={"leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])}},
+        onnx={"LeakyRelu": lambda a: {"slope": float(a["alpha"])}},
+        joins=True,
+        attrs=({"slope": 0.1}, {"slope": -0.25}),
+    ),
+    Row(
+        "elu",
+        _elu,
+        schema={"alpha": NUMBER, "scale": NUMBER, "input_scale": NUMBER},
+        aten={
+            "elu.default": lambda a: {k: float(a[k]) for k in ("alpha", "scale", "input_scale")},
+            "celu.default": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
+            "selu.default": lambda _: {"alpha": SELU_ALPHA, "scale": SELU_SCALE, "input_scale": 1.0},
+        },
+        onnx={
+            "Elu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0},
+            "Celu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
+            "Selu": lambda a: {"alpha": float(a["alpha"]), "scale": float(a["gamma"]), "input_scale": 1.0},
+        },
+        joins=True,
+        attrs=({"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, {"alpha": 1.67, "scale": 1.05, "input_scale": 0.5}),
+    ),
+    Row(
+        "softplus",
+        _softplus,
+        schema={"beta": POSITIVE, "threshold": NUMBER},
+        aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
+        onnx={"Softplus": lambda _: {"beta": 1.0, "threshold": FLOAT_MAX}},
+        joins=True,
+        attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
+    ),
+    Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, joins=True),
+    Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}, onnx={"Exp": _none}),
+    Row("log", lambda x, _: np.log(x), aten={"log.default": _none}, onnx={"Log": _none}),
+    Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}, onnx={"Sqrt": _none}),
+    Row("rsqrt", lambda x, _: 1.0 / np.sqrt(x), aten={"rsqrt.default": _none}),
+    Row("reciprocal", lambda x, _: 1.0 / x, aten={"reciprocal.default": _none}, onnx={"Reciprocal": _none}),
+    Row(
+        "abs",
+        lambda x, _: np.abs(x),
+        aten={"abs.default": _none},
+        onnx={"Abs": _none},
+        of_integers=lambda x, _: np.abs(x),
+        tolerance=0,
+    ),
+    Row(
+        "pow",
+        lambda x, a: np.power(x, a["exponent"]),
+        schema={"exponent": NUMBER},
+        rules={"pow.Tensor_Scalar": aten_calls.power, "square.default": aten_calls.power},
+        attrs=({"exponent": 2.0}, {"exponent": 3.0}),
+    ),
+    Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}, onnx={"Sin": _none}),
+    Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}, onnx={"Cos": _none}),
+    Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}, onnx={"Erf": _none}),
+    Row("log1p", lambda x, _: np.log1p(x), aten={"log1p.default": _none}),
+    Row("expm1", lambda x, _: np.expm1(x), aten={"expm1.default": _none}),
+    Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}, onnx={"Tan": _none}),
+    Row("atan", lambda x, _: np.arctan(x), aten={"atan.default": _none}, onnx={"Atan": _none}),
+    Row("asin", lambda x, _: np.arcsin(x), aten={"asin.default": _none}, onnx={"Asin": _none}),
+    Row("acos", lambda x, _: np.arccos(x), aten={"acos.default": _none}, onnx={"Acos": _none}),
+    Row("sinh", lambda x, _: np.sinh(x), aten={"sinh.default": _none}, onnx={"Sinh": _none}),
+    Row("cosh", lambda x, _: np.cosh(x), aten={"cosh.default": _none}, onnx={"Cosh": _none}),
+    Row("asinh", lambda x, _: np.arcsinh(x), aten={"asinh.default": _none}, onnx={"Asinh": _none}),
+    Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}, onnx={"Acosh": _none}),
+    Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}, onnx={"Atanh": _none}),
+    Row("erfc", lambda x, _: _erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
+    *(
+        Row(
+            name,
+            _whole(function),
+            aten=dict.fromkeys(aten, _none),
+            onnx=dict.fromkeys(onnx, _none),
+            whole=True,
+            tolerance=0,
+        )
+        for name, function, aten, onnx in (
+            ("ceil", np.ceil, ("ceil.default",), ("Ceil",)),
+            ("trunc", np.trunc, ("trunc.default", "fix.default"), ()),
+            ("floor", np.floor, ("floor.default",), ("Floor",)),
+            ("round", np.rint, ("round.default",), ("Round",)),
+        )
+    ),
+    *(
+        Row(
+            name,
+            _divided(function),
+            schema={"divisor": NUMBER},
+            rules=rules,
+            whole=name.endswith("divide"),
+            of_integers=_divided_integers(integers),
+            attrs=({"divisor": 0.75}, {"divisor": -3.0}),
+        )
+        for name, function, integers, rules in (
+            ("floor_divide", np.floor_divide, np.floor_divide, {}),
+            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), lambda x, d: (x - np.fmod(x, d)) // d, {}),
+            ("remainder", np.remainder, np.remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
+            ("fmod", np.fmod, np.fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
+        )
+    ),
+    Row(
+        "divide",
+        _divided(np.divide),
+        schema={"divisor": NUMBER},
+        rules=dict.fromkeys(("div.Scalar", "div.Scalar_mode"), aten_calls.divide),
+        attrs=({"divisor": 49.0}, {"divisor": -0.1}, {"divisor": 3e-5}),
+        tolerance=0,
+    ),
+    Row(
+        "isnan",
+        lambda x, _: np.isnan(x).astype(np.float64),
+        aten={"isnan.default": _none},
+        onnx={"IsNaN": _none},
+        tolerance=0,
+    ),
+    Row(
+        "isinf",
+        lambda x, _: np.isinf(x).astype(np.float64),
+        aten={"isinf.default": _none},
+        onnx_rules={"IsInf": aten_calls.onnx_isinf},
+        tolerance=0,
+    ),
+    Row(
+        "sign",
+        lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)),
+        aten={"sign.default": _none},
+        onnx={"Sign": _none},
+        tolerance=0,
+    ),
+    *(
+        Row(
+            f"{name}_scalar",
+            _compared(compare),
+            schema={"number": NUMBER},
+            rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
+            onnx_rules={"Not": by_aten("aten.logical_not.default", "self")} if name == "eq" else {},
+            of_integers=_with_number(compare),
+            attrs=({"number": 0.75}, {"number": -1.0}),
+            tolerance=0,
+        )
+        for name, compare, rules in (
+            ("gt", np.greater, {}),
+            ("ge", np.greater_equal, {}),
+            ("lt", np.less, {}),
+            ("le", np.less_equal, {}),
+            (
+                "eq",
+                np.equal,
+                {"logical_not.default": aten_calls.logical_not, "bitwise_not.default": aten_calls.bitwise_not},
+            ),
+            ("ne", np.not_equal, {}),
+        )
+    ),
+    Row(
+        "affine",
+        lambda x, a: float(np.float32(a["factor"])) * x + float(np.float32(a["term"])),
+        schema={"factor": NUMBER, "term": NUMBER},
+        aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
+        rules={
+            "pow.Scalar": aten_calls.power_of,
+            "exp2.default": lambda b, a: aten_calls.power_of(b, {"self": 2.0, "exponent": a["self"]}),
+            "log2.default": aten_calls.logarithm(2.0),
+            "log10.default": aten_calls.logarithm(10.0),
+            "rsub.Scalar": aten_calls.rsub,
+            "rsub.Tensor": aten_calls.rsub,
+        },
+        onnx={"Neg": lambda _: {"factor": -1.0, "term": 0.0}},
+        of_integers=lambda x, a: x * int(a["factor"]) + int(a["term"]),
+        attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
+    ),
+    # These two are found by passes/plan/spellings.py.
+    Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, joins=True),
+    Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), joins=True),
+)
+"""The functions, in the order of their numbers in unary.wgsl."""

@@ -1,0 +1,123 @@
+"""batch_norm at inference, a factor and a term for each channel: in int8 a chain with what joins it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.elementwise import chain
+from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS, gamma_and_beta
+
+
+def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    shape = types[0].shape
+    if len(shape) < 2 or any(t.shape != (shape[1],) for t in types[1:]):
+        found = ", ".join(str(t.shape) for t in types[1:])
+        raise GraphError(f"batch_norm of {shape}: dimension 1 holds the channels, found per-channel operands {found}")
+    return shape, FLOAT32
+
+
+def _factor_and_term(parameters: Sequence[Array], attrs: Attrs) -> tuple[Array, Array]:
+    """A batch norm as x * factor + term, float64, for each channel."""
+    gamma, beta, mean, variance = (a.astype(np.float64) for a in parameters)
+    with np.errstate(all="ignore"):
+        factor = gamma / np.sqrt(variance + attrs["eps"])
+        return np.asarray(factor), np.asarray(beta - mean * factor)
+
+
+def _reference(call: Call, arrays: Sequence[Array]) -> Array:
+    per_channel = (-1,) + (1,) * (arrays[0].ndim - 2)
+    x, gamma, beta, mean, variance = (a.astype(np.float64) for a in arrays)
+    factor = gamma / np.sqrt(variance + call.attrs["eps"])
+    return np.asarray((x - mean.reshape(per_channel)) * factor.reshape(per_channel) + beta.reshape(per_channel)).astype(
+        np.float32
+    )
+
+
+def _channel_params(call: Call) -> dict[str, Any]:
+    shape = call.output.shape
+    return {"channels": np.uint32(shape[1]), "inner": np.uint32(math.prod(shape[2:]))}
+
+
+def _params(call: Call) -> Params:
+    return {**_channel_params(call), "eps": np.float32(call.attrs["eps"])}
+
+
+def _lower(call: QuantizedCall) -> Int8Form | str:
+    """A chain of the norm and what joins it. The channel's factor is part of the multiplier."""
+    x = call.q[0]
+    if call.out is None:
+        return "it needs a quantized result"
+    parameters = [a for a in (call.constants.get(i) for i in range(1, 5)) if isinstance(a, np.ndarray)]
+    if len(parameters) < 4:
+        return "its parameters are not float constants"
+    affine = _factor_and_term(parameters, call.attrs)
+    if x is None:
+        return chain.lower_float(replace(call, affine=affine), "q8ta_quantize_channels")
+    return chain.lower(replace(call, affine=affine), "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
+
+
+def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
+    assert arrays[4] is not None
+    bad = arrays[4][~(arrays[4] >= 0)]
+    return f"must not be negative, found {bad[0]}" if bad.size else ""
+
+
+VARIANCE = Operand("variance", constant=True, valid=_valid_variance)
+
+
+def _import(b: Builder, args: Mapping[str, Any]) -> str:
+    if args.get("training"):
+        raise b.refuse("it uses the batch's own statistics: export the module in eval mode")
+    if args["running_mean"] is None or args["running_var"] is None:
+        raise b.refuse("it has no running statistics")
+    affine = gamma_and_beta(b, args, b.type(args["running_mean"]).shape)
+    operands = (args["input"], *affine, args["running_mean"], args["running_var"])
+    return b.emit("batch_norm", operands, {"eps": float(args["eps"])})
+
+
+def _case(shape: Shape, values: str = "random") -> Case:
+    return Case((shape, *((shape[1],),) * 4), {"eps": 1e-5}, values)
+
+
+def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
+    x, gamma, beta, mean, variance = args["inputs"]
+    given = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
+    return b.aten(
+        "aten.batch_norm.default", {**given, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
+    )
+
+
+batch_norm = Op(
+    name="batch_norm",
+    operands=(Operand("x"), *AFFINE, Operand("mean", constant=True), VARIANCE),
+    infer=_infer,
+    reference=_reference,
+    schema={"eps": EPS},
+    kernels=(Kernel("batch_norm", ("map", "compute=batch_norm"), (FLOAT,), FLOAT, params=_params),),
+    aten={
+        "aten.batch_norm.default": _import,
+        "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import(b, args)],
+    },
+    onnx={"BatchNormalization": _onnx},
+    int8=Normalization(_lower, _factor_and_term, reads_int16=True, gives_int16=True, reads_float32=True),
+    reads=reads_same_place,
+    cases=(
+        _case((2, 5, 3, 7)),
+        _case((3, 8)),
+        _case((2, 6, 11), "saturate"),
+        _case((2, 3, 2, 3, 5)),
+        _case((1, 17, 4, 4), "ties"),
+    ),
+    tolerance=1e-5,
+)
