@@ -16,7 +16,7 @@ from q8ta_wgpu.frontend.export.folding import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import by_shape
 from q8ta_wgpu.session.by_shape import ByShape
-from tests.quantizing import INT8, conv, data
+from tests.quantizing import INT8, Plain, conv, data
 
 
 @pytest.fixture(scope="module")
@@ -293,3 +293,13 @@ def test_a_batch_that_would_be_frozen_is_refused() -> None:
     x = data(1, 3, 6)
     with pytest.raises(q8.UnsupportedError, match="size of a dynamic batch"):
         q8.quantize(FirstTwo().eval(), (x,), [x], quantizer=INT8, progress=False, dynamic_batch=True)
+
+
+def test_numbers_of_the_batch_are_refused_by_name() -> None:
+    """Not by the address in memory of a function of Python's."""
+    x = data(2, 6)
+    with pytest.raises(q8.UnsupportedError, match=r"\n  sym_float at .*size of a dynamic batch") as raised:
+        q8.quantize(
+            Plain(lambda _, x: x.std(0)).eval(), (x,), [(x,)], quantizer=INT8, progress=False, dynamic_batch=True
+        )
+    assert " 0x" not in str(raised.value)

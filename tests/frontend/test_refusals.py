@@ -219,8 +219,13 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     ),
     "no inputs": (
         InputError,
-        "takes no inputs, so its results never change",
+        "takes no inputs, found example_inputs=()",
         {"module": Constant().eval(), "example": ()},
+    ),
+    "no inputs of any number": (
+        InputError,
+        "takes no inputs, found example_inputs=()",
+        {"module": Plain(lambda _, *inputs: sum(inputs, X)).eval(), "example": ()},
     ),
     "a tensor set anew": (UnsupportedError, "changes its state while it runs", {"module": Stateful(set_anew).eval()}),
     "a tensor changed": (UnsupportedError, "changes its state while it runs", {"module": Stateful(changed).eval()}),

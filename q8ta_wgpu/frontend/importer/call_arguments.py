@@ -32,10 +32,10 @@ def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
             return [-1 if left and _is_symbolic(a) else value(a) for a in argument]
         return integer(argument) if isinstance(argument, torch.SymInt) else argument
 
+    if _is_of_sizes(node) or _freezes_batch(node):
+        raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
     if not isinstance(node.target, torch._ops.OpOverload):
         raise RefusedError("this operator is not supported")
-    if _freezes_batch(node):
-        raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
     arguments: dict[str, Any] = {}
     for position, parameter in enumerate(node.target._schema.arguments):
         if position < len(node.args) and not parameter.kwarg_only:
@@ -45,6 +45,15 @@ def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             arguments[parameter.name] = parameter.default_value
     return arguments
+
+
+def _is_of_sizes(node: Node) -> bool:
+    """Whether a call of Python's computes a number from the size of a dynamic batch. A number that no example knows is
+    computed from values instead."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return False
+    value = node.meta.get("val")
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and value.node.hint is not None
 
 
 def _freezes_batch(node: Node) -> bool:

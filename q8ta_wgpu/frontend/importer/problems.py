@@ -13,6 +13,12 @@ _WAY_OUT = (
 )
 
 
+def _name(target: object) -> str:
+    """What a call's operator is known by: `aten.add.Tensor`; of Python's own functions and torch's, without the
+    address in memory that their text has."""
+    return str(getattr(target, "__name__", target)) if callable(target) and "<" in str(target) else str(target)
+
+
 class Problems:
     """Why a program cannot be imported: equal causes on one line, in the order they were met.
 
@@ -27,7 +33,7 @@ class Problems:
     def add(self, reason: str, node: torch.fx.Node) -> None:
         """Notes a problem of a call or an input."""
         called = node.op == "call_function"
-        operator_name, place = (str(node.target), source_of(node) or node.name) if called else ("", "")
+        operator_name, place = (_name(node.target), source_of(node) or node.name) if called else ("", "")
         self.places.setdefault((operator_name, reason), []).append(place)
         self.nodes.setdefault(node.name, reason)
 
