@@ -19,12 +19,10 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.runtime.pipelines import Pipeline
+from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
 from q8ta_wgpu.runtime.states import States
 from q8ta_wgpu.runtime.timestamps import timestamps
-
-_KEPT = 4
-"""Most idle staging buffers that an executor keeps for later runs."""
 
 Words = NDArray[Any]
 
@@ -46,7 +44,7 @@ class Run:
 
     def discard(self) -> None:
         """Gives back what the run holds. The device still finishes it; later runs are queued behind it."""
-        self._executor._release(self._staging)
+        self._executor._runs.give_back(self._staging)
 
 
 class Executor:
@@ -71,13 +69,9 @@ class Executor:
         self._constants: list[Shared] = []
         self._kept: dict[str, Shared] = {}
         self._pipelines: list[Pipeline] = []
-        self._free: list[Staging] = []
         self._uploads: list[Staging] = []
-        self._ahead: list[tuple[Staging, Any]] = []
-        self._ran = False
-        self._staged = self._most_staged = 0
-        self._offsets, total = _offsets([port.size for port in program.outputs])
-        self._staging_size = max(total, 16)
+        self._loaded = self._ran = False
+        self._offsets, self._outputs_size = _offsets([port.size for port in program.outputs])
         try:
             with wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
                 self._load(sharing)
@@ -111,7 +105,8 @@ class Executor:
         ]
         with device.lock:
             self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
-            self._free.append(self._new_staging())
+            self._runs = RecordedRuns(self._recorder, device.lock, max(self._outputs_size, 16))
+            self._loaded = True
             # Uploads keep their memory until something is submitted, and not every session runs.
             device.wgpu.queue.submit([])
 
@@ -136,27 +131,6 @@ class Executor:
             self._kept[name] = made
             slots.append(made.buffer)
         return slots
-
-    def _new_staging(self) -> Staging:
-        staging = self._recorder.staging(self._staging_size)
-        self._staged += 1
-        self._most_staged = max(self._staged, self._most_staged)
-        return staging
-
-    def _recorded(self) -> tuple[Staging, Any]:
-        """An idle staging buffer, and the commands of a run that ends in it."""
-        staging = self._free.pop() if self._free else self._new_staging()
-        try:
-            return staging, self._recorder.record(staging)
-        except BaseException:
-            self._drop(staging)
-            raise
-
-    def _drop(self, staging: Staging) -> None:
-        """Frees a staging buffer in any state."""
-        with self.device.lock:
-            self._staged -= 1
-            staging.buffer.destroy()
 
     def _bind(self, dispatch: Dispatch, pipeline: Pipeline) -> Step:
         if max(dispatch.grid) > (limit := self.device.target.workgroups):
@@ -184,7 +158,7 @@ class Executor:
             slots=program.slots,
             constants=sum(int(c.nbytes) for c in program.constants),
             uniforms=max(len(program.uniforms), 16),
-            staging=self._most_staged * self._staging_size,
+            staging=self._runs.most * self._runs.size,
             values=program.values,
         )
 
@@ -206,16 +180,16 @@ class Executor:
             self.check_open()
             self._compile_in_sight()
             self.upload(inputs)
-            staging, commands = self._ahead.pop() if self._ahead else self._recorded()
+            staging, commands = self._runs.take()
             try:
                 submitted = recorder.submit(commands)
                 # The next run is recorded while the device works on this one. Not on the first run: many programs run
                 # once, and recorded commands must be submitted.
                 if self._ran:
-                    self._ahead.append(self._recorded())
+                    self._runs.record_ahead()
                 self._ran = True
             except BaseException:
-                self._drop(staging)
+                self._runs.drop(staging)
                 raise
         return Run(self, staging, submitted)
 
@@ -257,17 +231,10 @@ class Executor:
                     outputs.append(transfer.copied(np.frombuffer(data, dtype, port.size // 4, offset)))
                 self._recorder.unmap(staging)
             except BaseException:
-                self._drop(staging)
+                self._runs.drop(staging)
                 raise
-        self._release(staging)
+        self._runs.give_back(staging)
         return outputs
-
-    def _release(self, staging: Staging) -> None:
-        with self.device.lock:
-            if self._made and len(self._free) < _KEPT:
-                self._free.append(staging)
-            else:
-                self._drop(staging)
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
         """Microseconds of every dispatch, shape (repeats, dispatches), by timestamp queries: one compute pass for each
@@ -314,20 +281,19 @@ class Executor:
         if self.device.lock.inherited:
             return
         with self.device.lock:
-            with contextlib.suppress(DeviceError), wgpu_errors(f"{self.device.name} was lost"):
-                if self._made and self._ahead and self.device.alive:
-                    with self._states.kept():  # engines that must submit what was recorded run it
-                        self.device.engine.discard(self.device.wgpu, [commands for _, commands in self._ahead])
-            for staging, _ in self._ahead:
-                self._drop(staging)
+            if self._loaded:
+                ahead = [commands for _, commands in self._runs.ahead]
+                with contextlib.suppress(DeviceError), wgpu_errors(f"{self.device.name} was lost"):
+                    if ahead and self.device.alive:
+                        with self._states.kept():  # engines that must submit what was recorded run it
+                            self.device.engine.discard(self.device.wgpu, ahead)
+                self._runs.close()
             for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):
                 buffer.destroy()
             for shared in (*self._constants, *self._kept.values()):
                 shared.give_back()
-            for staging in self._free:
-                self._drop(staging)
             self._constants, self._kept = [], {}
-            self._made, self._uploads, self._free, self._ahead, self._steps, self._pipelines = [], [], [], [], [], []
+            self._made, self._uploads, self._steps, self._pipelines = [], [], [], []
 
     def check_open(self) -> None:
         """Raises DeviceError after `close`."""

@@ -64,7 +64,7 @@ def session(request: pytest.FixtureRequest, device: Device) -> Iterator[Session]
 def staging(opened: Session) -> int:
     """Idle staging buffers."""
     assert opened._executor is not None
-    return len(opened._executor._free)
+    return len(opened._executor._runs.idle)
 
 
 def test_the_same_as_calls_in_order(session: Session) -> None:
@@ -211,7 +211,7 @@ def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
     for run in runs[:-1]:
         assert len(run.result()) == 2
     runs[-1].discard()
-    assert executor._free == []
+    assert executor._runs.idle == []
     with pytest.raises(DeviceError, match="this program was closed"):
         executor.submit(words)
 
@@ -221,7 +221,7 @@ def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> N
     opened = Session(MODEL, vulkan)
     list(opened.run_many(INPUTS))
     assert opened._executor is not None
-    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._executor._free]
+    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._executor._runs.idle]
     held.append(weakref.ref(opened._executor))
     gc.disable()
     try:

@@ -1,0 +1,76 @@
+"""Runs of a program that are recorded before they are submitted, each with a staging buffer for its outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from q8ta_wgpu.runtime.locks import ProcessLock
+from q8ta_wgpu.runtime.recording import Recorder, Staging
+
+_KEPT = 4
+"""Most idle staging buffers that are kept for later runs."""
+
+
+class RecordedRuns:
+    """The staging buffers of one program, and the runs recorded ahead. The caller holds the device's lock, except for
+    `give_back` and `drop`, which take it.
+
+    Args:
+        recorder: records the program.
+        lock: the device's.
+        size: bytes of a staging buffer.
+    """
+
+    def __init__(self, recorder: Recorder, lock: ProcessLock, size: int) -> None:
+        self._recorder = recorder
+        self._lock = lock
+        self.size = size
+        self.idle: list[Staging] = []
+        self.ahead: list[tuple[Staging, Any]] = []
+        self.most = self._held = 0
+        self._closed = False
+        with lock:
+            self.idle.append(self._new())
+
+    def take(self) -> tuple[Staging, Any]:
+        """A staging buffer, and the commands of a run that ends in it."""
+        return self.ahead.pop() if self.ahead else self._recorded()
+
+    def record_ahead(self) -> None:
+        """Records the run that `take` gives next."""
+        self.ahead.append(self._recorded())
+
+    def give_back(self, staging: Staging) -> None:
+        """Keeps a staging buffer that was read, or frees it."""
+        with self._lock:
+            if not self._closed and len(self.idle) < _KEPT:
+                self.idle.append(staging)
+            else:
+                self.drop(staging)
+
+    def drop(self, staging: Staging) -> None:
+        """Frees a staging buffer in any state."""
+        with self._lock:
+            self._held -= 1
+            staging.buffer.destroy()
+
+    def close(self) -> None:
+        """Frees what is not in flight now, and the rest when it is given back."""
+        self._closed = True
+        for staging in (*self.idle, *(staging for staging, _ in self.ahead)):
+            self.drop(staging)
+        self.idle, self.ahead = [], []
+
+    def _new(self) -> Staging:
+        staging = self._recorder.staging(self.size)
+        self._held += 1
+        self.most = max(self._held, self.most)
+        return staging
+
+    def _recorded(self) -> tuple[Staging, Any]:
+        staging = self.idle.pop() if self.idle else self._new()
+        try:
+            return staging, self._recorder.record(staging)
+        except BaseException:
+            self.drop(staging)
+            raise
