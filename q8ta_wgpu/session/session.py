@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,21 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
-from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
-from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.target import BASELINE, Target
-from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
-from q8ta_wgpu.passes.lower import lower
-from q8ta_wgpu.program.build import build
+from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.by_shape import ByShape
+from q8ta_wgpu.session.opened import Opened, Opening
 from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending, run_many
-from q8ta_wgpu.session.timing import Opening, Timing, rates
+from q8ta_wgpu.session.timing import Timing, rates
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
@@ -39,14 +32,6 @@ if TYPE_CHECKING:
     from q8ta_wgpu.tune.report import Tuning
 
 Array = NDArray[Any]
-
-_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum | Product))
-"""Operators that matrix units could compute."""
-
-MATRIX_WORK = 1 << 25
-"""Multiply-accumulates of one call from which a network is opened on an engine with matrix units. ResNet-50 at batch 1
-has such calls and takes 0.37 ms with units on an NVIDIA H200, 0.44 without. MobileNetV2 has none, and takes as long
-either way."""
 
 MAX_REPEATS = 100_000
 """Most runs that `Session.time` does: hours on the fastest GPU, and their times still fit into memory."""
@@ -126,62 +111,17 @@ class Session:
         self._ordered: threading.Lock = sharing._ordered if sharing else threading.Lock()
         self._others = ByShape[tuple[Shape, ...], Session]()
         self._closed = False
-        self.device = None
-        self.opening = Opening()
-        self.tuning = None
-        self._executor: Executor | None = None
-        self._state: SessionState = sharing._state if sharing else SessionState(model.graph, None)
-        if not (isinstance(device, str) and device == "reference"):
-            self._load(device, tune, sharing)
-
-    def _load(self, device: Any, tune: bool | None, sharing: Session | None) -> None:
-        """Opens the device, plans the model for it, and loads the program."""
-        from q8ta_wgpu.runtime.adapters import open_device
-        from q8ta_wgpu.runtime.executor import Executor
-
-        started = time.perf_counter()
-        graph = self.model.graph
-        self.device = open_device(device, matrix_work=_has_matrix_work(graph))
-        if any(t.dtype in (INT8, *RANGES) for t in graph.types.values()) and self.device.contract:
-            raise DeviceError(
-                f"{self.device.name} cannot run int8 models: {self.device.contract}. Use another backend or "
-                "device='reference'; a newer driver may help"
-            )
-        self.device.check_loops()
-        opened = time.perf_counter()
-        if tune is not False:
-            from q8ta_wgpu.tune import tuner
-
-            if tune or tuner.wanted(self.device):
-                budget = None if tune else tuner.BUDGET
-                graph = lower(self.model.graph, replace(self._target, copies_windows=False))
-                self.tuning = tuner.tune(graph, self.device, self._layouts, budget=budget)
-        program = self.program
-        scheduled = time.perf_counter()
-        self._executor = Executor(program, self.device, sharing._executor if sharing else None)
-        if sharing is None:
-            self._state = SessionState(self.model.graph, self._executor, [port for port, _ in program.states])
-        loaded = time.perf_counter()
-        self.opening = Opening(opened - started, scheduled - opened, loaded - scheduled)
+        self._opened = Opened(model.graph, device, layouts, tune, sharing._executor if sharing else None)
+        self.device = self._opened.device
+        self._executor: Executor | None = self._opened.executor
+        self.opening, self.tuning = self._opened.took, self._opened.tuning
+        ports = [port for port, _ in self.program.states] if self._executor else ()
+        self._state: SessionState = sharing._state if sharing else SessionState(model.graph, self._executor, ports)
 
     @property
-    def _target(self) -> Target:
-        return self.device.target if self.device else BASELINE
-
-    @functools.cached_property
-    def _graph(self) -> Graph:
-        """The model's graph, lowered for the device, as it was tuned where it was."""
-        if self.tuning is not None:
-            return self.tuning.graph
-        return lower(self.model.graph, self._target)
-
-    @functools.cached_property
     def program(self) -> Program:
         """The program on the device; for the reference, the program for a device with WebGPU's baseline limits."""
-        plan = self.tuning.plan if self.tuning else sync_layouts(self._graph, self._target, self._layouts)
-        program = build(self._graph, self._target, plan)
-        faults = self.device.unit_faults if self.device else {}
-        return replace(program, notes=tuple(f"matrix unit {unit} is not used: {text}" for unit, text in faults.items()))
+        return self._opened.program
 
     @property
     def name(self) -> str:
@@ -437,9 +377,3 @@ class Session:
 def _is_count(value: object, least: int) -> bool:
     """Whether a value is a number of runs that `Session.time` accepts."""
     return is_integer(value) and least <= value <= MAX_REPEATS
-
-
-def _has_matrix_work(graph: Graph) -> bool:
-    """Whether a graph has an int8 product large enough for matrix units."""
-    calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
-    return any(OPS[call.op].macs(call) >= MATRIX_WORK for call in calls)

@@ -1,4 +1,4 @@
-"""What opening a session took, and what `session.time` measured, by dispatch and as a whole."""
+"""What `session.time` measured, by dispatch and as a whole."""
 
 from __future__ import annotations
 
@@ -15,32 +15,6 @@ from q8ta_wgpu.program.program import Dispatch, Program
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
-
-
-@dataclass(frozen=True)
-class Opening:
-    """Seconds that opening a session took.
-
-    Attributes:
-        device: opening the adapter, measuring it and checking its arithmetic, where no session had done so.
-        scheduling: choosing layouts and kernels, linking WGSL, packing weights.
-        loading: compiling pipelines, making buffers, uploading weights, binding.
-    """
-
-    device: float = 0.0
-    scheduling: float = 0.0
-    loading: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """The sum of the steps."""
-        return self.device + self.scheduling + self.loading
-
-    def __str__(self) -> str:
-        return (
-            f"device {1e3 * self.device:.0f} ms, scheduling {1e3 * self.scheduling:.0f} ms, "
-            f"pipelines and buffers {1e3 * self.loading:.0f} ms"
-        )
 
 
 @dataclass(frozen=True)
