@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,11 @@ class Plain(nn.Module):
 
     def forward(self, *inputs: Tensor) -> object:
         return self.function(self, *inputs)
+
+
+def around_conv(forward: Callable[..., Any] = lambda s, x: s.conv(x), **parts: nn.Module) -> nn.Module:
+    """A module with a convolution of 3 channels to 4, `conv`, in evaluation mode."""
+    return Plain(forward, **{"conv": conv(3, 4), **parts}).eval()
 
 
 def data(*shape: int, seed: int = 1) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
+from q8ta_wgpu import Session
 from q8ta_wgpu.ir.arithmetic import fraction
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
+from tests.harness import flat
 from tests.quantizing import data
 
 
@@ -195,3 +198,18 @@ def exchanged() -> Model:
         values = (data(*shapes[name], seed=seed) * 30).clamp(-128, 127).to(torch.int8).numpy()
         graph.buffers[name] = graph.add_constant(f"{name}.initial", values, INT8X4, q)
     return Model(graph, Structure({"list": [0, 1, 2]}))
+
+
+def saved(session: Session) -> dict[str, Array]:
+    """All states, as a caller would save them."""
+    return dict(session.state)
+
+
+def same(found: Any, expected: Any) -> None:
+    for f, e in zip(flat(found), flat(expected), strict=True):
+        np.testing.assert_array_equal(f, e)
+
+
+def same_states(found: Session, expected: Session) -> None:
+    assert list(found.state) == list(expected.state) == list(found.model.graph.buffers)
+    same(list(saved(found).values()), list(saved(expected).values()))

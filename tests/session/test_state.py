@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,37 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.export import Dim
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu import Session
-from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array
+from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
-from tests.modelfiles import forge, refused
-from tests.quantizing import data
-from tests.states import NETWORKS, Streaming, calls, compiled, exchanged, module, quantized, written
+from tests.states import (
+    NETWORKS,
+    calls,
+    compiled,
+    exchanged,
+    module,
+    same,
+    same_states,
+    saved,
+    written,
+)
 
 SNR = {"streaming": 35.0, "cell": 30.0, "cached": 28.0, "counted": 35.0}
 """dB that the outputs keep over calls that calibration did not meet."""
-
-
-def saved(session: Session) -> dict[str, Array]:
-    return dict(session.state)
-
-
-def same(found: Any, expected: Any) -> None:
-    for f, e in zip(flat(found), flat(expected), strict=True):
-        np.testing.assert_array_equal(f, e)
-
-
-def same_states(found: Session, expected: Session) -> None:
-    assert list(found.state) == list(expected.state) == list(found.model.graph.buffers)
-    same(list(saved(found).values()), list(saved(expected).values()))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -129,67 +118,6 @@ def test_integers_and_bools_have_their_dtypes(vulkan: Device) -> None:
         with pytest.raises(InputError, match=name):
             session.state[name] = value
     assert session.state["calls"] == (1 << 29) + 2
-
-
-def test_other_sizes_of_what_comes_in_leave_states_as_they_are() -> None:
-    """One model for chunks and for steps: what a session wrote in one, another goes on with in the other."""
-    model = compiled("streaming")
-    x = np.concatenate([call[0] for call in calls("streaming", 0, 2)], axis=2)
-    long, short = Session(model.reshape((1, 4, 20)), "reference"), Session(model, "reference")
-    whole = long(x)
-    short(x[..., :10])
-    long.state.update(short.state)
-    same(short(x[..., 10:]), whole[..., 10:])
-    same(long(np.concatenate([x[..., 10:], x[..., 10:]], axis=2))[..., :10], whole[..., 10:])
-
-
-class _Placed(torch.nn.Module):
-    """Rows of a list, without the state's leading dimension, written at places along its second."""
-
-    kept: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("kept", torch.zeros(1, 2, 12, 8))
-
-    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        self.kept[:, :, places] = x.transpose(0, 1)
-        return self.kept.sum(2)
-
-
-def test_a_chunk_and_a_single_row_are_written_at_places_by_one_model() -> None:
-    items = [(data(4, 2, 8, seed=i), torch.arange(4) + 4 * i) for i in range(3)]
-    model = q8.compile(q8.quantize(_Placed().eval(), items[0], items, progress=False))
-    chunks, single = Session(model, "reference"), Session(model.reshape((1, 2, 8), (1,)), "reference")
-    rows, places = items[1]
-    wanted = chunks(rows, places)
-    for i in range(4):
-        found = single(rows[i : i + 1], places[i : i + 1])
-    same(found, wanted)
-    same_states(single, chunks)
-
-
-class _Mean(torch.nn.Module):
-    """A mean that counts the elements itself, and a state."""
-
-    last: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 8)
-        self.register_buffer("last", torch.zeros(1, 8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.linear(x).sum(1) / x.shape[1] + self.last
-        self.last.copy_(x[:, -1])
-        return y
-
-
-def test_a_size_that_numbers_follow_from_is_fixed_beside_states() -> None:
-    x = data(1, 6, 8)
-    model = q8.compile(q8.quantize(_Mean().eval(), (x,), [x], progress=False))
-    with pytest.raises(InputError, match="dimension 1 of input x"):
-        model.reshape((1, 9, 8))
 
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
@@ -309,236 +237,9 @@ def test_bindings_go_on_from_run_to_run(vulkan: Device) -> None:
     same_states(session, exact)
 
 
-class _Cache:
-    """As transformers' StaticCache: what is written into, beside a module's buffers of the same tensors."""
-
-    def __init__(self) -> None:
-        self.layers = [{"keys": torch.zeros(1, 2, 12, 8)}]
-
-
-class _HeldByAnObject(torch.nn.Module):
-    """Four queries a key of a cache that is no module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.cache = torch.nn.Linear(16, 64), torch.nn.Linear(16, 16), _Cache()
-        self.register_buffer("keys", self.cache.layers[0]["keys"])
-
-    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        keys = self.cache.layers[0]["keys"]
-        keys.index_copy_(2, index.long(), self.k(x).view(1, 1, 2, 8).transpose(1, 2))
-        repeated = keys[:, :, None].expand(1, 2, 4, 12, 8).reshape(1, 8, 12, 8)
-        return torch.matmul(self.q(x).view(1, 8, 1, 8), repeated.transpose(-1, -2))
-
-
-def test_buffers_that_an_object_of_the_module_holds_are_states() -> None:
-    stateful = _HeldByAnObject().eval()
-    first = stateful.cache.layers[0]["keys"]
-    items = [(data(1, 1, 16, seed=i), torch.tensor([float(i)])) for i in range(12)]
-    with Session(q8.compile(q8.quantize(stateful, items[0], items, progress=False)), "reference") as session:
-        assert stateful.cache.layers[0]["keys"] is first
-        assert list(session.state) == ["keys"]
-        found = [session(*x) for x in items]
-    wanted = [stateful(*x) for x in items]
-    assert (decibels(torch.stack(wanted).detach().numpy(), np.stack(found)) or 0) > 35
-
-
-class _Named(torch.nn.Module):
-    """A sum that goes on, which forward reads by another name or through a view."""
-
-    total: Tensor
-    read: Tensor
-
-    def __init__(self, view: bool) -> None:
-        super().__init__()
-        total = torch.zeros(2, 8)
-        self.register_buffer("total", total)
-        self.register_buffer("read", total[1:] if view else total)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.total.mul_(0.5).add_(x)
-        return self.read * 2
-
-
-def test_a_state_of_two_names_is_one() -> None:
-    items = [data(2, 8, seed=i) for i in range(8)]
-    with Session(q8.compile(q8.quantize(_Named(False).eval(), items[:1], items, progress=False)), "reference") as ours:
-        found, own = [ours(x) for x in items], _Named(False)
-    assert (decibels(torch.stack([own(x) for x in items]).numpy(), np.stack(found)) or 0) > 35
-
-
-def test_states_whose_memory_is_shared_in_part_are_refused() -> None:
-    items = [data(2, 8, seed=i) for i in range(2)]
-    with pytest.raises(UnsupportedError, match="changes its buffer total, whose memory read shares: keep one"):
-        q8.quantize(_Named(True).eval(), items[:1], items, progress=False)
-
-
-def test_a_state_that_the_example_leaves_as_it_was() -> None:
-    """An example of zeros replaces a buffer of zeros by another of zeros."""
-
-    class Last(torch.nn.Module):
-        last: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("last", torch.zeros(1, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.last + x * 2
-            self.last = x
-            return y
-
-    zeros, items = torch.zeros(1, 8), [data(1, 8, seed=i) for i in range(8)]
-    with Session(q8.compile(q8.quantize(Last().eval(), (zeros,), items, progress=False)), "reference") as ours:
-        found = [ours(x) for x in items[:2]]
-    assert (decibels((items[0] + items[1] * 2).numpy(), found[1]) or 0) > 35
-
-
-def test_two_buffers_that_are_given_one_tensor_are_refused() -> None:
-    """They kept it for the first of them alone."""
-
-    class Pair(torch.nn.Module):
-        one: Tensor
-        other: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("one", torch.zeros(1, 8))
-            self.register_buffer("other", torch.ones(1, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            found = self.one + self.other * 2 + x
-            self.one = self.other = x * 3
-            return found
-
-    x = data(1, 8)
-    with pytest.raises(q8.UnsupportedError, match="its buffers one and other one tensor: keep one alone, and read it"):
-        q8.quantize(Pair().eval(), (x,), [x], progress=False)
-
-
-def test_a_buffer_that_is_given_the_tensor_it_is_stays_a_constant() -> None:
-    class Moved(torch.nn.Module):
-        rates: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("rates", torch.linspace(1, 2, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.rates = self.rates.to(x.device, x.dtype)
-            return x * self.rates
-
-    x = data(1, 8)
-    model = q8.compile(q8.quantize(Moved().eval(), (x,), [x], progress=False))
-    assert not model.graph.buffers
-    assert (decibels((x * torch.linspace(1, 2, 8)).numpy(), q8.Session(model, "reference")(x)) or 0) > 35
-
-
-def test_inputs_of_any_size_go_on_with_the_same_states(device: Device, tmp_path: Path) -> None:
-    """Pieces of a stream as they come: one session, its programs share what stays."""
-    torch.manual_seed(0)
-    stream, pieces = Streaming().eval(), [data(1, 4, size, seed=size) for size in (10, 3, 17, 10, 4)]
-    program = q8.quantize(
-        stream, (pieces[0],), [data(1, 4, 10, seed=i) for i in range(8)], dynamic_shapes=[{2: Dim("T")}], progress=False
-    )
-    q8.compile(program).save(tmp_path / "net.q8ta")
-    model = q8.load(tmp_path / "net.q8ta")
-    with Session(model, device) as ours, Session(model, "reference") as exact:
-        found = [ours(x) for x in pieces]
-        for y, x in zip(found, pieces, strict=True):
-            same(y, exact(x))
-        same_states(ours, exact)
-        with ours._fitting((pieces[1],), {}) as other:
-            ours.reset()
-            ours.close()
-            exact.reset()
-            same(other(pieces[1]), exact(pieces[1]))  # states are there as long as a program is
-    wanted = np.concatenate([stream(x).detach().numpy() for x in pieces], -1)
-    assert (decibels(wanted, np.concatenate(found, -1)) or 0) > 35
-
-
-class _Written(torch.nn.Module):
-    """Writes rows behind those that it counted, and says how many there were."""
-
-    rows: Tensor
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = torch.nn.Linear(4, 4)
-        self.register_buffer("rows", torch.zeros(1, 24, 4))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        places = self.count + torch.arange(x.shape[1])
-        self.rows.index_copy_(1, places, self.lin(x))
-        before = self.count.clone()
-        self.count += x.shape[1]
-        return self.rows * 1.0, before
-
-
-def test_what_a_state_grows_by_follows_the_size_of_an_input(vulkan: Device, tmp_path: Path) -> None:
-    """A cache that counts what it holds, from a file; and what is written beyond it is the calibration's fault."""
-    torch.manual_seed(0)
-    module, items = _Written().eval(), [data(1, 8, 4, seed=i) for i in range(4)]
-
-    def anew() -> Iterator[Tensor]:
-        for x in items:
-            module.count.zero_()
-            yield x
-
-    dynamic: dict[str, Any] = {"dynamic_shapes": [{1: Dim("n", min=1, max=8)}], "progress": False}
-    with pytest.raises(InputError, match=r"not run on calibration item 3: .*\(rows, count\): .*generator that sets it"):
-        q8.quantize(module, (items[0],), items, **dynamic)
-    q8.compile(q8.quantize(module, (items[0],), anew(), **dynamic)).save(tmp_path / "net.q8ta")
-    model = q8.load(tmp_path / "net.q8ta")
-    with Session(model, vulkan) as ours, Session(model, "reference") as exact:
-        before = 0
-        for size in (3, 1, 8, 5, 1):
-            x = data(1, size, 4, seed=size)
-            found, wanted = ours(x), module(x)
-            same(found, exact(x))
-            assert found[1].tolist() == wanted[1].tolist() == [before]
-            assert (decibels(wanted[0].detach().numpy(), found[0]) or 0) > 35
-            before += size
-
-
-def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:
-    program = quantized("cell").module(check_guards=False)
-    exact = Session(compiled("cell"), "reference")
-    with torch.no_grad():
-        for x in calls("cell", 0, 4):
-            np.testing.assert_allclose(exact(*x), program(*x).numpy(), atol=0.02)
-
-
 def test_models_without_states_have_none(vulkan: Device) -> None:
     from tests.small import small_model
 
     session = Session(small_model(), vulkan)
     session.reset()
     assert saved(session) == {} and session.program.states == ()
-
-
-Edit = Callable[[dict[str, Any]], object]
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda d: d["buffers"].update({f"h{i}": "a.initial" for i in range(9)}), "states are read and written, found"),
-        (lambda d: d["buffers"].update(a="nothing"), "begins with nothing, which is no constant"),
-        (lambda d: d["buffers"].update(a="c.initial"), "state a is read as"),
-        (lambda d: d["buffers"].update(a=7), "a name must be"),
-        (lambda d: d.update(buffers=[]), "'buffers' must be a dict"),
-        (lambda d: d["whole"].update(a="float64"), "buffer a is float64"),
-        (lambda d: d["whole"].update(x="int64"), "buffer x is int64"),
-        (lambda d: d["outputs"].reverse(), "is read as|positions"),
-        (lambda d: d["inputs"].pop(), "nothing before it writes|is read as|neither input"),
-        (lambda d: d["batched"].append("a"), "no batch"),
-        (lambda d: d.pop("whole"), "'whole' is missing"),
-    ],
-)
-def test_a_hostile_file_of_states_is_refused(edit: Edit, message: str, tmp_path: Path) -> None:
-    exchanged().save(tmp_path / "net.q8ta")
-    data = forge((tmp_path / "net.q8ta").read_bytes(), lambda found, _: edit(found))
-    assert re.search(message, refused(data, tmp_path))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from q8ta_wgpu.web import export
+from tests.small import small_input
+from tests.web.engines import Node as NodeJS
 from tests.web.engines import served
+from tests.web.exports import LOAD, MODEL, node_js
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +20,29 @@ def url(folder: Path) -> Iterator[str]:
     """Where a module's folder is served."""
     with served(folder) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[NodeJS]:
+    with node_js() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server serves: the small model in `small`, of which tests copy."""
+    made = tmp_path_factory.mktemp("web")
+    (made / "package.json").write_text('{"type": "module"}')
+    export.export_web(MODEL, made / "small")
+    (made / "small" / "x.bin").write_bytes(small_input().tobytes())
+    return made
+
+
+@pytest.fixture
+def js(node: NodeJS, folder: Path, url: str) -> Any:
+    """Runs code behind LOAD on the export of a name."""
+
+    def run(code: str, name: str = "small", **given: Any) -> Any:
+        return node.run(LOAD + code, url=f"{url}{name}", script=str(folder / "small" / "q8ta.js"), **given)
+
+    return run

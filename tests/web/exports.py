@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +27,11 @@ from tests.harness import flat
 from tests.networks import example_input, mobilenet_v2, unet
 from tests.networks import trained as untrained
 from tests.onnx_import import networks as onnx_files
+from tests.small import small_model
 from tests.web import engines
 from tests.web.engines import Node
+
+MODEL = small_model()
 
 LOAD = """
     const q8ta = await import(given.script);
@@ -159,3 +163,8 @@ def equal(found: list[Array], model: Model, inputs: dict[str, Array]) -> None:
     for f, e in zip(found, expected, strict=True):
         assert (f.dtype, f.shape) == (e.dtype, e.shape)
         assert int((f.view(np.uint8) != e.view(np.uint8)).sum()) == 0
+
+
+def copied(folder: Path, name: str) -> Path:
+    """A copy of the small model's export, to be changed."""
+    return Path(shutil.copytree(folder / "small", folder / name, dirs_exist_ok=True))

@@ -1,0 +1,146 @@
+"""Runs that are recorded ahead, by wgpu-native's functions and by WebGPU's: the same outputs, and errors are raised."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from q8ta_wgpu import Session
+from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.native import NativeRecorder
+from q8ta_wgpu.runtime.recording import Recorder
+from q8ta_wgpu.session import inputs
+from q8ta_wgpu.session.streaming import IN_FLIGHT
+from tests.session.streams import EXPECTED, INPUTS, MODEL
+from tests.small import same_bytes
+
+
+def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
+    """The results still come, and the staging buffers go with them."""
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        words = inputs.words(opened.program.inputs, {"x": INPUTS[0]})
+        runs = [executor.submit(words) for _ in range(6)]
+    for run in runs[:-1]:
+        assert len(run.result()) == 2
+    runs[-1].discard()
+    assert executor._runs.idle == []
+    with pytest.raises(DeviceError, match="this program was closed"):
+        executor.submit(words)
+
+
+def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> None:
+    """By counting references: a recorded command buffer holds every buffer of the program."""
+    opened = Session(MODEL, vulkan)
+    list(opened.run_many(INPUTS))
+    assert opened._executor is not None
+    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._executor._runs.idle]
+    held.append(weakref.ref(opened._executor))
+    gc.disable()
+    try:
+        del opened
+        assert [ref() for ref in held] == [None] * (IN_FLIGHT + 1)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("form", [NativeRecorder, Recorder])
+def test_the_next_run_is_recorded_while_the_device_works(
+    form: type[Recorder], vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vulkan._measured, "recorder", form is NativeRecorder)
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        recorder = executor._recorder
+        events: list[str] = []
+
+        def logged(name: str) -> Callable[..., Any]:
+            original = getattr(recorder, name)
+
+            def call(*arguments: Any) -> Any:
+                events.append(name)
+                return original(*arguments)
+
+            return call
+
+        for name in ("record", "submit", "read"):
+            monkeypatch.setattr(recorder, name, logged(name))
+        for _ in range(3):
+            same_bytes(opened(INPUTS[0]), EXPECTED[0])
+        assert events == ["record", "submit", "read", "record", *["submit", "record", "read"] * 2]
+        events.clear()
+        list(opened.run_many(INPUTS[:4]))
+        assert events.count("submit") == events.count("read") == 4
+        assert events[: events.index("read")].count("submit") == IN_FLIGHT
+
+
+def test_errors_while_recording_are_raised(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native functions report errors to a handler: what it is told while recording must not only be logged."""
+    with Session(MODEL, vulkan) as opened:
+        executor = opened._executor
+        assert executor is not None
+        recorder = executor._recorder
+        assert isinstance(recorder, NativeRecorder)
+        set_pipeline, *others = recorder._calls
+
+        def complain(*arguments: Any) -> None:
+            recorder._errors.handle_error("Validation", "this pipeline is of another device")
+            set_pipeline(*arguments)
+
+        monkeypatch.setattr(recorder, "_calls", (complain, *others))
+        with pytest.raises(DeviceError, match="could not run the program: this pipeline is of another device"):
+            opened(INPUTS[0])
+        monkeypatch.undo()
+        same_bytes(opened(INPUTS[0]), EXPECTED[0])
+
+
+def test_an_interrupt_while_outputs_arrive(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may run a signal handler in the callback that wgpu-native calls: neither it nor the session is lost."""
+    with Session(MODEL, vulkan) as opened:
+        same_bytes(opened(INPUTS[0]), EXPECTED[0])
+
+        def signalled(view: Any) -> str:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("wgpu.backends.wgpu_native._api.from_c_string_view", signalled)
+        with pytest.raises(KeyboardInterrupt):
+            opened(INPUTS[1])
+        monkeypatch.undo()
+        same_bytes(opened(INPUTS[2]), EXPECTED[2])
+
+
+def test_the_public_form(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.recorder is device.engine.recorder
+    other = Device(device.wgpu)
+    package = "wgpu.backends.wgpu_native" if device.engine.name == "wgpu-native" else "wgpudawn.backends.dawn"
+    monkeypatch.setattr(f"{package}._api.lib", object())
+    assert other.recorder is Recorder
+    monkeypatch.undo()
+    with Session(MODEL, other) as opened:
+        for outputs, expected in zip(opened.run_many(INPUTS), EXPECTED, strict=True):
+            same_bytes(outputs, expected)
+        same_bytes(opened(INPUTS[5]), EXPECTED[5])
+
+
+def test_spinning_and_blocking_waits(vulkan: Device) -> None:
+    """Software adapters never spin; here both ways of waiting are taken, by two threads at a time."""
+    with Session(MODEL, vulkan) as opened, ThreadPoolExecutor(2) as pool:
+        executor = opened._executor
+        assert isinstance(executor, Executor)
+
+        def work(turn: int) -> None:
+            for outputs, expected in zip(opened.run_many(INPUTS), EXPECTED, strict=True):
+                same_bytes(outputs, expected)
+
+        for spins in (False, True):
+            executor._recorder.spins = spins
+            list(pool.map(work, range(4)))
