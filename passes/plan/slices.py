@@ -43,7 +43,7 @@ def slices_of(rewriter: Rewriter, node: Node) -> list[Slice]:
             return []
         for reader in readers:
             moved = np.asarray(OPS[reader.op].reference(graph.call(reader), [places]))
-            channels = np.unique(moved)
+            channels = _met(moved, shape[CHANNELS[node.op]])
             if len(channels) == shape[CHANNELS[node.op]]:
                 waiting.append((reader.output, moved))
             else:
@@ -51,6 +51,13 @@ def slices_of(rewriter: Rewriter, node: Node) -> list[Slice]:
     taken = np.concatenate([part.channels for part in found]) if found else np.zeros(0)
     apart = len(found) > 1 and len(np.unique(taken)) == len(taken)
     return found if apart and not any(_is_joined(rewriter, part.value) for part in found) else []
+
+
+def _met(places: Array, count: int) -> Array:
+    """Which of so many channels are met, in order."""
+    met = np.zeros(count, bool)
+    met[places] = True
+    return np.flatnonzero(met)
 
 
 def _moves(rewriter: Rewriter, node: Node) -> bool:

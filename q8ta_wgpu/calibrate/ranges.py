@@ -93,7 +93,7 @@ def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[floa
     x = low + width * (np.arange(len(counts)) + 0.5)
     sums = [np.concatenate(([0.0], np.cumsum(counts * x**power))) for power in range(3)]
     share = np.arange(1, _CANDIDATES + 1) / _CANDIDATES
-    lows, highs = (np.unique(end * share) if end else np.zeros(1) for end in (min(low, 0.0), max(high, 0.0)))
+    lows, highs = (np.sort(end * share) if end else np.zeros(1) for end in (min(low, 0.0), max(high, 0.0)))
 
     def clipped(part: list[Array], end: Array) -> Array:
         n, first, second = part

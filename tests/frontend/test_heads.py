@@ -1,4 +1,4 @@
-"""Attention that is simulated some heads at a time gives what it gives at once."""
+"""Attention that is simulated some heads and rows at a time gives what it gives at once."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _network(attend: Scores) -> nn.Module:
 
 
 @pytest.mark.parametrize("attend", [_with_a_bias, _masked, _causal, _mask_first], ids=lambda f: f.__name__.strip("_"))
-@pytest.mark.parametrize("at_once", [1, HEADS])
-def test_some_heads_at_a_time(attend: Scores, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [5, TOKENS, HEADS * TOKENS])
+def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same noise, and the same need of every value, with no more scores at once than asked for."""
     found: list[tuple[list[float], list[float]]] = []
     sizes: set[int] = set()
@@ -69,12 +69,13 @@ def test_some_heads_at_a_time(attend: Scores, at_once: int, monkeypatch: pytest.
     for module in (need, precision):
         monkeypatch.setattr(module, "shares_of_255", shares)
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
-    for cached in (heads._CACHED, at_once * TOKENS**2):
+    for cached in (heads._CACHED, rows * TOKENS):
+        monkeypatch.setattr(heads, "_MANY", cached)
         monkeypatch.setattr(heads, "_CACHED", cached)
         sizes.clear()
         q8.quantize(_network(attend), (batches[0],), batches, progress=False)
-    assert sizes == {at_once * TOKENS**2}
-    (noise, need_at_once), (noise_by_heads, need_by_heads) = found
-    assert noise_by_heads == pytest.approx(noise, rel=1e-3)
+    assert sizes == {rows * TOKENS}
+    (noise, need_at_once), (noise_by_rows, need_by_rows) = found
+    assert noise_by_rows == pytest.approx(noise, rel=1e-3)
     assert min(need_at_once) > 0
-    assert need_by_heads == pytest.approx(need_at_once, rel=1e-3)
+    assert need_by_rows == pytest.approx(need_at_once, rel=1e-3)

@@ -26,6 +26,7 @@ VALUES: dict[str, Callable[[torch.Generator], Tensor]] = {
     "heavy tails": heavy_tails,
     "far from zero": lambda g: 5 + torch.randn(20000, generator=g) / 10,
     "tiny": lambda g: torch.randn(20000, generator=g) / 1000,
+    "many": lambda g: torch.randn(150000, generator=g),
     "few": lambda g: torch.randn(30, generator=g),
 }
 

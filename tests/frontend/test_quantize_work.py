@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate import simulate
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from tests.quantizing import data
 
@@ -121,3 +122,19 @@ def test_the_number_of_threads_comes_back_where_two_calibrate_at_once() -> None:
     finally:
         torch.set_num_threads(before)
     assert found == [(1, 2), (1, 2)]
+
+
+def test_a_weight_is_rounded_once_for_all_simulated_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each kind of ranges, before and after weights are fitted."""
+    rounded, found = simulate._weight_on_steps, list[Any]()
+
+    def counted(weight: Tensor, observer: Any) -> Tensor:
+        found.append(observer)
+        return rounded(weight, observer)
+
+    monkeypatch.setattr(simulate, "_weight_on_steps", counted)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4)).eval()
+    items = [300 + data(1, 8, seed=seed) for seed in range(8)]
+    q8.quantize(module, (items[0],), items, progress=False)
+    assert set(Counter(map(id, found)).values()) == {2}

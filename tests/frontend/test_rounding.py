@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.fit_weights import Inputs
+from q8ta_wgpu.frontend.calibrate.simulate import on_steps
 from q8ta_wgpu.frontend.nodes import is_weighted
 from tests.quantizing import Plain, data
 
@@ -93,3 +95,15 @@ def test_rows_of_all_tokens_are_met() -> None:
         assert covariance is not None
         variances = covariance.diagonal(axis1=1, axis2=2)
         assert float(variances.min() / variances.mean()) > 0.2, variances
+
+
+@pytest.mark.parametrize("largest", [1e-5, 1.0, 1e6])
+@pytest.mark.parametrize(
+    ("zero", "low", "high"), [(0, -127, 127), (-5, -128, 127), (127, -128, 127), (0, -(2**15), 2**15 - 1)]
+)
+def test_steps_have_the_bits_of_torchs_fake_quantize(largest: float, zero: int, low: int, high: int) -> None:
+    """Halves between steps, what is clipped and zeros, too."""
+    scale = torch.tensor(0.037)
+    x = largest * torch.cat([data(5000), (data(500) / scale).round() * scale / 2, torch.tensor([0.0, -0.0, -1e-9])])
+    wanted = torch.fake_quantize_per_tensor_affine(x, float(scale), zero, low, high)
+    assert torch.equal(on_steps(x, scale, zero, low, high).view(torch.int32), wanted.view(torch.int32))

@@ -1,4 +1,4 @@
-"""Attention with many scores, some heads at a time.
+"""Attention with many scores, some heads and rows at a time.
 
 The scores of all heads do not fit a processor's cache, and memory that large comes from the system page by page, which
 takes longer than computing with it. Where gradients are taken, scores are computed again on the way back, so that they
@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from q8ta_wgpu.frontend.nodes import is_in_attention
 
-_CACHED = 2**21
-"""Scores that are computed at once: 8 MiB."""
+_MANY, _CACHED = 2**21, 2**18
+"""Scores from which on they are computed in parts, and how many at once then: 1 MiB, which a core's own cache holds."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,18 @@ class Attention:
     calls: Sequence[Node]
 
     def result(self, call: Node, compute: Callable[..., Tensor], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """What one of the calls gives; where there are many scores, what `compute` will give for some heads."""
-        if call is self.calls[0]:
+        """What one of the calls gives; where there are many scores, what `compute` will give for some of their rows."""
+        first, last = call is self.calls[0], call is self.calls[-1]
+        if first:
             shape: Sequence[int] = (*args[0].shape[:-1], args[1].shape[-1])
-            many = len(shape) > 2 and math.prod(shape) > _CACHED
+            many = math.prod(shape) > _MANY
         else:
             shape = next((x.shape for x in args if isinstance(x, _Later)), ())
             many = bool(shape)
         if not many:
             return compute(*args, **named)
-        found = _Later(shape, compute, args, named)
-        return found.whole() if call is self.calls[-1] else found
+        found = _Later(shape, compute, args, named, product=first or last)
+        return found.whole() if last else found
 
 
 def attention_of(softmax: Node) -> Attention | None:
@@ -64,37 +64,57 @@ def _from_product(scores: Node) -> list[Node]:
 
 @dataclass(frozen=True)
 class _Later:
-    """A tensor that is computed for some heads when they are asked for.
+    """A tensor that is computed for some rows of scores when it is asked for.
 
     Attributes:
         shape: of the scores.
         compute: what gives it.
         args: by position, some of them such tensors.
         named: arguments by name.
+        product: whether it is a product, which has rows where its first operand has, and all that the second one has.
     """
 
     shape: Sequence[int]
     compute: Callable[..., Tensor]
     args: Sequence[Any]
     named: Mapping[str, Any]
+    product: bool
 
-    def whole(self, *place: int) -> Tensor:
-        """All of it that lies at this place in the first dimensions of the scores."""
-        if len(place) < len(self.shape) - 2 and math.prod(self.shape[len(place) :]) > _CACHED:
-            return torch.cat([self.whole(*place, i) for i in range(self.shape[len(place)])], len(place))
-        if torch.is_grad_enabled():
-            found: Tensor = checkpoint(self._at, place, use_reentrant=False, preserve_rng_state=False)
-            return found
-        return self._at(place)
+    def whole(self) -> Tensor:
+        """All of it, in parts where it has many scores."""
+        axis = next((i for i, size in enumerate(self.shape[:-1]) if size > 1), None)
+        if axis is None or math.prod(self.shape) <= _CACHED:
+            if torch.is_grad_enabled():
+                found: Tensor = checkpoint(self._found, use_reentrant=False, preserve_rng_state=False)
+                return found
+            return self._found()
+        each = max(1, _CACHED // math.prod(self.shape[axis + 1 :]))
+        axis -= len(self.shape)
+        return torch.cat([part.whole() for part in self._split(axis, each)], axis)
 
-    def _at(self, place: Sequence[int]) -> Tensor:
-        def part(x: Any) -> Any:
-            return x._at(place) if isinstance(x, _Later) else self._part(x, place) if isinstance(x, Tensor) else x
+    def _found(self) -> Tensor:
+        args = (x._found() if isinstance(x, _Later) else x for x in self.args)
+        return self.compute(*args, **self.named)
 
-        args, named = pytree.tree_map(part, (list(self.args), dict(self.named)))
-        return self.compute(*args, **named)
+    def _split(self, axis: int, each: int) -> list[_Later]:
+        """Parts with so many places along a dimension of the scores, counted from behind."""
+        common = 1 if self.product and axis == -2 else None
+        args = [[x] if i == common else _parts(x, axis, each) for i, x in enumerate(self.args)]
+        named = {name: _parts(x, axis, each) for name, x in self.named.items()}
+        found = []
+        for start in range(0, self.shape[axis], each):
+            shape = list(self.shape)
+            shape[axis] = min(each, self.shape[axis] - start)
+            given = [parts[start // each % len(parts)] for parts in args]
+            others = {name: parts[start // each % len(parts)] for name, parts in named.items()}
+            found.append(_Later(shape, self.compute, given, others, self.product))
+        return found
 
-    def _part(self, x: Tensor, place: Sequence[int]) -> Tensor:
-        for axis, at in enumerate(place, -len(self.shape)):
-            x = x.narrow(axis, at, 1) if x.dim() >= -axis and x.shape[axis] > 1 else x
-        return x
+
+def _parts(x: Any, axis: int, each: int) -> Sequence[Any]:
+    """An argument's parts along a dimension of the scores; all of what has one place there, or is no tensor."""
+    if isinstance(x, _Later):
+        return x._split(axis, each)
+    if isinstance(x, Tensor) and x.dim() >= -axis and x.shape[axis] > 1:
+        return torch.split(x, each, axis)  # gradients of these parts are put together once
+    return [x]

@@ -73,7 +73,7 @@ class _Traced:
         if not value.requires_grad:
             value = value.detach().requires_grad_()
             self._first.append(value)
-        error = self.rounder.rounded(stored, value.detach(), stored.width) - value.detach()
+        error = self.rounder.rounded(stored, value.detach(), stored.width).sub_(value.detach())
         return {
             reads: value if reads.moves else self._noted((stored, role), value, error)
             for reads in seen
@@ -81,7 +81,7 @@ class _Traced:
         }
 
     def _share(self, node: Node, shares: Tensor) -> Tensor:
-        return self._noted((node, "others"), shares, shares_of_255(shares.detach()) - shares.detach())
+        return self._noted((node, "others"), shares, shares_of_255(shares.detach()).sub_(shares.detach()))
 
     def _noted(self, reading: Reading, value: Tensor, error: Tensor) -> Tensor:
         def note(change: float) -> None:

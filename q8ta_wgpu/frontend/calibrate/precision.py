@@ -35,6 +35,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     decibels,
     known_scales,
     noise,
+    on_steps,
     shares_of_255,
     sums_weights,
 )
@@ -275,8 +276,7 @@ class Precisions:
             return None
         own = scale * (high - low) / whole
         zero = round(-128 - 255 * low / (high - low))
-        rounded: Tensor = torch.fake_quantize_per_tensor_affine(value, own, zero, -128, 127)
-        return rounded
+        return on_steps(value, torch.tensor(own), zero, -128, 127)
 
     def _rounded_by_rows(self, stored: Stored, found: dict[Reads, Tensor]) -> Views:
         """What linears read of a value rounded once more, where each of its rows has a scale of its own."""
