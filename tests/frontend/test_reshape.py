@@ -114,3 +114,23 @@ def test_reshape_keeps_rows_of_tokens_apart() -> None:
     for shape in ((2, 2), (1, 8)):
         with pytest.raises(InputError, match=r"dimension 1 of input .* must be 4.*dynamic_shapes"):
             model.reshape(shape)
+
+
+def test_a_table_of_positions_may_end_at_the_length_of_the_example() -> None:
+    """What the network is at other lengths is asked when it is quantized: a longer one has no rows."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(6, 8), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.head(x + self.table(torch.arange(x.shape[1])))
+            return y
+
+    x = data(2, 6, 8)
+    model = q8.compile(q8.quantize(Positions().eval(), (x,), [x], progress=False))
+    assert model.reshape((3, 6, 8)).outputs[0].shape == (3, 6, 4)
+    for length in (5, 7):
+        with pytest.raises(InputError, match="cannot take inputs of"):
+            model.reshape((2, length, 8))

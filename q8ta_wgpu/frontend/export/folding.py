@@ -11,8 +11,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.errors import UnsupportedError, one_line
 from q8ta_wgpu.frontend.export.editor import call, new_constant
-from q8ta_wgpu.frontend.nodes import QDQ, constant, is_float, named_arguments, quantizes
+from q8ta_wgpu.frontend.nodes import QDQ, constant, is_float, named_arguments, quantizes, source_of
 from q8ta_wgpu.frontend.notes import SIZES, note, noted
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -36,14 +37,19 @@ def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool 
     """`known` and the value of every node that follows from it, or from nothing at all.
 
     Calls of quantized_decomposed stay: an int8 weight is not made real again, and a float one is quantized only if
-    `quantizing`. So do random numbers.
+    `quantizing`. So do random numbers. Raises UnsupportedError where a call fails: torch traces shapes alone, and rows
+    of a table beyond its end, as those of positions at another length, fail only now.
     """
     values: dict[Node, Any] = dict(known)
     with torch.no_grad():
         for node in graph.nodes:
             if (is_pure(node) or (quantizing and quantizes(node))) and all(n in values for n in node.all_input_nodes):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = node.target(*args, **kwargs)
+                try:
+                    values[node] = node.target(*args, **kwargs)
+                except Exception as error:
+                    where = source_of(node) or node.name
+                    raise UnsupportedError(f"what {where} computes of constants fails: {one_line(error)}") from error
     return values
 
 
