@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, SMALLEST_SCALE, Graph, N
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
-from q8ta_wgpu.passes.operands import factor_of, int8_behind, turned, unscaled
+from q8ta_wgpu.passes.operands import factor_of, int8_behind, transposed, unscaled
 from q8ta_wgpu.passes.plan.attention import scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -27,7 +27,7 @@ def fuse_attention(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     regions = Regions(rewriter)
     for node in rewriter.nodes():
-        if node.op == "matmul" and node.output not in graph.kept:
+        if node.op == "matmul" and node.output not in graph.in_float:
             region = regions.find(node)
             for quantize in rewriter.readers(region.end):
                 if quantize.op == "quantize":
@@ -137,5 +137,5 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
         return
     if shape != to.shape or not takes(sizes_of(types, attrs), precision):
         return
-    inputs = (q, turned(rewriter, quantize, k), v, *more)
+    inputs = (q, transposed(rewriter, quantize, k), v, *more)
     rewriter.replace(quantize, Node(q8ta_attention.name, inputs, quantize.output, attrs, node.source))

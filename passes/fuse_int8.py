@@ -20,21 +20,21 @@ from q8ta_wgpu.ir.int8 import (
     Monotonic,
     Moves,
     Normalization,
+    PRelu,
     Product,
     QuantizedCall,
     Recurrent,
     Rowwise,
-    Sloped,
     Weight,
     WeightedSum,
 )
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.elementwise import chain
-from q8ta_wgpu.passes.operands import affine_of, int8_behind, rows_behind, turned, unscaled
+from q8ta_wgpu.passes.operands import affine_of, int8_behind, rows_behind, transposed, unscaled
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
-from q8ta_wgpu.passes.unmask import GIVEN_NUMBERS, adds_given_numbers, unmasked
+from q8ta_wgpu.passes.unmask import GIVEN_NUMBERS, adds_float_numbers, unmasked
 
 
 def fuse_int8(graph: Graph) -> None:
@@ -43,7 +43,7 @@ def fuse_int8(graph: Graph) -> None:
     regions = Regions(rewriter)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
-        if node.output in graph.kept or kind is None or isinstance(kind, Moves | Monotonic):
+        if node.output in graph.in_float or kind is None or isinstance(kind, Moves | Monotonic):
             continue
         if graph.types[node.inputs[0]].dtype == INT32:
             continue
@@ -51,7 +51,7 @@ def fuse_int8(graph: Graph) -> None:
         readers = rewriter.readers(region.end)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
             if reason := _fuse(rewriter, region, quantize):
-                given = reason is NOT_QUANTIZED and adds_given_numbers(rewriter, node)
+                given = reason is NOT_QUANTIZED and adds_float_numbers(rewriter, node)
                 _note(graph, node, GIVEN_NUMBERS if given else reason)
         real = region.end in graph.outputs or any(reader.op != "quantize" for reader in readers)
         if (isinstance(kind, WeightedSum) and real) or _is_state(node):
@@ -149,7 +149,7 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, oper
         return node.inputs[operand]
     assert int8 is not None
     second = isinstance(OPS[node.op].int8, Product) and operand == 1
-    return turned(rewriter, old, int8) if second else int8
+    return transposed(rewriter, old, int8) if second else int8
 
 
 def _rows(rewriter: Rewriter, node: Node) -> tuple[str, str] | None:
@@ -192,7 +192,7 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
     addend = int8_behind(rewriter, region.addend) if region.addend else None
     residual = graph.types[addend].q if addend else None
     slopes = activation = None
-    if region.activation and isinstance(OPS[region.activation.op].int8, Sloped):
+    if region.activation and isinstance(OPS[region.activation.op].int8, PRelu):
         slopes = graph.constants[region.activation.inputs[1]]
     elif region.activation:
         activation = _function(region.activation)
@@ -286,7 +286,7 @@ def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
             if call.activation:
                 values = call.activation(values)
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
-        case WeightedSum() | Normalization() | Sloped() | Rowwise() | Arithmetic() | Product() | Recurrent():
+        case WeightedSum() | Normalization() | PRelu() | Rowwise() | Arithmetic() | Product() | Recurrent():
             return kind.lower(call)
     return NOT_QUANTIZED
 

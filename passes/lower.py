@@ -15,10 +15,10 @@ from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears
-from q8ta_wgpu.passes.place_attention import place_attention
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
 from q8ta_wgpu.passes.store_states import store_states
+from q8ta_wgpu.passes.strided_attention import strided_attention
 
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
@@ -30,7 +30,7 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # Linears of one row that read the same value are one, before attention asks where its operands lie.
     join_linears,
     # Attention reads heads where a linear wrote them.
-    place_attention,
+    strided_attention,
     # Few results of a large tensor are few workgroups.
     split_reductions,
     # Results of uint8 come back in rows.

@@ -8,7 +8,7 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Elementwise, Moves, Sloped, WeightedSum
+from q8ta_wgpu.ir.int8 import Elementwise, Moves, PRelu, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.move.view import flexible
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -89,14 +89,14 @@ def sink_moves(graph: Graph) -> None:
 def _swapped(rewriter: Rewriter, unary: Node) -> Node | None:
     """Swaps an elementwise operator with the move before it; returns the operator, now first, if they swapped."""
     kind, types = OPS[unary.op].int8, rewriter.graph.types
-    move = rewriter.only_producer(unary.inputs[0]) if isinstance(kind, Elementwise | Sloped) else None
+    move = rewriter.only_producer(unary.inputs[0]) if isinstance(kind, Elementwise | PRelu) else None
     if move is None or OPS[move.op].int8 != Moves() or len(move.inputs) != 1:
         return None
     source = rewriter.producer(move.inputs[0])
     if source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
         return None
     to = types[move.inputs[0]]
-    if isinstance(kind, Sloped) and (move.op != "view" or to.shape[:2] != types[move.output].shape[:2]):
+    if isinstance(kind, PRelu) and (move.op != "view" or to.shape[:2] != types[move.output].shape[:2]):
         return None
     inputs = (*move.inputs, *unary.inputs[1:])
     activated = rewriter.insert(unary, unary.op, inputs, unary.attrs, to, f"{unary.output}.unmoved")

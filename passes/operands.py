@@ -61,7 +61,7 @@ def unscaled(rewriter: Rewriter, node: Node) -> tuple[Node, float]:
     return replace(node, inputs=tuple(inputs)), factor
 
 
-def turned(rewriter: Rewriter, before: Node, name: str) -> str:
+def transposed(rewriter: Rewriter, before: Node, name: str) -> str:
     """A value with its last two dimensions swapped: of a permuted value the permuted source, or the source itself."""
     shape = rewriter.graph.types[name].shape
     order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]

@@ -67,12 +67,12 @@ def _write_rows(graph: Graph, state: State) -> None:
         dim = node.attrs["dim"]
         attrs = {"dim": dim, "extent": graph.types[state.read].shape[dim]}
         along_rows = dim == len(graph.types[state.read].shape) - 1
-        made = None if along_rows else _turned(graph, node.inputs[1])
+        made = None if along_rows else _transposing(graph, node.inputs[1])
         op, rows, more = (ROWS, node.inputs[1:2], {}) if made is None else (TURNED, made.inputs, made.attrs)
         graph.nodes[place] = Node(op, (*rows, *node.inputs[2:]), node.output, {**more, **attrs}, node.source)
 
 
-def _turned(graph: Graph, name: str) -> Node | None:
+def _transposing(graph: Graph, name: str) -> Node | None:
     """The node that turns rows which are read once; None where what it turns may be a state's memory."""
     made = next((node for node in graph.nodes if node.output == name and node.op == "q8ta_rotary"), None)
     once = [name in node.inputs for node in graph.nodes].count(True) == 1 and name not in graph.outputs

@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.kernels.move.view import flexible
 from q8ta_wgpu.passes.operands import int8_behind
-from q8ta_wgpu.passes.plan.attention import choice_of
+from q8ta_wgpu.passes.plan.attention import selection_of
 from q8ta_wgpu.passes.plan.masks import reads_masks
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -37,7 +37,7 @@ def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Bools]:
     """The node reading what a mask was added to, and the bools of the mask; the node itself where there is none."""
     if not reads_masks(node):
         return node, Bools()
-    return _without_constant(rewriter, node) or _without_choice(rewriter, node) or (node, Bools())
+    return _without_constant(rewriter, node) or _without_selection(rewriter, node) or (node, Bools())
 
 
 def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
@@ -70,8 +70,8 @@ def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | No
     return replace(node, inputs=(real, *node.inputs[1:])), Bools(name)
 
 
-def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
-    """Without a choice of 0 or a low number. Moves may stand between choice and sum."""
+def _without_selection(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
+    """Without a `where` between 0 and a low number. Moves may stand between it and the sum."""
     add = rewriter.producer(node.inputs[0])
     for scores in add.inputs if add is not None else ():
         int8 = int8_behind(rewriter, scores)
@@ -85,7 +85,7 @@ def _without_choice(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None
 def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: float) -> Bools | None:
     """The bools by which a sum adds 0, or a number of `low` and less, to scores, computed before a node. None where it
     adds something else."""
-    graph, choice = rewriter.graph, choice_of(rewriter, add, scores, low)
+    graph, choice = rewriter.graph, selection_of(rewriter, add, scores, low)
     if choice is None:
         return None
     bools = int8_behind(rewriter, choice.node.inputs[0])
@@ -109,7 +109,7 @@ GIVEN_NUMBERS = (
 )
 
 
-def adds_given_numbers(rewriter: Rewriter, node: Node) -> bool:
+def adds_float_numbers(rewriter: Rewriter, node: Node) -> bool:
     """Whether what a softmax reads is a sum of int8 scores and of numbers that are neither constant nor int8."""
     add = rewriter.producer(node.inputs[0]) if reads_masks(node) else None
     if add is None or add.op != "add":

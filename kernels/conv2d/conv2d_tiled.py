@@ -110,14 +110,14 @@ def _prefers_product(call: Call, target: Target, label: str) -> bool:
 
 def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
-    if _has_given_places(call, tile):
+    if _divides_by_constants(call, tile):
         found = ("pixel_words=given_words", "kernel_width=given_width")
     elif tile.body == UNITS:
         found = every_row(call.attrs["stride"])
     return *tile.source, *READINGS[_reading(call)][1], *found, "sums_planes"
 
 
-def _has_given_places(call: Call, tile: gemm.AnyTile) -> bool:
+def _divides_by_constants(call: Call, tile: gemm.AnyTile) -> bool:
     """Whether a window's offsets are found by divisions by constants, as on matrix units."""
     return tile.body == UNITS and not _is_pointwise(call)
 
@@ -128,7 +128,7 @@ def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
 
     def constants(call: Call) -> dict[str, int]:
         found: dict[str, int] = fields["constants"](call)
-        if not _has_given_places(call, tile):
+        if not _divides_by_constants(call, tile):
             return found
         return {**found, "PIXEL_WORDS": _quads(call.inputs[0].shape[1]), "KERNEL_WIDTH": call.inputs[1].shape[3]}
 

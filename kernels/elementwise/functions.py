@@ -115,7 +115,7 @@ class Row:
     onnx: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
     onnx_rules: Mapping[str, Import] = field(default_factory=dict)
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
-    joins: bool = False
+    as_curve: bool = False
     whole: bool = False
     of_integers: Callable[[Array, Attrs], Array] | None = None
     attrs: tuple[Attrs, ...] = ({},)
@@ -157,36 +157,36 @@ ROWS = (
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
         tolerance=1e-7,  # bounds are rounded to float32 for the device
     ),
-    Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, onnx={"Sigmoid": _none}, joins=True),
-    Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, onnx={"Tanh": _none}, joins=True),
+    Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, onnx={"Sigmoid": _none}, as_curve=True),
+    Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, onnx={"Tanh": _none}, as_curve=True),
     Row(
         "silu",
         lambda x, _: x * _sigmoid(x),
         aten={"silu.default": _none},
         onnx_rules={"Swish": aten_calls.onnx_swish},
-        joins=True,
+        as_curve=True,
     ),
     Row(
         "gelu",
         lambda x, _: _gelu(x),
         rules={"gelu.default": aten_calls.gelu},
         onnx_rules=aten_calls.ONNX_GELU,
-        joins=True,
+        as_curve=True,
     ),
-    Row("gelu_tanh", lambda x, _: _gelu_tanh(x), joins=True),
+    Row("gelu_tanh", lambda x, _: _gelu_tanh(x), as_curve=True),
     Row(
         "hardswish",
         lambda x, _: x * _hardsigmoid(x),
         aten={"hardswish.default": _none},
         onnx={"HardSwish": _none},
-        joins=True,
+        as_curve=True,
     ),
     Row(
         "hardsigmoid",
         lambda x, _: _hardsigmoid(x),
         aten={"hardsigmoid.default": _none},
         onnx_rules={"HardSigmoid": aten_calls.onnx_hardsigmoid},
-        joins=True,
+        as_curve=True,
     ),
     Row(
         "leaky_relu",
@@ -194,7 +194,7 @@ ROWS = (
         schema={"slope": NUMBER},
         aten={"leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])}},
         onnx={"LeakyRelu": lambda a: {"slope": float(a["alpha"])}},
-        joins=True,
+        as_curve=True,
         attrs=({"slope": 0.1}, {"slope": -0.25}),
     ),
     Row(
@@ -211,7 +211,7 @@ ROWS = (
             "Celu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
             "Selu": lambda a: {"alpha": float(a["alpha"]), "scale": float(a["gamma"]), "input_scale": 1.0},
         },
-        joins=True,
+        as_curve=True,
         attrs=({"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, {"alpha": 1.67, "scale": 1.05, "input_scale": 0.5}),
     ),
     Row(
@@ -220,10 +220,10 @@ ROWS = (
         schema={"beta": POSITIVE, "threshold": NUMBER},
         aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
         onnx={"Softplus": lambda _: {"beta": 1.0, "threshold": FLOAT_MAX}},
-        joins=True,
+        as_curve=True,
         attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
     ),
-    Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, joins=True),
+    Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, as_curve=True),
     Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}, onnx={"Exp": _none}),
     Row("log", lambda x, _: np.log(x), aten={"log.default": _none}, onnx={"Log": _none}),
     Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}, onnx={"Sqrt": _none}),
@@ -363,7 +363,7 @@ ROWS = (
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
     # These two are found by passes/plan/spellings.py.
-    Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, joins=True),
-    Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), joins=True),
+    Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, as_curve=True),
+    Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), as_curve=True),
 )
 """The functions, in the order of their numbers in unary.wgsl."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Sloped
+from q8ta_wgpu.ir.int8 import Int8Form, PRelu, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Case, Op, Operand, reads_same_place
@@ -78,7 +78,7 @@ OPS = (
         reads=reads_same_place,
         aten={"aten.prelu.default": _import},
         onnx={"PRelu": _onnx},
-        int8=Sloped(_lower, reads_int16=True, gives_int16=True),
+        int8=PRelu(_lower, reads_int16=True, gives_int16=True),
         cases=(
             Case(((2, 5, 3, 7), (5,))),
             Case(((3, 13), (13,))),

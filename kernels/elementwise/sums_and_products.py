@@ -58,7 +58,7 @@ def lower_sum(call: QuantizedCall) -> Int8Form | str:
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
-    if call.joined:
+    if call.fused:
         return _lower_sum_chain(a, b, call)
     if INT16X4 in (a.dtype, b.dtype, call.out.dtype):
         return _lower_int16_sum(a, b, call.out, call)
@@ -106,7 +106,7 @@ def lower_product(call: QuantizedCall) -> Int8Form | str:
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
-    if call.joined:
+    if call.fused:
         scale = a.scale * b.scale
         return chain.lower(call, "q8ta_mul_chain", scale, scale * a.span * b.span, (0, 1), {})
     multiplier = np.float32(a.scale * b.scale / call.out.scale)

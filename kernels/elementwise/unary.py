@@ -127,7 +127,7 @@ def _op(index: int, row: Row) -> Op:
         int8=Elementwise(
             _bounded(row),
             row.clamp,
-            row.joins,
+            row.as_curve,
             row.whole,
             row.name in ("remainder", "fmod"),
             reads_int16=True,

@@ -47,7 +47,7 @@ def _import_max_pool(b: Builder, args: Mapping[str, Any]) -> str:
     )
 
 
-def _import_with_places(b: Builder, args: Mapping[str, Any]) -> list[str]:
+def _import_with_indices(b: Builder, args: Mapping[str, Any]) -> list[str]:
     """The largest, and if `places` are read where in their images they lie: by the places of the largest in windows,
     which beyond an edge repeat it, so that it comes first where it did. Dilated windows, and those of ceil_mode, have
     no places here."""
@@ -134,7 +134,7 @@ max_pool2d = Op(
     ),
     aten={
         "aten.max_pool2d.default": _import_max_pool,
-        "aten.max_pool2d_with_indices.default": _import_with_places,
+        "aten.max_pool2d_with_indices.default": _import_with_indices,
         "aten.max_unpool2d.default": _import_unpool,
         "aten.max_pool3d.default": pooling.three_dimensional(_import_max_pool),
         "aten.max_pool1d.default": pooling.one_dimensional(_import_max_pool),

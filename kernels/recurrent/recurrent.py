@@ -174,14 +174,14 @@ def _onnx(name: str) -> Import:
                 )
         front = bool(args.get("layout"))
         none = np.zeros((directions, b.type(x).shape[0 if front else 1], count), np.float32)
-        states = [b.constant(none, "state") if s is None else _turned(b, s) if front else s for s in first]
+        states = [b.constant(none, "state") if s is None else _batch_swapped(b, s) if front else s for s in first]
         call = {"input": x, "hx": states if keeps else states[0], "params": params, "has_biases": True}
         more = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": front}
         reverse = args["direction"] == "reverse"
         sequence, *last = _Layers(b, kind.cell, {**call, **more, "reverse": reverse, "shifts": (0, 0)}).run()
         split = b.emit("view", (sequence,), {"shape": (0, 0, directions, count)})
         if front:
-            return [split, *(_turned(b, each) for each in last)]
+            return [split, *(_batch_swapped(b, each) for each in last)]
         return [b.emit("permute", (split,), {"dims": (0, 2, 1, 3)}), *last]
 
     return rule
@@ -194,7 +194,7 @@ def _in_steps(b: Builder, array: Array, steps: Array) -> str:
     return str(b.emit("dequantize_weight", names, {"axis": 0}))
 
 
-def _turned(b: Builder, states: str) -> str:
+def _batch_swapped(b: Builder, states: str) -> str:
     """States by layer and batch, of those by batch and layer, or the other way round."""
     array = b.array(states)
     if array is not None:

@@ -40,8 +40,8 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A choice between 0 and a low number, and the moves behind it, the last one first. `inverted` says that its bools
+class Selection:
+    """A `where` between 0 and a low number, and the moves behind it, the last one first. `inverted` says that its bools
     hold where elements take no part, `even` that a row of low numbers alone has equal shares: none of them is -inf."""
 
     node: Node
@@ -50,24 +50,26 @@ class Choice:
     even: bool
 
 
-def choice_of(rewriter: Rewriter, add: Node, scores: str, low: float) -> Choice | None:
-    """The choice by bools between 0 and a number of at most `low` that a sum adds to scores of its own shape; None
+def selection_of(rewriter: Rewriter, add: Node, scores: str, low: float) -> Selection | None:
+    """The `where` of bools between 0 and a number of at most `low` that a sum adds to scores of its own shape; None
     where it adds something else."""
     graph = rewriter.graph
     if add.op != "add" or add.attrs["alpha"] != 1 or graph.types[scores].shape != graph.types[add.output].shape:
         return None
-    choice, moves = rewriter.producer(next((n for n in add.inputs if n != scores), scores)), list[Node]()
-    while choice is not None and is_move(choice) and choice.op != "pad":  # a pad adds numbers
-        moves.append(choice)
-        choice = rewriter.producer(choice.inputs[0])
-    bools = rewriter.producer(choice.inputs[0]) if choice is not None and choice.op == "where" else None
-    if choice is None or bools is None or bools.op != "dequantize" or graph.types[bools.inputs[0]].q != BOOL:
+    selection, moves = rewriter.producer(next((n for n in add.inputs if n != scores), scores)), list[Node]()
+    while selection is not None and is_move(selection) and selection.op != "pad":  # a pad adds numbers
+        moves.append(selection)
+        selection = rewriter.producer(selection.inputs[0])
+    bools = rewriter.producer(selection.inputs[0]) if selection is not None and selection.op == "where" else None
+    if selection is None or bools is None or bools.op != "dequantize" or graph.types[bools.inputs[0]].q != BOOL:
         return None
-    ends = [_number(graph, name) for name in choice.inputs[1:]]
+    ends = [_number(graph, name) for name in selection.inputs[1:]]
     if 0.0 not in ends or not min(ends) <= low:
         return None
-    widened = graph.types[bools.output].shape != graph.types[choice.output].shape
-    return None if moves and widened else Choice(choice, tuple(moves), ends[0] < 0, min(ends) not in (MASKED, -np.inf))
+    widened = graph.types[bools.output].shape != graph.types[selection.output].shape
+    if moves and widened:
+        return None
+    return Selection(selection, tuple(moves), ends[0] < 0, min(ends) not in (MASKED, -np.inf))
 
 
 def _number(graph: Graph, name: str) -> float:
@@ -88,7 +90,7 @@ def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) 
         constants = {i: _constant(predicates, i) for i in node.inputs} if node.op == "add" else {}
         held = [i for i, values in constants.items() if values is not None]
         if node.op == "add" and not held and mask is None and graph.types[node.output].shape == shape:
-            found = (i for i in node.inputs if choice_of(rewriter, node, i, MASKS_FROM) is not None)
+            found = (i for i in node.inputs if selection_of(rewriter, node, i, MASKS_FROM) is not None)
             if (scores := next(found, None)) is None:
                 return None
             name, mask = scores, (node, scores)
@@ -100,11 +102,11 @@ def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) 
         if adds:
             added[node.output] = constants[held[0]]  # type: ignore[assignment]
         name = next(i for i in node.inputs if i not in held)
-    if node is None or graph.types[node.output].shape != shape or node.output in graph.kept:
+    if node is None or graph.types[node.output].shape != shape or node.output in graph.in_float:
         return None
     factor, numbers = _added(graph, [n for n in between if mask is None or n is not mask[0]], added, shape)
     steps = None if numbers is None else bias_of(numbers, precision)
-    if steps is None or any(n.output in graph.kept for n in between):
+    if steps is None or any(n.output in graph.in_float for n in between):
         return None
     return Scores(node, factor, without_repeats(steps), mask)
 
@@ -147,6 +149,6 @@ def context_of(rewriter: Rewriter, softmax: Node, scores: Scores) -> Node | None
     q, k, v = (graph.types[name].shape for name in names)
     if min(map(len, (q, k, v))) < 3 or not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
         return None
-    held = {softmax.output, context.output, scores.product.output} & graph.kept
+    held = {softmax.output, context.output, scores.product.output} & graph.in_float
     sizes = Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1], q[-3])
     return context if not held and takes(sizes) else None

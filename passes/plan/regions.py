@@ -17,7 +17,7 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Graph, Node, QParams
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Int8, Moves, Normalization, Product, Sloped, WeightedSum
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Int8, Moves, Normalization, PRelu, Product, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.operands import factor_of, int8_behind, is_scale
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -89,8 +89,8 @@ class Regions:
         kind, region = kind_of(node), Region.of(node)
         if isinstance(kind, WeightedSum) and self.observable is not None:
             region = _unfolded_norm(self, region)
-        if isinstance(kind, WeightedSum | Arithmetic | Normalization | Sloped):
-            for what in kind.joined if not isinstance(kind, Arithmetic) or self._has_tensors(node) else ():
+        if isinstance(kind, WeightedSum | Arithmetic | Normalization | PRelu):
+            for what in kind.fusible if not isinstance(kind, Arithmetic) or self._has_tensors(node) else ():
                 region = _JOINS[what](self, region)
             if isinstance(kind, WeightedSum) and self.observable is None:
                 region = _factor(self, region)
@@ -114,7 +114,7 @@ class Regions:
         its elements as an operator of the user's program moves them at its end."""
         name = self.result(name)
         reader = self.rewriter.only_reader(name)
-        if reader is None or reader.output in self.graph.kept or reader.output in self.taken:
+        if reader is None or reader.output in self.graph.in_float or reader.output in self.taken:
             return None
         return reader, name
 
@@ -221,11 +221,11 @@ def _activation(found: Regions, region: Region) -> Region:
     if isinstance(kind, Elementwise):
         joins = kind.clamp is None and not kind.wraps
         if found.observable is not None:
-            joins = joins and kind.joins
+            joins = joins and kind.as_curve
         elif isinstance(kind_of(region.first), WeightedSum):  # a factor joins by itself
             joins = joins and factor_of(node) is None
     else:
-        slopes = isinstance(kind, Sloped) and found.is_constant(node.inputs[1])
+        slopes = isinstance(kind, PRelu) and found.is_constant(node.inputs[1])
         joins = slopes and has_channels(found.graph, region.first, value)
     return replace(region.and_then(node), activation=node) if joins else region
 
@@ -285,7 +285,7 @@ _JOINS: Mapping[str, Callable[[Regions, Region], Region]] = {
     "addend": _addend,
     "activation": _activation,
 }
-"""What `Int8.joined` names."""
+"""What `Int8.fusible` names."""
 
 
 def rounded_to(graph: Graph, region: Region, quantize: Node) -> tuple[QParams, int, int]:

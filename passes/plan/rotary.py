@@ -92,7 +92,7 @@ def _alone(rewriter: Rewriter, nodes: tuple[Node, ...]) -> bool:
     read = {reader.output for node in nodes[:-1] for reader in rewriter.readers(node.output)}
     return (
         read <= inner
-        and inner.isdisjoint(graph.kept)
+        and inner.isdisjoint(graph.in_float)
         and {node.output for node in nodes[:-1]}.isdisjoint(graph.outputs)
     )
 

@@ -17,9 +17,9 @@ from q8ta_wgpu.ir.int8 import (
     Monotonic,
     Moves,
     Normalization,
+    PRelu,
     Product,
     Rowwise,
-    Sloped,
     WeightedSum,
 )
 from q8ta_wgpu.passes.plan.attention import context_of, scores_of
@@ -85,10 +85,10 @@ class _Planner:
     def run(self) -> Rounding:
         """The storage of all values."""
         for call in reversed(list(self.calls)):
-            if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_kept_read, call.outputs)):
-                self.graph.kept.update(node.output for node in call.nodes)
-                self.found.kept.append(call.name)
-        self.regions.taken |= self.graph.kept
+            if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_float_reads, call.outputs)):
+                self.graph.in_float.update(node.output for node in call.nodes)
+                self.found.in_float.append(call.name)
+        self.regions.taken |= self.graph.in_float
         self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
         self._scored = {node.output for node, _ in self.masked.scores}
@@ -111,7 +111,7 @@ class _Planner:
         for softmax in list(rewriter.nodes()):
             scores = scores_of(rewriter, softmax)
             context = None if scores is None else context_of(rewriter, softmax, scores)
-            if scores is None or context is None or self._only_kept_read(context.output):
+            if scores is None or context is None or self._only_float_reads(context.output):
                 continue
             between = self._between(softmax, scores.product) | {softmax.output}
             if self.regions.taken.isdisjoint({scores.product.output, context.output, *between}):
@@ -162,17 +162,18 @@ class _Planner:
                 self._store(node, node.inputs)
                 if isinstance(kind, Arithmetic):
                     self._read_finely(node, kind.fine)
-            case Normalization() | Sloped():
+            case Normalization() | PRelu():
                 self._store(node, () if self.widths.takes_input(node) else node.inputs[:1])
             case Moves() | Monotonic() if self.masked.values.isdisjoint(call.inputs):
                 if not self.widths.moves_input(call.outputs[0]):
                     self._share(call)
 
-    def _only_kept_read(self, name: str) -> bool:
+    def _only_float_reads(self, name: str) -> bool:
         """Whether all that reads a value was asked to stay in float."""
         name = self.regions.result(name)
         readers = self.rewriter.readers(name)
-        return bool(readers) and name not in self.graph.outputs and all(r.output in self.graph.kept for r in readers)
+        skipped = all(r.output in self.graph.in_float for r in readers)
+        return bool(readers) and name not in self.graph.outputs and skipped
 
     # --- what is read and given ---
 
@@ -223,7 +224,7 @@ class _Planner:
             if joined.op == "add" and region.addend is not None and region.addend in joined.inputs:
                 self._read(joined, region.addend)
         end = self.regions.result(region.end)
-        if not self._is_head(region):
+        if not self._ends_in_float(region):
             if end in self.observable:
                 whole = result == INT8 and any(map(_gives_whole, region.nodes))
                 self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
@@ -236,11 +237,11 @@ class _Planner:
                 self.regions.taken.add(reader.output)
                 waiting += self.rewriter.readers(reader.output) if integers else []
 
-    def _is_head(self, region: Region) -> bool:
+    def _ends_in_float(self, region: Region) -> bool:
         """Whether nothing asks for a region's result in int8: what only operators that stay in float read, functions
         of one value that are compared with numbers, functions and weighted sums that are made integers, and a weighted
         sum that no operator with an int8 form reads, but a pixel_shuffle at the end, which joins the sum."""
-        if self._only_kept_read(region.end) or self._is_compared(region) or self._becomes_integers(region):
+        if self._only_float_reads(region.end) or self._is_compared(region) or self._becomes_integers(region):
             return True
         if isinstance(kind_of(region.first), WeightedSum) and self._integers_follow(self.regions.result(region.end)):
             return True

@@ -62,7 +62,7 @@ def _met(places: Array, count: int) -> Array:
 
 def _moves(rewriter: Rewriter, node: Node) -> bool:
     kind = kind_of(node)
-    return is_move(node) and kind == Moves() and node.output not in rewriter.graph.kept
+    return is_move(node) and kind == Moves() and node.output not in rewriter.graph.in_float
 
 
 def _is_joined(rewriter: Rewriter, name: str) -> bool:

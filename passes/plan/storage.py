@@ -29,11 +29,11 @@ class Rounding:
     Attributes:
         reads: storage of the values that a call of the user's program reads, by call and value.
         gives: storage of values where they are computed.
-        kept: calls that stay in float because all that reads them does.
+        in_float: calls that stay in float because all that reads them does.
         attention: calls that are one operator: the first product, the softmax and the second product.
     """
 
     reads: dict[tuple[str, str], Storage] = field(default_factory=dict)
     gives: dict[str, Storage] = field(default_factory=dict)
-    kept: list[str] = field(default_factory=list)
+    in_float: list[str] = field(default_factory=list)
     attention: list[tuple[str, str, str]] = field(default_factory=list)

@@ -139,7 +139,7 @@ def trials(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> Iterator
     while len(nodes) < _MOST:
         name = max(waiting, key=lambda name: places.get(name, -1))
         node = rewriter.producer(name)
-        if node is None or not _may_join(graph, node) or name in graph.kept:
+        if node is None or not _may_join(graph, node) or name in graph.in_float:
             return
         if nodes and (name in graph.outputs or any(reader.output not in nodes for reader in rewriter.readers(name))):
             return

@@ -37,7 +37,9 @@ class Widths:
         kind, name = kind_of(node), node.inputs[0]
         while (made := self.regions.rewriter.producer(name)) is not None and is_move(made):
             name = made.inputs[0]
-        return kind is not None and kind.reads_float32 and node.output not in self.graph.kept and name in self._floats
+        return (
+            kind is not None and kind.reads_float32 and node.output not in self.graph.in_float and name in self._floats
+        )
 
     def moves_input(self, name: str) -> bool:
         """Whether all that reads what a move gives takes an input that it moves."""
@@ -64,7 +66,7 @@ class Widths:
     def _is_norm_of_rows(self, node: Node) -> bool:
         kind = kind_of(node)
         norm = isinstance(kind, Rowwise) and kind.result is None and kind.reads_int16
-        return norm and node.output not in self.graph.kept
+        return norm and node.output not in self.graph.in_float
 
 
 def _averages(node: Node) -> bool:

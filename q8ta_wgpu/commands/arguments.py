@@ -39,7 +39,7 @@ def random_inputs(model: Model) -> dict[str, Array]:
     for name, t in model.inputs.items():
         drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 1 << 16, t.shape)
         drawn = drawn if t.bounds is None else generator.integers(t.bounds[0], t.bounds[1] + 1, t.shape)
-        arrays[name] = drawn % 2 == 1 if t.given == "bool" else drawn.astype(t.given)
+        arrays[name] = drawn % 2 == 1 if t.array_dtype == "bool" else drawn.astype(t.array_dtype)
     return arrays
 
 

@@ -13,8 +13,8 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.errors import UnsupportedError, printable
-from q8ta_wgpu.frontend.notes import KEPT, noted
-from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, Product, Sloped, WeightedSum
+from q8ta_wgpu.frontend.notes import IN_FLOAT, noted
+from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, PRelu, Product, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
@@ -50,7 +50,7 @@ def normalizes(node: Node) -> bool:
 def joins(node: Node) -> bool:
     """Whether a node is an activation or clamp that the weighted sum before it takes in before rounding."""
     int8 = kind(node)
-    return isinstance(int8, Sloped) or (isinstance(int8, Elementwise) and (int8.joins or int8.clamp is not None))
+    return isinstance(int8, PRelu) or (isinstance(int8, Elementwise) and (int8.as_curve or int8.clamp is not None))
 
 
 def is_weighted(node: Any) -> bool:
@@ -152,9 +152,9 @@ def qdq_dtype(node: Node) -> torch.dtype | None:
     return dtype or torch.float32
 
 
-def is_kept(node: Node) -> bool:
+def stays_in_float(node: Node) -> bool:
     """Whether a call was asked to stay in float32; what quantizes and dequantizes beside it was not."""
-    return bool(noted(node, KEPT)) and not is_qdq(node)
+    return bool(noted(node, IN_FLOAT)) and not is_qdq(node)
 
 
 _ATTENTION = "q8ta_attention"

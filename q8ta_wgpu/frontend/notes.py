@@ -20,7 +20,7 @@ SIZES = "q8ta_dynamic"
 and of arguments that are sizes the place and the terms. With a parameter: the terms of its shape. With an input: its
 dimensions that have many sizes, and the terms of each."""
 
-KEPT = "q8ta_kept"
+IN_FLOAT = "q8ta_kept"
 """With a call: that it stays in float32."""
 
 SHIFTS = "q8ta_shifts"

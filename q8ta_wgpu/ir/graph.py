@@ -209,7 +209,7 @@ class Graph:
         bounds: the smallest and the largest number that an int32 input may hold: rows of a table it is an index of, or
             numbers of which the network computes none that int32 does not hold.
         batched: inputs whose first dimension is a batch of any size.
-        kept: values whose operators stay in float32 because the quantizer was asked to skip them.
+        in_float: values whose operators stay in float32 because the quantizer was asked to skip them.
         fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
             were computed from it.
         dynamic: which sizes of inputs may be any, and what follows from them.
@@ -229,7 +229,7 @@ class Graph:
     bools: set[str] = field(default_factory=set)
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     batched: set[str] = field(default_factory=set)
-    kept: set[str] = field(default_factory=set)
+    in_float: set[str] = field(default_factory=set)
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     dynamic: Dynamic = field(default_factory=Dynamic)
     buffers: dict[str, str] = field(default_factory=dict)
@@ -296,14 +296,14 @@ class Graph:
             set(self.bools),
             dict(self.bounds),
             set(self.batched),
-            set(self.kept),
+            set(self.in_float),
             dict(self.fixed),
             self.dynamic,
             dict(self.buffers),
             dict(self.whole),
         )
 
-    def given(self, name: str) -> np.dtype[Any]:
+    def array_dtype(self, name: str) -> np.dtype[Any]:
         """The numpy dtype of the arrays to pass for an input."""
         if name in self.bools:
             return np.dtype(np.bool_)
@@ -328,7 +328,7 @@ class Graph:
         return ", ".join(["any", *sizes[1:]] if name in self.batched else sizes)
 
     def __str__(self) -> str:
-        given = {name: f" given as {self.given(name)}" for name in (*self.uint8, *self.bools)}
+        given = {name: f" given as {self.array_dtype(name)}" for name in (*self.uint8, *self.bools)}
         lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.arguments]
         lines += [f"state  {s.name}: {self.types[s.read]}, read as {s.read}, then {s.written}" for s in self.states]
         for node in self.nodes:

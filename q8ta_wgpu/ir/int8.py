@@ -4,7 +4,7 @@
 |-----------------|------------------------------------------------------|-----------------------------------|
 | `WeightedSum`   | an operator of its own, what follows it joins it     | the activation, weight and result |
 | `Normalization` | an operator of its own, or part of the sum before it | the activation and the result     |
-| `Sloped`        | an operator of its own, or part of the sum before it | the activation and the result     |
+| `PRelu`         | an operator of its own, or part of the sum before it | the activation and the result     |
 | `Rowwise`       | an operator of its own                               | the activation and the result     |
 | `Arithmetic`    | an operator of its own, what follows it joins it     | every operand and the result      |
 | `Product`       | an operator of its own, what follows it joins it     | both operands and the result      |
@@ -74,7 +74,7 @@ class QuantizedCall:
     rows: float = 0.0
 
     @property
-    def joined(self) -> bool:
+    def fused(self) -> bool:
         """Whether anything but clamps joins the operator before rounding."""
         return any(part is not None for part in (self.affine, self.residual, self.activation, self.slopes))
 
@@ -114,7 +114,7 @@ ToInt8 = Callable[[QuantizedCall], "Int8Form | str"]
 """Makes the int8 form of a quantized call, or says why there is none."""
 
 
-Joined = Literal["norm", "addend", "activation"]
+Fusible = Literal["norm", "addend", "activation"]
 """What may join an operator before rounding besides clamps: a batch norm, an addend, an activation."""
 
 
@@ -143,7 +143,7 @@ class WeightedSum(Widths):
     """
 
     lower: ToInt8
-    joined: tuple[Joined, ...] = ("addend", "activation")
+    fusible: tuple[Fusible, ...] = ("addend", "activation")
     reads_rows: bool = False
 
 
@@ -157,16 +157,16 @@ class Normalization(Widths):
 
     lower: ToInt8
     affine: Callable[[Sequence[Array], Attrs], tuple[Array, Array]]
-    joined: tuple[Joined, ...] = ("activation",)
+    fusible: tuple[Fusible, ...] = ("activation",)
 
 
 @dataclass(frozen=True)
-class Sloped(Widths):
+class PRelu(Widths):
     """The identity above zero, below it a slope for each channel, constants in float32 (prelu). A sum before it takes
     it in before rounding."""
 
     lower: ToInt8
-    joined: tuple[Joined, ...] = ()
+    fusible: tuple[Fusible, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -211,12 +211,12 @@ class Arithmetic(Widths):
     """Integer arithmetic on operands that are all activations (add, mul, averages). Clamps after it join it.
 
     Attributes:
-        joined: what else joins before rounding where only this operator feeds it, in this order.
+        fusible: what else joins before rounding where only this operator feeds it, in this order.
         fine: positions of operands that are read in 16 bits: few numbers, by which many are multiplied.
     """
 
     lower: ToInt8
-    joined: tuple[Joined, ...] = ()
+    fusible: tuple[Fusible, ...] = ()
     fine: tuple[int, ...] = ()
 
 
@@ -227,14 +227,15 @@ class Elementwise(Widths):
     Attributes:
         function: (float64 array, attrs) -> float64 array.
         clamp: attrs -> (low, high) if the function is a clamp, which then joins the operator before it.
-        joins: whether it can join a sum before rounding, as a curve: its slope is bounded, its ends are asymptotes.
+        as_curve: whether it can join a sum before rounding, as a piecewise linear curve: its slope is bounded, and its
+            ends are asymptotes.
         whole: whether it gives whole numbers.
         wraps: whether it jumps again and again, so that no curve is like it.
     """
 
     function: Callable[[Array, Attrs], Array]
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
-    joins: bool = False
+    as_curve: bool = False
     whole: bool = False
     wraps: bool = False
 
@@ -264,5 +265,5 @@ class Monotonic(_AnyWidth):
 
 
 Int8 = (
-    WeightedSum | Normalization | Sloped | Rowwise | Arithmetic | Product | Recurrent | Elementwise | Moves | Monotonic
+    WeightedSum | Normalization | PRelu | Rowwise | Arithmetic | Product | Recurrent | Elementwise | Moves | Monotonic
 )

@@ -102,10 +102,10 @@ class Table:
 
     def at(self, point: Point) -> NDArray[Any]:
         """The part that is read at a point."""
-        return part_of(self.whole, [int(at_point(size, point)) for size in self.shape])
+        return leading_slice(self.whole, [int(at_point(size, point)) for size in self.shape])
 
 
-def part_of(whole: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
+def leading_slice(whole: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
     """The first elements of each dimension; where all are one number, as many as are asked for."""
     if whole.ndim == len(shape) and whole.size and bool((whole == whole.flat[0]).all()):
         return np.full(shape, whole.flat[0])

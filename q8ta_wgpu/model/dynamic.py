@@ -11,7 +11,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Graph
-from q8ta_wgpu.ir.size import Dynamic, Point, Size, Table, at_point, fitted, part_of
+from q8ta_wgpu.ir.size import Dynamic, Point, Size, Table, at_point, fitted, leading_slice
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.fields import get, known, name_of
 from q8ta_wgpu.model.verify import MAX_ELEMENTS
@@ -92,7 +92,7 @@ def _shape(where: str, arrays: Sequence[Array], points: Sequence[Point]) -> tupl
         return None
     found = [fitted(points, extents) for extents in zip(*(array.shape for array in arrays), strict=True)]
     for array, point in zip(arrays, points, strict=True):
-        part = part_of(first, array.shape) if first.ndim == array.ndim else first
+        part = leading_slice(first, array.shape) if first.ndim == array.ndim else first
         if None in found or part.shape != array.shape or not np.array_equal(part, array, equal_nan=True):
             raise GraphError(f"{where} computes with other numbers with {_said(point)}")
     return tuple(size for size in found if size is not None)

@@ -21,17 +21,17 @@ class Input(TensorType):
     """The type of a model's input.
 
     Attributes:
-        given: the dtype of the arrays that a call takes, as numpy names it: float32, int32, uint8, bool, int8, int16.
-            The graph stores uint8 as int8x4 that is 128 less, and bools as int8x4 of 0 and 1. An int32 input takes
-            integers of any dtype.
+        array_dtype: the dtype of the arrays that a call takes, as numpy names it: float32, int32, uint8, bool, int8,
+            int16. The graph stores uint8 as int8x4 that is 128 less, and bools as int8x4 of 0 and 1. An int32 input
+            takes integers of any dtype.
         bounds: of an int32 input, the smallest and the largest number that it takes.
     """
 
-    given: str = "float32"
+    array_dtype: str = "float32"
     bounds: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
-        return f"{self.given}[{', '.join(map(str, self.shape))}]"
+        return f"{self.array_dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Model:
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """The type of every input by name, in order: shape, dtype, and `given`, the dtype of arrays to pass."""
+        """The type of every input by name, in order: shape, dtype, and `array_dtype`, that of arrays to pass."""
         types = ((name, self.graph.types[name]) for name in self.graph.arguments)
         return {
-            name: Input(t.shape, t.dtype, t.q, str(self.graph.given(name)), self.graph.bounds.get(name))
+            name: Input(t.shape, t.dtype, t.q, str(self.graph.array_dtype(name)), self.graph.bounds.get(name))
             for name, t in types
         }
 

@@ -164,7 +164,7 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
 
 def _cause(graph: Graph, made: dict[str, Node], node: Node) -> str:
     """Why a node without a note of the passes is an island: it is not quantized on both sides."""
-    if node.output in graph.kept:
+    if node.output in graph.in_float:
         return "Quantizer(skip=...) names its module, or an index or a comparison depends on it"
     if OPS[node.op].int8 is None:
         return "it has no int8 form"

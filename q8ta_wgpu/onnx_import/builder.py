@@ -92,7 +92,7 @@ class OnnxBuilder(GraphBuilder):
         self.made[name] = dtype
         return name
 
-    def turned(self, x: str, dims: Sequence[int]) -> str:
+    def permuted(self, x: str, dims: Sequence[int]) -> str:
         """A value, or stored integers, with its dimensions in another order."""
         y = str(self.aten("aten.permute.default", {"self": x, "dims": list(dims)}))
         if x in self.made:

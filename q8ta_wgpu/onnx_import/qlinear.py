@@ -49,11 +49,11 @@ def _qlinear_matmul(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
 
 def _qgemm(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     inputs = (*args["inputs"], None, None, None)
-    turned = bool(args.get("transB"))
+    transposed = bool(args.get("transB"))
     bias = _bias(b, args, inputs[6], inputs[1], inputs[4])
     alpha = 1.0 if args.get("alpha") is None else float(args["alpha"])
-    attrs = {"alpha": alpha, "beta": alpha, "transA": args.get("transA") or 0, "transB": int(turned)}
-    y = b.onnx("Gemm", (_real(b, args, 0), _real(b, args, 3, axis=0 if turned else 1), bias), **attrs)
+    attrs = {"alpha": alpha, "beta": alpha, "transA": args.get("transA") or 0, "transB": int(transposed)}
+    y = b.onnx("Gemm", (_real(b, args, 0), _real(b, args, 3, axis=0 if transposed else 1), bias), **attrs)
     return y if inputs[7] is None else _ends(b, args, y, 7)
 
 
@@ -72,19 +72,19 @@ def _single(name: str, keep: Sequence[str] = ()) -> Rule:
 
 
 def _in_front(rule: Rule) -> Rule:
-    """With channels_last images are turned before and behind."""
+    """With channels_last images are permuted to channels first, and the result back."""
 
-    def turned(b: OnnxBuilder, args: Mapping[str, Any]) -> str | list[str]:
+    def channels_first(b: OnnxBuilder, args: Mapping[str, Any]) -> str | list[str]:
         if not args.get("channels_last"):
             return rule(b, args)
         x, *others = args["inputs"]
         rank = len(b.type(x).shape)
         order = [0, rank - 1, *range(1, rank - 1)]
-        y = rule(b, {**args, "inputs": [b.turned(x, order), *others]})
+        y = rule(b, {**args, "inputs": [b.permuted(x, order), *others]})
         assert isinstance(y, str)
-        return b.turned(y, [0, *range(2, rank), 1])
+        return b.permuted(y, [0, *range(2, rank), 1])
 
-    return turned
+    return channels_first
 
 
 def _concat(b: OnnxBuilder, args: Mapping[str, Any]) -> str:

@@ -200,7 +200,7 @@ class Executor:
         if self._ran or not self.device.software or not visible():
             return
         dispatches = self.program.dispatches
-        with self._states.kept(), bar("compiling") as update:
+        with self._states.preserved(), bar("compiling") as update:
             for i, (dispatch, step) in enumerate(zip(dispatches, self._steps, strict=True)):
                 update(i, len(dispatches), dispatch.kernel)
                 encoder = self.device.wgpu.create_command_encoder()
@@ -260,7 +260,7 @@ class Executor:
             self.upload(inputs)
             if not passes:
                 return microseconds
-            with self._states.kept(), timestamps(self.device, len(passes)) as stamps:
+            with self._states.preserved(), timestamps(self.device, len(passes)) as stamps:
                 for i in range(-1, repeats):  # the first run waits for the upload, which Dawn's timestamps include
                     encoder = gpu.create_command_encoder()
                     for number, steps in enumerate(passes):
@@ -285,7 +285,7 @@ class Executor:
                 ahead = [commands for _, commands in self._runs.ahead]
                 with contextlib.suppress(DeviceError), wgpu_errors(f"{self.device.name} was lost"):
                     if ahead and self.device.alive:
-                        with self._states.kept():  # engines that must submit what was recorded run it
+                        with self._states.preserved():  # engines that must submit what was recorded run it
                             self.device.engine.discard(self.device.wgpu, ahead)
                 self._runs.close()
             for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):

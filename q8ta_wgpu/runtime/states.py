@@ -54,7 +54,7 @@ class States:
         ]
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def preserved(self) -> Iterator[None]:
         """Gives states back what they were: runs that are measured are no calls."""
         if not self._ports:
             yield

@@ -94,7 +94,7 @@ def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
 
 
 def _checked(graph: Graph, name: str, value: Any) -> Array:
-    t, wanted = graph.types[name], graph.given(name)
+    t, wanted = graph.types[name], graph.array_dtype(name)
     array = as_array(name, value)
     floats = t.dtype == FLOAT32
     integers = t.dtype == INT32 and array.dtype.kind in "iu"

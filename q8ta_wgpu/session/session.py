@@ -346,7 +346,7 @@ class Session:
         """Runs the model once on zeros. Work that drivers, caches and clocks put off until the first run is then not
         part of the next call. It changes no state. Raises DeviceError if the device fails."""
         before = dict(self._state)
-        self(*(np.zeros(t.shape, t.given) for t in self.model.inputs.values()))
+        self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))
         self._state.update(before)
 
     def close(self) -> None:

@@ -191,7 +191,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
 
 def _port(graph: Graph, port: Port) -> dict[str, Any]:
     """An input or output: its dtype as in Python, and for int8 or int16 words where each element lies."""
-    found = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": str(graph.given(port.name))}
+    found = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": str(graph.array_dtype(port.name))}
     if q := graph.types[port.name].q:
         found |= {"scale": q.scale, "zero": q.zero, "axes": _axes(port.shape, _LAYOUTS[port.layout])}
     if port.name in graph.bounds:
@@ -232,7 +232,8 @@ def sample(graph: Graph) -> dict[str, Array]:
     """The made-up inputs, which q8ta.js makes too: element i of input k is a 32-bit hash of k * 2^24 + i."""
     given = enumerate(graph.arguments)
     return {
-        name: _mixed(graph.given(name), graph.types[name].shape, k << 24, graph.bounds.get(name)) for k, name in given
+        name: _mixed(graph.array_dtype(name), graph.types[name].shape, k << 24, graph.bounds.get(name))
+        for k, name in given
     }
 
 

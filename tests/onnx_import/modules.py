@@ -167,7 +167,10 @@ def agreement(data: bytes, model: q8.Model, x: Array) -> Agreement:
     file.graph.output.extend(onnx.ValueInfoProto(name=name) for name in written)
     theirs = dict(zip([result, *written], by_onnx_runtime(file.SerializeToString(), x), strict=True))
     graph = model.graph
-    values = {**graph.constants, **{name: graph.stored(name, x.astype(graph.given(name))) for name in graph.inputs}}
+    values = {
+        **graph.constants,
+        **{name: graph.stored(name, x.astype(graph.array_dtype(name))) for name in graph.inputs},
+    }
     apart = [np.zeros(0, np.int64)]
     for node in graph.nodes:
         found = np.asarray(OPS[node.op].reference(graph.call(node), [values[name] for name in node.inputs]))

@@ -224,7 +224,7 @@ def test_inputs_are_told_as_they_are_given() -> None:
     graph.bools, graph.uint8 = {"a"}, {"b"}
     model = Model(graph, Structure(0))
     assert str(model.inputs) == "{'a': bool[2, 3], 'b': uint8[2, 3], 'c': int8[2, 3], 'd': float32[5]}"
-    assert model.inputs["a"].given == "bool" and model.inputs["c"].q == QParams(1.0, 0)
+    assert model.inputs["a"].array_dtype == "bool" and model.inputs["c"].q == QParams(1.0, 0)
 
 
 @pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])

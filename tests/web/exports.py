@@ -152,7 +152,7 @@ def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Ar
     types = [model.graph.types[output] for output in model.graph.results]
     dtypes = [
         np.uint8 if model.structure.gives_bytes(place, given == np.int8) else given
-        for place, given in enumerate(map(model.graph.given, model.graph.results))
+        for place, given in enumerate(map(model.graph.array_dtype, model.graph.results))
     ]
     arrays = zip(found, dtypes, types, strict=True)
     return [np.frombuffer(base64.b64decode(text), dtype).reshape(t.shape) for text, dtype, t in arrays]

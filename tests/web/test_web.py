@@ -59,7 +59,7 @@ def bordered(given: str) -> Model:
 def test_bytes_of_what_is_given(given: str, js: Any, folder: Path) -> None:
     model, generator = bordered(given), op_graphs.rng("web", given)
     inputs = {name: op_graphs.extremes(generator, (2, 5, 3, 7)) for name in model.graph.inputs}
-    inputs["a"] = inputs["a"] > 0 if given == "bool" else inputs["a"].view(model.graph.given("a"))
+    inputs["a"] = inputs["a"] > 0 if given == "bool" else inputs["a"].view(model.graph.array_dtype("a"))
     equal(outputs(js, folder, "bordered", model, inputs), model, inputs)
 
 
@@ -124,7 +124,7 @@ def test_bytes_of_rows_with_scales(js: Any, folder: Path) -> None:
 
 def test_rows_are_written_in_the_page(js: Any, folder: Path) -> None:
     model = written(INT8X4)
-    inputs = {name: np.ones(t.shape, np.dtype(t.given)) for name, t in model.inputs.items()}
+    inputs = {name: np.ones(t.shape, np.dtype(t.array_dtype)) for name, t in model.inputs.items()}
     inputs["place"] = np.array([2, -1, 0, 9, 4, 4], np.float32)
     equal(outputs(js, folder, "written", model, inputs), model, inputs)
 

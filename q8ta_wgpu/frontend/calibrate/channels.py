@@ -25,7 +25,7 @@ from q8ta_wgpu.frontend.nodes import (
     normalizes,
     sizes_of,
 )
-from q8ta_wgpu.ir.int8 import Monotonic, Sloped
+from q8ta_wgpu.ir.int8 import Monotonic, PRelu
 from q8ta_wgpu.passes.plan.masks import whole_rows
 
 _LAYER_NORM = "aten.layer_norm.default"
@@ -137,7 +137,7 @@ def _passed(followed: Channels, node: Node, value: Node, places: Tensor) -> Iter
     """What a call of a value gives, and the channel that each element is from; nothing where channels are mixed, or
     made another way."""
     name = str(node.target)
-    if _SLOPED.fullmatch(name) or isinstance(kind(node), Sloped):
+    if _SLOPED.fullmatch(name) or isinstance(kind(node), PRelu):
         followed.shifts = False
         yield node, places
     elif isinstance(kind(node), Monotonic) or _MEANS.fullmatch(name):

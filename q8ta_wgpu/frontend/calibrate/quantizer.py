@@ -26,14 +26,14 @@ from q8ta_wgpu.frontend.nodes import (
     is_constant,
     is_depthwise,
     is_float,
-    is_kept,
     is_transposed,
     kind,
     mark_attention,
     module_paths,
     named_arguments,
+    stays_in_float,
 )
-from q8ta_wgpu.frontend.notes import KEPT, note
+from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
@@ -161,11 +161,11 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         widen_states(model, imported, plan)
         self._write(plan, imported, {node.name: node for node in model.graph.nodes})
         for node in model.graph.nodes:
-            if isinstance(kind(node), Recurrent) and not is_kept(node):
+            if isinstance(kind(node), Recurrent) and not stays_in_float(node):
                 self._recurrent(node)
             elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
                 self._weight_of(node)
-            elif node.target is torch.ops.aten.embedding.default and not is_kept(node):
+            elif node.target is torch.ops.aten.embedding.default and not stays_in_float(node):
                 self._table_of(node, model)
         return model
 
@@ -179,12 +179,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                     "a convolution or linear is part of that one: name it instead)"
                 )
             for node in skipped:
-                note(node, KEPT, True)
+                note(node, IN_FLOAT, True)
 
     def _write(self, plan: Rounding, imported: Imported, nodes: Mapping[str, Node]) -> None:
         """Writes what a plan says of activations as torchao's annotations."""
-        for call in plan.kept:
-            note(nodes[call], KEPT, True)
+        for call in plan.in_float:
+            note(nodes[call], IN_FLOAT, True)
         for attention in plan.attention:
             mark_attention(*(nodes[call] for call in attention))
         for (call, name), storage in plan.reads.items():

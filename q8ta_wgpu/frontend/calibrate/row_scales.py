@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import OWN, QDQ, is_kept, kind, named_arguments
+from q8ta_wgpu.frontend.nodes import OWN, QDQ, kind, named_arguments, stays_in_float
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.int8 import Moves, WeightedSum
 
@@ -26,7 +26,7 @@ def _shape(x: Tensor, unit: float) -> Tensor:
 def operands(node: Node) -> tuple[Node, Node] | None:
     """What a linear reads by rows, and its weight; None of other calls. Which of the two is a weight, others know."""
     int8 = kind(node)
-    if not isinstance(int8, WeightedSum) or not int8.reads_rows or is_kept(node):
+    if not isinstance(int8, WeightedSum) or not int8.reads_rows or stays_in_float(node):
         return None
     given = named_arguments(node)
     x = given.get("input", given.get("mat1", given.get("self")))

@@ -22,7 +22,7 @@ def name_operators(model: GraphModule, stays: Callable[[Node], bool]) -> None:
     """Puts one call in place of those that an operator is written as, but where `stays` holds of one of them."""
     imported = import_float(model)
     graph, values = imported.graph, dict(imported.values)
-    graph.kept.update(name for name, node in values.items() if stays(node))
+    graph.in_float.update(name for name, node in values.items() if stays(node))
     for each in combined(graph, channels=True):
         source, last = each.made[0].inputs[0], values.get(each.made[-1].output)
         if last is None or source not in values or any(node.op not in _CALLS for node in each.made):

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.importer.importer import Imported
 from q8ta_wgpu.frontend.nodes import kind
-from q8ta_wgpu.frontend.notes import KEPT, note
+from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
 
@@ -44,7 +44,7 @@ def keep_sums(graph: GraphModule) -> None:
     """Leaves in float32 what is counted from call to call: a sum with what was there has no range."""
     for read, written in states_of(graph):
         if written.target in _SUMS and read in written.all_input_nodes:
-            note(written, KEPT, True)
+            note(written, IN_FLOAT, True)
 
 
 def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:

@@ -77,7 +77,7 @@ class Dimensions:
     def part(self, name: str, tensor: Tensor, point: Point) -> Tensor:
         """What is read of a parameter at a point."""
         terms = self.tables.get(name)
-        return tensor if terms is None else part_of(tensor, [int(Size.of(size, point)) for size in terms])
+        return tensor if terms is None else leading_slice(tensor, [int(Size.of(size, point)) for size in terms])
 
     def point(self, shapes: Sequence[Sequence[int]]) -> Point | str:
         """The symbols' values for inputs of these shapes; what is wrong with the shapes where they have none."""
@@ -179,7 +179,7 @@ def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int
     return root.__name__, terms, least, largest
 
 
-def part_of(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def leading_slice(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """The first elements of each dimension; where all are one number, as many as are asked for."""
     if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
         return tensor.flatten()[0].expand(shape).contiguous()

@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, one_line, printable
-from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, part_of
+from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, leading_slice
 from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.sized import Sized, arguments_at
 from q8ta_wgpu.frontend.nodes import constant, source_of
@@ -87,7 +87,7 @@ def _annotate_constant(
         return
     sizes = [fitted(found.points, extents) for extents in zip(*(x.shape for x in tensors), strict=True)]
     for x, point in zip(tensors, found.points, strict=True):
-        if None in sizes or x.dtype != first.dtype or not x.equal(part_of(first, x.shape)):
+        if None in sizes or x.dtype != first.dtype or not x.equal(leading_slice(first, x.shape)):
             raise _refused(row[0], f"a table made for it holds other numbers with {_said(point)}")
     note(row[0], SIZES, {"shape": [size.plain if isinstance(size, Size) else [[size]] for size in sizes]})
     if bool((first == first.flatten()[0]).all()):

@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.export.dimensions import part_of
+from q8ta_wgpu.frontend.export.dimensions import leading_slice
 from q8ta_wgpu.frontend.notes import SIZES, noted
 from q8ta_wgpu.ir.size import Point, Size, solved
 
@@ -32,7 +32,7 @@ class Sized(Interpreter):
         """A node's value."""
         found, said = super().run_node(n), noted(n, SIZES, {})
         if n.op == "get_attr" and "shape" in said:
-            return part_of(found, [int(Size.of(size, self._point)) for size in said["shape"]])
+            return leading_slice(found, [int(Size.of(size, self._point)) for size in said["shape"]])
         return found
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:

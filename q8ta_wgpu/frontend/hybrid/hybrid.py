@@ -14,7 +14,7 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, shown
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.plain import plain
-from q8ta_wgpu.frontend.hybrid.partition import Parted, part
+from q8ta_wgpu.frontend.hybrid.partition import Partitioned, partition
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.report import Report
@@ -95,11 +95,11 @@ class Hybrid(torch.nn.Module):
         pieces: the pieces, in order.
     """
 
-    def __init__(self, parted: Parted, example: Any, device: Any) -> None:
+    def __init__(self, partitioned: Partitioned, example: Any, device: Any) -> None:
         super().__init__()
-        self.program = parted.program
-        self.pieces = tuple(getattr(parted.program, name) for name in parted.pieces)
-        self._rest, self._macs = tuple(str(parted.rest).splitlines()), parted.macs
+        self.program = partitioned.program
+        self.pieces = tuple(getattr(partitioned.program, name) for name in partitioned.pieces)
+        self._rest, self._macs = tuple(str(partitioned.rest).splitlines()), partitioned.macs
         self._leaves, self._structure = pytree.tree_flatten(example)
         for piece in sorted(self.pieces, key=lambda piece: -_work(piece.model)):
             piece.session = Session(piece.model, device)
@@ -148,17 +148,18 @@ def hybrid(program: Any, device: Any = None) -> Hybrid:
     module = exported.module(check_guards=False)
     assert isinstance(module, GraphModule)
     fold(module)
-    parted = part(module)
-    if not parted.pieces:
-        raise UnsupportedError(f"nothing of this program would run on the GPU:\n{parted.rest}")
-    for name, graph in parted.pieces.items():
-        setattr(parted.program, name, _piece(getattr(parted.program, name), graph))
+    partitioned = partition(module)
+    if not partitioned.pieces:
+        raise UnsupportedError(f"nothing of this program would run on the GPU:\n{partitioned.rest}")
+    for name, graph in partitioned.pieces.items():
+        setattr(partitioned.program, name, _piece(getattr(partitioned.program, name), graph))
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
     example = [values.get(name, name) for name in exported.graph_signature.user_inputs]
     spec = exported.call_spec.in_spec
     assert spec is not None
-    parted = replace(parted, program=GraphModule(parted.program, parted.program.graph))  # without the pieces' weights
-    return Hybrid(parted, pytree.tree_unflatten(example, spec), device)
+    found = partitioned.program
+    without_weights = replace(partitioned, program=GraphModule(found, found.graph))
+    return Hybrid(without_weights, pytree.tree_unflatten(example, spec), device)
 
 
 def _piece(subgraph: GraphModule, graph: Graph) -> Piece:

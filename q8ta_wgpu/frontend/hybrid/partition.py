@@ -1,4 +1,4 @@
-"""Parting a program: which pieces of it can be imported, each as large as can be, and why the rest cannot."""
+"""Partitioning a program: which pieces of it can be imported, each as large as can be, and why the rest cannot."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PREFIX = "piece_"
 
 
 @dataclass(frozen=True)
-class Parted:
-    """A program in parts.
+class Partitioned:
+    """A program of which parts run on the GPU.
 
     Attributes:
         program: the graph that calls the pieces, which are submodules.
@@ -39,10 +39,10 @@ class Parted:
     macs: tuple[int, int]
 
 
-def part(module: GraphModule) -> Parted:
-    """Parts a program, whose parameters are attributes and which holds no in-place operators.
+def partition(module: GraphModule) -> Partitioned:
+    """Partitions a program, whose parameters are attributes and which holds no in-place operators.
 
-    A piece that the importer refuses is parted anew without the calls that it names, until all are imported. One
+    A piece that the importer refuses is partitioned anew without the calls that it names, until all are imported. One
     without multiply-adds is none, unless it is the whole program. `module` is changed.
     """
     _copy_for_each_user(module)
@@ -66,7 +66,7 @@ def part(module: GraphModule) -> Parted:
             count -= macs.get(node.name, 0)
             if not is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
                 rest.add(refused.get(node.name, SMALL), node)
-    return Parted(fused, graphs, rest, (count, sum(macs.values())))
+    return Partitioned(fused, graphs, rest, (count, sum(macs.values())))
 
 
 def _pieces(fused: GraphModule) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def _split(module: GraphModule, refused: Mapping[str, str], macs: Mapping[str, i
     place = {node: index for index, node in enumerate(graph.nodes)}
     partitioner = CapabilityBasedPartitioner(copied, _Support(refused), allows_single_node_partition=True)
 
-    def pays(partition: Partition) -> bool:
-        return any(macs.get(node.name) for node in partition.nodes) or not refused
+    def pays(found: Partition) -> bool:
+        return any(macs.get(node.name) for node in found.nodes) or not refused
 
-    found = [partition for partition in partitioner.propose_partitions() if pays(partition)]
-    found.sort(key=lambda partition: min(place[node] for node in partition.nodes))
-    return partitioner.fuse_partitions(found, prefix=_PREFIX)
+    paying = [found for found in partitioner.propose_partitions() if pays(found)]
+    paying.sort(key=lambda found: min(place[node] for node in found.nodes))
+    return partitioner.fuse_partitions(paying, prefix=_PREFIX)
 
 
 def _unfit(module: GraphModule) -> dict[str, str]:

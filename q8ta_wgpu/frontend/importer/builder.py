@@ -30,7 +30,7 @@ class GraphBuilder:
         fixed: values that depend on constants alone.
         shifted: values quantized to uint8, held as int8 that is 128 less.
         source, hint: of the call being imported: where it is in the user's model, and a name for its value.
-        kept: whether the call being imported stays in float32 (`Graph.kept`).
+        in_float: whether the call being imported stays in float32 (`Graph.in_float`).
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class GraphBuilder:
         self.shifted: set[str] = set()
         self.source = ""
         self.hint = ""
-        self.kept = False
+        self.in_float = False
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node whose type follows from its inputs."""
@@ -136,8 +136,8 @@ class GraphBuilder:
         """Adds a node whose output has a type already."""
         if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":
             self.fixed.add(node.output)
-        if self.kept:
-            self.graph.kept.add(node.output)
+        if self.in_float:
+            self.graph.in_float.add(node.output)
         self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:

@@ -26,7 +26,7 @@ WORD = 4
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StridedView:
     """Where the elements of a value lie in another one, `root`: the first, and the walk along each dimension, of one
     extent and step or several."""
 
@@ -53,22 +53,22 @@ class _Place:
         return next((extent for extent, step in self.digits(-2) if step == 0 and extent > 1), 1)
 
 
-def place_attention(graph: Graph, target: Target) -> None:
+def strided_attention(graph: Graph, target: Target) -> None:
     """Says for each attention where its operands and its result lie, on any target."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         if node.op == "q8ta_attention" and not node.attrs["sizes"]:
-            placed = _placed(rewriter, node)
-            if placed is not None:
-                _write(rewriter, placed, node)
+            strided = _strided(rewriter, node)
+            if strided is not None:
+                _write(rewriter, strided, node)
     rewriter.commit()
 
 
-def _placed(rewriter: Rewriter, node: Node) -> Node | None:
+def _strided(rewriter: Rewriter, node: Node) -> Node | None:
     """The attention that reads its operands in place, as a node that writes (batch, queries, heads * width); None where
     they lie at no steps of one length."""
     graph = rewriter.graph
-    q, k, v = (_place(rewriter, name) for name in node.inputs[:3])
+    q, k, v = (_view_of(rewriter, name) for name in node.inputs[:3])
     found, shape = sizes_of([graph.types[name] for name in node.inputs], node.attrs), graph.types[node.output].shape
     lead = shape[:2] if len(shape) == 4 else _lead(q, k, v)
     rows = ((found.queries, found.depth), (found.keys, found.depth), (found.keys, found.width))
@@ -90,13 +90,13 @@ def _placed(rewriter: Rewriter, node: Node) -> Node | None:
     return placed
 
 
-def _place(rewriter: Rewriter, name: str) -> _Place:
+def _view_of(rewriter: Rewriter, name: str) -> _StridedView:
     """Where a value's elements lie in the value that moves of whole words made it of."""
     graph, node, shape = rewriter.graph, rewriter.producer(name), rewriter.graph.types[name].shape
-    here = _Place(name, 0, tuple((digit,) for digit in zip(shape, strides(shape), strict=True)))
+    here = _StridedView(name, 0, tuple((digit,) for digit in zip(shape, strides(shape), strict=True)))
     if node is None or node.op not in ("view", "permute", "slice", "expand"):
         return here
-    before = _place(rewriter, node.inputs[0])
+    before = _view_of(rewriter, node.inputs[0])
     root, q = graph.types[before.root], graph.types[name].q
     if root.shape[-1] % WORD or (root.q and q and root.q.zero != q.zero):
         return here
@@ -134,7 +134,7 @@ def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[tuple[Digit, ...], .
     return tuple(found)
 
 
-def _lead(*places: _Place) -> tuple[int, int]:
+def _lead(*places: _StridedView) -> tuple[int, int]:
     """Batch and heads where they are one dimension: as an operand that has them apart says."""
     leads = [merged(place.digits(-2)) for place in places]
     apart = next((lead for lead in leads if len(lead) == 2), None)

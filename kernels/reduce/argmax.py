@@ -83,7 +83,7 @@ def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
         kernels=share.kernels(
             Kernel(
                 name,
-                ordered("place", "reduce", "map"),
+                ordered("argmax", "reduce", "map"),
                 (FLOAT,),
                 FLOAT,
                 params=_params,
