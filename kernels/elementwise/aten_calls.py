@@ -40,7 +40,7 @@ def power(b: Builder, args: Mapping[str, Any]) -> str:
 def divisor(b: Builder, number: Any) -> float:
     """A divisor that is not zero in float32."""
     if np.float32(number) == 0:
-        raise b.refuse("it divides by zero")
+        raise b.refuse(f"it divides by zero, found the divisor {number}: divide by a number that float32 tells from 0")
     return float(number)
 
 

@@ -80,8 +80,12 @@ def _params(call: Call) -> Params:
 
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
     mode, padding = int(args["interpolation_mode"]), int(args["padding_mode"])
-    if len(b.type(args["input"]).shape) != 4 or mode >= len(MODES) or padding >= len(PADDINGS):
-        raise b.refuse("of images it takes the modes bilinear and nearest")
+    shape = b.type(args["input"]).shape
+    if len(shape) != 4 or mode >= len(MODES) or padding >= len(PADDINGS):
+        raise b.refuse(
+            f"it takes images (n, c, h, w) in the modes {' and '.join(MODES)}, with padding by {', '.join(PADDINGS)}: "
+            f"found {shape}, mode {mode} and padding {padding} of torch's numbers"
+        )
     attrs = {"mode": MODES[mode], "padding": PADDINGS[padding], "align_corners": bool(args["align_corners"])}
     return b.emit("grid_sample", (args["input"], args["grid"]), attrs)
 

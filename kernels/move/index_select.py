@@ -211,14 +211,15 @@ def _onnx_gather_nd(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _check_places(b: Builder, places: Array, count: int) -> None:
     if places.dtype.kind not in "iu" or (places.size and not -count <= places.min() <= places.max() < count):
-        raise b.refuse(f"its indices must be integers from {-count} to {count - 1}")
+        span = f"{places.min()} to {places.max()}" if places.size else "none"
+        raise b.refuse(f"its indices must be integers from {-count} to {count - 1}, found {places.dtype}, {span}")
 
 
 def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
     """Values written at constant indices: old and new elements are joined, and each position takes one of them. Rows
     are written at computed ones."""
     if args["accumulate"]:
-        raise b.refuse("it adds up what is written to one place")
+        raise b.refuse("it adds up what is written at one index: write each index once, with accumulate=False")
     x, shape = args["self"], b.type(args["self"]).shape
     given = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
     if len(given) == 1 and b.array(given[0][1]) is None:

@@ -80,7 +80,7 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
     if args.get("training"):
         raise b.refuse("it uses the batch's own statistics: export the module in eval mode")
     if args["running_mean"] is None or args["running_var"] is None:
-        raise b.refuse("it has no running statistics")
+        raise b.refuse("it has no running statistics: train it with track_running_stats=True, or use an instance norm")
     affine = gamma_and_beta(b, args, b.type(args["running_mean"]).shape)
     operands = (args["input"], *affine, args["running_mean"], args["running_var"])
     return b.emit("batch_norm", operands, {"eps": float(args["eps"])})

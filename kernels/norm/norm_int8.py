@@ -70,7 +70,10 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     else:
         fits = 0 < len(gamma) <= len(shape) and shape[len(shape) - len(gamma) :] == gamma
     if not fits or beta != gamma:
-        raise GraphError(f"an int8 norm of {shape} with parameters {gamma} and {beta}, and {dict(attrs)}")
+        raise GraphError(
+            f"an int8 norm of {shape} takes two parameters of one shape: its last dimensions, or in groups its "
+            f"channels, a multiple of the groups; found {gamma} and {beta}, and {dict(attrs)}"
+        )
     if _variance(shape, math.prod(gamma), attrs, types[0].dtype) is None:
         raise GraphError(f"an int8 norm of {shape} with eps {attrs['eps']:g}: its variance does not fit two words")
     return shape, INT8X4

@@ -38,7 +38,7 @@ def _log_softmax(call: Call, arrays: Sequence[Array]) -> Array:
 def _import(op: str) -> Import:
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         if str(args.get("dtype") or "torch.float32") != "torch.float32" or args.get("half_to_float"):
-            raise b.refuse("its result must be float32")
+            raise b.refuse(f"its result must be float32, found {args.get('dtype')}: leave out its dtype")
         shape = b.type(args["self"]).shape
         if not shape:
             raise b.refuse("it takes a tensor of at least one dimension, found a scalar")

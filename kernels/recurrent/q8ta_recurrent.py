@@ -60,7 +60,10 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs, cell: str) -> tuple[Shap
     if pre.q != PROJECTED:
         raise GraphError(f"q8ta_{cell} reads a projected input of {PROJECTED}, found {pre.q}")
     if multiplier.shape != bias.shape or knots.shape != (KNOTS + 1,):
-        raise GraphError(f"q8ta_{cell} with multipliers {multiplier.shape}, bias {bias.shape} and knots {knots.shape}")
+        raise GraphError(
+            f"q8ta_{cell} takes multipliers and a bias of one shape, and {KNOTS + 1} knots: found {multiplier.shape}, "
+            f"{bias.shape} and {knots.shape}"
+        )
     if _carry(cell, attrs) < 1:
         raise GraphError(f"q8ta_{cell}: shifts {attrs['shifts']} leave its states fewer bits than its product reads")
     shape = layer.infer(cell, pre.shape, weight.shape, bias.shape, [t.shape for t in first], attrs)

@@ -79,7 +79,9 @@ class Calibration:
         def met(name: str, array: Array) -> None:
             ranges = self._slots.of_value.get(name, ())
             if (ranges or name in readers) and not np.isfinite(array).all():
-                raise InputError(f"item {item} of the calibration leads to NaN or an infinity at {name}")
+                raise InputError(
+                    f"item {item} of the calibration leads to NaN or an infinity at {name}: clean the calibration data"
+                )
             for root in ranges:
                 self._ranges[root].meet(array)
             for layer in readers.get(name, ()):

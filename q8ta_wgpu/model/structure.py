@@ -55,7 +55,10 @@ class Structure:
     def check(self, count: int) -> None:
         """Raises GraphError unless the tree is well formed and holds the positions 0..count-1, each once."""
         if other := [i for i, dtype in self.dtypes.items() if i not in range(count) or dtype not in DTYPES]:
-            raise GraphError(f"output {other[0]} is given as {reprlib.repr(self.dtypes[other[0]])}")
+            found = reprlib.repr(self.dtypes[other[0]])
+            raise GraphError(
+                f"outputs 0 to {count - 1} may be given as {', '.join(DTYPES)}: found output {other[0]} as {found}"
+            )
         positions = sorted(_positions(self.tree, 0))
         if positions != list(range(count)):
             raise GraphError(
@@ -135,7 +138,7 @@ def _positions(tree: Any, depth: int) -> list[int]:
         listed = kind in ("tuple", "list") and isinstance(value, list)
         if listed and (not more or (kind == "tuple" and len(more) == 1 and _names(*more[0], len(value)))):
             return [p for item in value for p in _positions(item, depth + 1)]
-    raise GraphError(f"the output structure holds {reprlib.repr(tree)}")
+    raise GraphError(f"the output structure holds tuples, lists, dicts and positions, found {reprlib.repr(tree)}")
 
 
 def _names(key: str, names: Any, count: int) -> bool:

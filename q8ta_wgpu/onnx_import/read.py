@@ -120,12 +120,14 @@ def array_of(tensor: TensorProto, folder: Path | None) -> Array:
     except (KeyError, ValueError) as error:
         raise UnsupportedError(f"initializer {name} has the unknown data type {tensor.data_type}") from error
     if any(d < 0 for d in shape):
-        raise UnsupportedError(f"initializer {name} has the shape {shape}")
+        raise UnsupportedError(f"initializer {name} has the shape {shape}, which has a negative dimension")
     if tensor.data_location == TensorProto.EXTERNAL:
         tensor = _loaded(tensor, folder, dtype)
     stored = len(tensor.raw_data) or sum(len(field) for _, field in tensor.ListFields() if _is_data(field))
     if int(np.prod(shape, dtype=object)) > 4 * stored:
-        raise UnsupportedError(f"initializer {name} has the shape {shape} and data of {stored} elements or bytes")
+        raise UnsupportedError(
+            f"initializer {name} has the shape {shape}, but data of {stored} elements or bytes: the file is damaged"
+        )
     try:
         return np.asarray(numpy_helper.to_array(tensor), order="C")
     except Exception as error:  # whatever the library meets in data that is not what it should be

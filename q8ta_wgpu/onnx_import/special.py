@@ -25,7 +25,7 @@ def _constant(
     b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
     if len(node.attribute) != 1:
-        raise RefusedError("it has not one value")
+        raise RefusedError(f"a Constant has one attribute, its value: found {len(node.attribute)}")
     name, value = next(iter(attrs.items()))
     if name == "value":
         array = array_of(value, None)

@@ -135,7 +135,8 @@ class Executor:
     def _bind(self, dispatch: Dispatch, pipeline: Pipeline) -> Step:
         if max(dispatch.grid) > (limit := self.device.target.workgroups):
             raise DeviceError(
-                f"{dispatch.kernel} for {dispatch.value} needs a grid of {dispatch.grid}, the limit is {limit}"
+                f"{dispatch.kernel} for {dispatch.value} needs a grid of {dispatch.grid} workgroups, and the limit of "
+                f"{self.device.name} is {limit}: take smaller inputs, or TiledSession for images"
             )
         self._pipelines.append(pipeline)
         offset, size = dispatch.uniform
@@ -217,7 +218,7 @@ class Executor:
         """Writes input words to the buffers of the input ports. Raises for a lost device, also without inputs:
         submitting to one would end the process."""
         if not inputs and not self.device.alive:
-            raise DeviceError(f"{self.device.name} was lost")
+            raise DeviceError(f"{self.device.name} was lost: open another session")
         buffers = [self.buffer(port.buffer) for port in self.program.inputs]
         self._recorder.write(list(zip(buffers, inputs, strict=True)), self._uploads)
 
@@ -299,7 +300,7 @@ class Executor:
         """Raises DeviceError after `close`."""
         # wgpu-native ends the whole process when destroyed buffers are submitted.
         if not self._made:
-            raise DeviceError("this program was closed")
+            raise DeviceError("this program was closed: open another session")
 
 
 def _memory(program: Program) -> str:

@@ -80,4 +80,4 @@ class States:
     def _check(self, used: bool) -> None:
         # wgpu-native ends the whole process when a lost device is written to.
         if used and not self._device.alive:
-            raise DeviceError(f"{self._device.name} was lost")
+            raise DeviceError(f"{self._device.name} was lost, and its states: open another session")

@@ -257,7 +257,16 @@ def test_rows_written_at_computed_places(function: Callable[[Tensor, Tensor], Te
         (lambda x: torch.linalg.svdvals(x), "aten._linalg_svd.default .*is not supported"),
         (lambda x: x.to(torch.float64), "torch.float64"),
         (lambda x: F.dropout(x, 0.5, True), "training mode"),
-        (lambda x: x / 0, "divides by zero"),
+        (lambda x: x / 0, "divides by zero, found the divisor 0"),
+        (
+            lambda x: F.grid_sample(x, x[:, 0, :, :2, None].expand(2, 3, 2, 2), "bicubic", align_corners=True),
+            "nearest, .*found .* mode 2",
+        ),
+        (lambda x: x.softmax(1, dtype=torch.float64), "must be float32, found torch.float64: leave out its dtype"),
+        (
+            lambda x: x.index_put((torch.tensor([0, 0]), torch.tensor([1, 1])), x[:, 0], accumulate=True),
+            "write each index once, with accumulate=",
+        ),
         (
             lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, 2, return_indices=True), (3, 3), (2, 2)),
             "windows .* overlap or are padded",

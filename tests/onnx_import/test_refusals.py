@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "missing input": (lambda: model([node("Add", "x")]), "takes 2 inputs at least, found 1"),
     "scale": (lambda: model([node("QuantizeLinear", "x", "x")]), "its scale is computed while the network runs"),
     "integers": (whole_numbers, "computes with int64"),
-    "lying shape": (lying, r"'w' has the shape \(1048576, 1048576\) and data of 4"),
+    "lying shape": (lying, r"'w' has the shape \(1048576, 1048576\), but data of 4"),
     "huge constant": (huge, "constant of 1099511627776 elements"),
     "doubled constants": (many, "computes a constant of"),
     "slow constant": (slow, "or takes as long"),

@@ -66,7 +66,10 @@ def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
             return b.constant(arithmetic.dequantize(values, q), b.hint)
         x = b.graph.add_constant(x, values, q.dtype, q)
     elif b.graph.types[x].q != q:
-        raise RefusedError(f"it reads {b.graph.types[x]} with scale {q.scale} and zero point {q.zero}")
+        raise RefusedError(
+            f"it dequantizes with scale {q.scale} and zero point {q.zero}, found {b.graph.types[x]}: both must be "
+            "those that the value was quantized with"
+        )
     return b.emit("dequantize", (x,))
 
 
@@ -107,7 +110,9 @@ _WEIGHTS: Mapping[Any, type[np.generic]] = {torch.int8: np.int8, torch.int16: np
 def _quantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     w, scale, zero = (b.raw.get(args[k]) for k in ("input", "scales", "zero_points"))
     if w is None or scale is None or zero is None or args["dtype"] not in _WEIGHTS:
-        raise RefusedError("per-channel quantization is supported for constant int8 and int16 weights alone")
+        raise RefusedError(
+            f"per-channel quantization is supported for constant int8 and int16 weights alone, found {args['dtype']}"
+        )
     shape = [-1 if i == args["axis"] else 1 for i in range(w.ndim)]
     steps = np.rint(w * (np.float32(1.0) / scale.astype(np.float32)).reshape(shape)) + zero.reshape(shape)
     b.raw[b.hint] = np.clip(steps, args["quant_min"], args["quant_max"]).astype(_WEIGHTS[args["dtype"]])
