@@ -31,8 +31,8 @@ def _clamped(node: Node, low: int, high: int) -> Attrs | None:
 
 
 def _of_one(graph: Graph, rewriter: Rewriter, node: Node) -> Node:
-    """A sum or product of values that tables make of one int8 value, or that value itself, as one table of it; any
-    other node as it is."""
+    """One table for a sum or a product whose operands are tables of one int8 value, or that value itself; any other
+    node as it is."""
     if node.op not in ("q8ta_add", "q8ta_mul") or graph.types[node.output].dtype != INT8X4:
         return node
     tables = [p if (p := rewriter.producer(name)) and p.op == "q8ta_table" else None for name in node.inputs]

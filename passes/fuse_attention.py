@@ -102,8 +102,8 @@ def _store(rewriter: Rewriter, name: str, q: QParams) -> None:
 
 
 def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
-    """Replaces `quantize`, behind a product and what joins it, by the attention that writes it, where the product is
-    that of an attention."""
+    """Replaces `quantize`, and the product of softmax and values before it, by the attention that gives the quantized
+    value, where they are one."""
     graph, node, to = rewriter.graph, region.first, rewriter.graph.types[quantize.output]
     softmax, stored = _softmax(rewriter, node.inputs[0])
     precision = FINE if stored or to.dtype == INT16X4 else COARSE

@@ -25,8 +25,8 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def join_linears(graph: Graph, target: Target) -> None:
-    """Joins linears of one row that are rounded to int8 in the same range, each as many outputs as a part of a buffer
-    may begin behind, but for the last."""
+    """Joins linears of one row that are rounded to int8 in the same range. All but the last must have a multiple of
+    PART_ALIGNMENT outputs, so that the result of each begins where a part of a buffer may."""
     groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
         if node.op == "q8ta_linear" and _may_join(graph, node):
@@ -44,8 +44,8 @@ def join_linears(graph: Graph, target: Target) -> None:
 
 
 def _may_join(graph: Graph, node: Node) -> bool:
-    """Whether a linear has one row and gives a part of the network int8 values, with nothing else in its dispatch
-    than a scale for its row."""
+    """Whether a linear has one row, gives int8 values to the rest of the network, and has no stages but rounding and a
+    scale for its row."""
     after = node.attrs["epilogue"]
     plain = len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize)
     return plain and math.prod(graph.types[node.output].shape[:-1]) == 1 and node.output not in graph.outputs

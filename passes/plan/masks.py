@@ -161,7 +161,7 @@ class Masking:
             return TruthTable(table.predicates, tuple(np.asarray(v * np.float32(factor)) for v in table.values))
 
     def _unhidden(self, term: str | None, masks: Sequence[Mask]) -> str | None:
-        """A term without a factor that is 1 wherever an element takes part in spite of the masks."""
+        """A term without a factor that is 1 wherever the masks let an element take part."""
         node = self.rewriter.producer(term) if term else None
         if node is not None and node.op == "mul":
             for x, factor in itertools.permutations(node.inputs):
@@ -171,7 +171,7 @@ class Masking:
         return term
 
     def filled(self, node: Node) -> tuple[str, Mask] | None:
-        """Scores, and the mask that a choice between them and a low number is."""
+        """The scores, and the mask, of a `where` between scores and a low number."""
         condition, chosen, other = node.inputs
         inverted = self.predicates.number(chosen) is None
         low, scores = (self.predicates.number(other), chosen) if inverted else (self.predicates.number(chosen), other)
@@ -186,7 +186,8 @@ class Masking:
         return (scores, mask) if mask else None
 
     def _split_behind(self, node: Node) -> tuple[str | None, list[Mask]]:
-        """What is moved, or scaled, without the masks added before."""
+        """Of a move, or a product with a number: the result without the masks that were added before it, and those
+        masks behind it."""
         types, x = self.rewriter.graph.types, node.inputs[0]
         scores, masks = self.split(x)
         if scores is None or not masks or types[scores].shape != types[x].shape:  # a move counts dimensions

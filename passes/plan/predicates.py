@@ -42,7 +42,7 @@ class TruthTable:
 
 
 def union(*tables: TruthTable) -> tuple[str, ...]:
-    """The predicates of all tables."""
+    """The predicates of all tables, each once."""
     return tuple(dict.fromkeys(name for table in tables for name in table.predicates))
 
 

@@ -1,5 +1,5 @@
-"""Channels of like size: what each channel of a value is multiplied by, and what is added to it, where that changes
-nothing but how well one scale suits them all.
+"""Cross-layer equalization: channels of a value are shifted and scaled until one scale for all of them suits each, and
+the layers that read the value take that back.
 
 What makes a value by channel (a convolution, a linear, a norm with weights) can make x' = (x - middle) / factor of each
 channel x, if all that reads it takes that back: the columns of a convolution's or linear's weight, and a bias, or a

@@ -125,5 +125,5 @@ class Search:
 
 
 def _read_by_others(every: Sequence[Step]) -> list[Step]:
-    """Without values as weighted sums read them."""
+    """The readings of these that are not by weighted sums."""
     return [step for step in every if step.reading[1] != "sums"]

@@ -164,7 +164,8 @@ def sums_weights(node: Node) -> bool:
 
 
 def takes_steps(node: Node) -> bool:
-    """Whether a call gives whole numbers of floats, so that its result jumps where they change little."""
+    """Whether a call makes whole numbers of floats (floor, argmax, an index): a small change of the float may change
+    the result by one."""
     if node.op != "call_function" or not any(n.op == "call_module" or is_float(n) for n in node.all_input_nodes):
         return False
     value, int8 = node.meta.get("val"), kind(node)

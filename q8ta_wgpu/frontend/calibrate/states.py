@@ -41,7 +41,7 @@ def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
 
 
 def keep_sums(graph: GraphModule) -> None:
-    """Leaves in float32 what is counted from call to call: a sum with what was there has no range."""
+    """Leaves a running sum in float32: what is counted from call to call has no range."""
     for read, written in states_of(graph):
         if written.target in _SUMS and read in written.all_input_nodes:
             note(written, IN_FLOAT, True)

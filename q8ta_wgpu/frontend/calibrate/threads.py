@@ -22,7 +22,8 @@ _before = 0
 
 @contextmanager
 def few_threads(graph: GraphModule) -> Iterator[None]:
-    """Lets torch compute with one thread in this one, if the network is small. torch keeps the number by thread."""
+    """Makes torch use one thread for what this thread computes, if the network is small. torch keeps that number for
+    each thread."""
     global _users, _before
     if _work(graph) > _SMALL:
         yield

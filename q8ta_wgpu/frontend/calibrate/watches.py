@@ -13,7 +13,7 @@ _PREFIX = "_watch_of_"
 
 
 def watch(model: GraphModule, node: Node, watcher: torch.nn.Module, values: tuple[Any, ...], before: Node) -> None:
-    """Lets a module meet values at each call of a node, in front of another one."""
+    """Calls a module on the values of a node's calls, in front of another node."""
     call_module(model, before, _PREFIX + node.name, watcher, *values)
 
 

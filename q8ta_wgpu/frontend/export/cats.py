@@ -85,7 +85,7 @@ def _joins_channels(cat: Node) -> bool:
 
 
 def _pays(cat: Node) -> bool:
-    """Whether sums take in all norms but one."""
+    """Whether weighted sums take in the batch norms of all inputs but one."""
     sums = [is_weighted(x) and set(x.users) == {cat} and has_channels(x) for x in cat.all_input_nodes]
     return any(sums) and sums.count(False) <= 1 and len(sums) == len(cat.args[0])  # type: ignore[arg-type]
 

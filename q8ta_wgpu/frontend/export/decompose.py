@@ -115,7 +115,8 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
 
 
 def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """Elements by their places in memory, in which a tensor without gaps is one row of them."""
+    """as_strided of a tensor without gaps in memory: its elements are one row, and the result is an index of that
+    row."""
     start: Any = 0 if storage_offset is None else storage_offset - x.storage_offset()
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     ordered = x.permute(order)
@@ -146,7 +147,7 @@ MOST_WRITTEN = 16
 
 
 def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
-    """What is written last stays."""
+    """Of several values written to one index the last one stays."""
     count, others = index.shape[dim], [d for d in range(x.dim()) if d != dim % x.dim()]
     if count > MOST_WRITTEN or any(index.shape[d] != x.shape[d] for d in others):
         return NotImplemented
@@ -159,7 +160,8 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
 
 
 def _added(index: Tensor, src: Tensor, size: int) -> Any:
-    """Sums of the last dimension of `src` by place, as products with ones where places are equal."""
+    """Sums of those elements along the last dimension of `src` whose indices are equal: a product with a matrix of ones
+    and zeros."""
     if index.numel() * size > MOST_COMPARED:
         return NotImplemented
     here = (index.unsqueeze(-1) == torch.arange(size)).to(src.dtype)
@@ -172,7 +174,7 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
 
 
 def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
-    """Sums by the places along one dimension."""
+    """index_put that accumulates along one dimension, as index_add."""
     named = [dim for dim, index in enumerate(indices) if index is not None]
     if not accumulate or len(named) != 1 or indices[named[0]].dim() != 1:
         return NotImplemented

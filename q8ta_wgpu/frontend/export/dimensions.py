@@ -62,7 +62,7 @@ class Dimensions:
 
     @property
     def ends(self) -> list[Point]:
-        """The least sizes, and some that are larger than the example's, where there are."""
+        """The least sizes, and sizes larger than the example's where there are any."""
         here = self.points[0]
         least = {s: low for s, (low, _) in self.ranges.items()}
         larger = {s: max(here[s], min(high, 2 * here[s] + 1)) for s, (_, high) in self.ranges.items()}
@@ -75,7 +75,7 @@ class Dimensions:
         return replace(self, tables={name: each["shape"] for name, each in said.items() if "shape" in each})
 
     def part(self, name: str, tensor: Tensor, point: Point) -> Tensor:
-        """What is read of a parameter at a point."""
+        """The leading slice of a table that is read at a point."""
         terms = self.tables.get(name)
         return tensor if terms is None else leading_slice(tensor, [int(Size.of(size, point)) for size in terms])
 

@@ -113,9 +113,9 @@ def float_constants(module: GraphModule) -> None:
 
 
 def fold_batches(module: GraphModule) -> None:
-    """Makes one image of every value that follows from attributes and the size of a dynamic batch alone, repeated that
-    often: of a class token, of positions, of zeros. It is computed for two sizes, which must agree. A mask is not
-    repeated, since attention does that, nor is one number for all elements where its readers do."""
+    """Computes once what follows from attributes and the size of a dynamic batch alone (a class token, positions,
+    zeros): one image of it, which is repeated for the batch. It is computed for two sizes, which must agree. A mask is
+    not repeated, since attention does that, nor is one number for all elements where its readers do."""
     nodes = module.graph.nodes
     sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
     known = {n: constant(module, n) for n in nodes if n.op == "get_attr"}

@@ -136,14 +136,14 @@ def _channel(weighted: Node) -> int:
 
 
 def by_output(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
-    """A weight with what belongs to each output multiplied."""
+    """A weight, multiplied by a number for each output."""
     if is_weighted(node) and is_transposed(node):  # (inputs, outputs / groups, ...), of each group its own outputs
         return _by_group(node, weight, factor)
     return weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
 
 
 def by_input(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
-    """A weight with what belongs to each input multiplied."""
+    """A weight, multiplied by a number for each input."""
     if is_transposed(node):
         return weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
     return _by_group(node, weight, factor)  # (outputs, inputs / groups, ...)

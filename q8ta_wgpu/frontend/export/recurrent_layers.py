@@ -44,7 +44,7 @@ def expand_recurrent(module: GraphModule) -> None:
 
 
 def feeds_states(node: Node) -> bool:
-    """Whether a node moves nothing but states that layers begin with, which they read in float32."""
+    """Whether only recurrent layers read a node, moved or not, as their first states, which are float32."""
     if not isinstance(kind(node), Moves) or not node.users:
         return False
     return all(feeds_states(u) or (is_recurrent(u) and u.args[0] is not node) for u in node.users)

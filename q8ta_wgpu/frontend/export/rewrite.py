@@ -62,7 +62,7 @@ def rewrite(program: ExportedProgram) -> None:
 
 
 def _replace(node: Node, same: Any) -> None:
-    """Puts what a node is in place of it, unless the program returns it: outputs have names."""
+    """Replaces a node by a value that it equals, unless the program returns it: outputs have names."""
     if all(user.op != "output" for user in node.users):
         node.replace_all_uses_with(same)
         node.graph.erase_node(node)
@@ -133,7 +133,7 @@ def _is_fresh(node: Node) -> bool:
 
 
 def _ends_before(node: Node, reader: Node) -> bool:
-    """Whether what a reader gives is no view, or one that nothing reads at a node and behind it."""
+    """Whether the result of a reader is no view, or a view that nothing reads at a node or behind it."""
     return _is_fresh(reader) or all(user < node and _ends_before(node, user) for user in reader.users)
 
 
@@ -154,7 +154,7 @@ def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | Non
 
 
 def _same_type(functional: Any, node: Node) -> bool:
-    """Whether an operator gives what the in-place one leaves: a comparison gives bools, where numbers were."""
+    """Whether an operator gives the dtype of the in-place operator: `x.gt_(0)` leaves numbers, `x > 0` gives bools."""
     value, found = node.meta["val"], value_of(node, functional)
     return bool(found.dtype == value.dtype and found.shape == value.shape)
 

@@ -85,7 +85,8 @@ def _kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple
 
 
 def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The middle one of three parts, which says of how many elements it is the middle."""
+    """The middle element along a dimension and its index: the second of three parts of what is sorted, whose sizes
+    follow from the number of elements."""
     below = (x.shape[dim] - 1) // 2
     parts = [size for size in (below, 1, x.shape[dim] - below - 1) if size]
     values, places = (torch.split(y, parts, dim)[1 if below else 0] for y in x.sort(dim))

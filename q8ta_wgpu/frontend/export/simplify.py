@@ -1,6 +1,6 @@
-"""What a program does without: values that nothing reads, empty parts of a cat, infinities around a max pooling,
-copies of a buffer to itself; and a float graph without: what changes nothing at inference, where none may part what
-is rounded as one."""
+"""Drops what a program does not need: values that nothing reads, empty parts of a cat, infinities around a max pooling,
+copies of a buffer to itself. Of a float graph it also drops what changes nothing at inference, such as dropouts: they
+would separate operators that are rounded as one."""
 
 from __future__ import annotations
 

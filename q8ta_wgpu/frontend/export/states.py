@@ -58,7 +58,7 @@ class States:
 
     @contextlib.contextmanager
     def _replaced(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Lets objects of the module that hold the buffers as well hold these tensors."""
+        """Makes objects that hold the same buffers as the module, but are no modules, hold these tensors."""
         before = [holder[key] for holder, key, _ in self._attributes]
         for holder, key, place in self._attributes:
             holder[key] = values[place]

@@ -57,8 +57,8 @@ def _is_of_sizes(node: Node) -> bool:
 
 
 def _freezes_batch(node: Node) -> bool:
-    """Whether the size of a dynamic batch, as exported, would stay in a call. As an entry of a shape a reshaped model
-    finds it anew, but not where a part of it is cut out."""
+    """Whether a call has the size of a dynamic batch, as it was exported, among its numbers. As an entry of a shape it
+    is found anew when a model is reshaped; as the end of a slice it is not."""
     parts = node.args[1] if "split" in str(node.target) and isinstance(node.args[1], (list, tuple)) else ()
     if any(map(_is_symbolic, (*node.args, *parts))):
         return True
@@ -71,7 +71,7 @@ def _freezes_batch(node: Node) -> bool:
 
 
 def repeated_for_the_batch(node: Node) -> list[int]:
-    """The dimensions along which an expand repeats a value as often as the batch says, which has no batch itself."""
+    """The dimensions along which an expand repeats a value that has no batch, as often as the batch is large."""
     source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
     if str(node.target) != "aten.expand.default" or not isinstance(source, torch.Tensor):
         return []
@@ -90,8 +90,8 @@ _JOINS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "a
 
 
 def meant(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The operator that a call is imported as, and its arguments. Raises RefusedError where floats do not do what
-    integers do."""
+    """The operator that a call is imported as, and its arguments. Raises RefusedError where an operator of floats would
+    not give what torch's operator of integers gives."""
     name = str(node.target)
     if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
         return "aten.where.self", _chosen(node, args)
@@ -111,7 +111,7 @@ def meant(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _window_of(node: Node) -> tuple[int, int]:
-    """The windows of the max_pool2d whose places a call reads, which must not touch each other."""
+    """The windows of the max_pool2d whose indices a call reads. Windows must not overlap."""
     places = named_arguments(node)["indices"]
     pool = places.args[0] if isinstance(places, Node) and places.target is operator.getitem else None
     if not isinstance(pool, Node) or str(pool.target) != "aten.max_pool2d_with_indices.default":
@@ -134,7 +134,7 @@ def _counts_floats(node: Node) -> bool:
 
 
 def _chosen(node: Node, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice that writing a number where bools of the tensor's own shape hold is."""
+    """The arguments of `where(mask, n, x)` for `x[mask] = n`, with bools of x's shape and one number."""
     given = named_arguments(node)
     whole = len(given["indices"]) == 1 and given["indices"][0].meta["val"].shape == given["self"].meta["val"].shape
     if not whole or given["values"].meta["val"].numel() != 1 or given.get("accumulate"):

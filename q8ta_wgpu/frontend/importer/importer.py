@@ -48,7 +48,7 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
 
 
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
-    """`import_program` for what has no in-place operators and nothing that torch would decompose further."""
+    """`import_program` for a program without in-place operators, which torch has decomposed as far as it would."""
     signature = program.graph_signature
     if mutated := list(signature.user_inputs_to_mutate.values()):
         raise UnsupportedError(f"the program changes its inputs {', '.join(mutated)}: compute new tensors instead")
@@ -123,7 +123,7 @@ def _check_ends(walk: Walk, names: Sequence[Any], outputs: Sequence[Any]) -> Non
 
 
 def _keep(walk: Walk, read: str, buffer: str, initial: torch.Tensor, value: str) -> None:
-    """Lets a buffer that the program changes be a state of the graph, whose new value is a result."""
+    """Makes a buffer that the program changes a state of the graph; its new value is a result."""
     graph, array = walk.graph, initial.detach().cpu().numpy()
     if initial.dtype != torch.float32:
         graph.whole[buffer] = str(initial.dtype).removeprefix("torch.")
@@ -227,6 +227,6 @@ _RESULTS: Mapping[Any, str] = {
 
 
 def _divides_by_count(node: Node) -> bool:
-    """Whether a call becomes operators with a number that is computed from sizes."""
+    """Whether a call divides by a count that torch computes from sizes: a variance or deviation with a correction."""
     varies = isinstance(node.target, torch._ops.OpOverload) and node.target.overloadpacket in _VARIANCES
     return varies and 0 not in (named_arguments(node).get(name, 1) for name in ("correction", "unbiased"))

@@ -43,7 +43,8 @@ def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -
 
 
 def _rows_of(node: Node, limit: int) -> tuple[int, int]:
-    """The indices that every table takes which a value is an index of, moved or not; at most up to a limit."""
+    """The least and the largest index that every table takes which a value, moved or not, is an index of; within
+    `limit` of 0."""
     ends = torch.iinfo(node.meta["val"].dtype)
     low, high = max(-limit, ends.min), min(limit, ends.max)
     for user in node.users:
@@ -57,7 +58,8 @@ def _rows_of(node: Node, limit: int) -> tuple[int, int]:
 
 
 def _places_of(user: Node, node: Node) -> tuple[int, int]:
-    """The least index and the rows where a call reads or writes rows at a value; no rows where it does not."""
+    """The least index, and the number of rows, of a call that reads or writes rows at a value; no rows for other
+    calls."""
     name, given = name_of(user), named_arguments(user) if name_of(user) else {}
     if name == "embedding" and given["indices"] is node:
         return 0, integer(given["weight"].meta["val"].shape[0])

@@ -91,8 +91,8 @@ class Ranges:
         return op is None or any(INT32 in operand.dtypes for operand in op.operands if not operand.constant)
 
     def _check_rounded(self, node: Node) -> None:
-        """Refuses calls that would not give the same of integers that are rounded: all but those that choose among
-        them, and that compare with others."""
+        """Refuses calls whose results would differ if integers were rounded: all but those that select among them or
+        compare them."""
         if not any(self.of(n) == ROUNDED for n in node.all_input_nodes):
             return
         others = [r for r in map(self.of, node.args[:2]) if r != ROUNDED]
@@ -157,7 +157,7 @@ class Ranges:
         return None if None in ranges and ROUNDED not in ranges else _ends(end for ends in ranges for end in ends or ())
 
     def _bounded(self, value: Any) -> tuple[float, float]:
-        """The range of what many are made one of, each rounded."""
+        """The range of a value. Raises RefusedError where nothing bounds it."""
         if (found := self.of(value)) is None:
             raise _unbounded()
         return found
@@ -210,7 +210,7 @@ def _wraps(node: Node) -> bool:
 
 
 def _joined(node: Node, given: Mapping[str, Any]) -> int:
-    """How many elements a result is made of, by a sum or product, or at most by a running one."""
+    """How many elements are summed or multiplied for one element of a result; of a running sum, for the last one."""
     x, y = (n.meta["val"] for n in (given["self"], node))
     if str(node.target).startswith("aten.cum"):
         return int(x.shape[given["dim"]]) if x.dim() else 1
@@ -218,7 +218,7 @@ def _joined(node: Node, given: Mapping[str, Any]) -> int:
 
 
 def _power(ends: tuple[float, float], count: int) -> Range:
-    """What products of as many factors may reach."""
+    """The range of a product of that many factors."""
     most = min(max(map(abs, ends)), LARGEST) ** min(count, 32)  # 2^32 is too large already
     return -most, most
 
@@ -246,13 +246,13 @@ _PLACES = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
 
 
 def _joined_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
-    """What integers of the bits of two may be."""
+    """The range of `a | b` and `a ^ b` for integers of these ranges."""
     bits = max(int(end if end >= 0 else -1 - end).bit_length() for end in (*a, *b))
     return (0.0 if min(*a, *b) >= 0 else -(2.0**bits)), 2.0**bits - 1
 
 
 def _common_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
-    """What the bits that two integers share may be: no more than those of one that is not negative."""
+    """The range of `a & b`: at most that of an operand that is not negative."""
     whole = [high for low, high in (a, b) if low >= 0]
     return (0.0, min(whole)) if whole else _joined_bits(a, b)
 

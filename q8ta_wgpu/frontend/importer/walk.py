@@ -131,8 +131,8 @@ class Walk(GraphBuilder):
         return self._stand_in(node)
 
     def _stand_in(self, node: Node) -> Any:
-        """A value to go on with after a problem, so that every other problem is found too, but for those that only
-        follow from this one."""
+        """A value to go on with after a problem, so that the other problems are found in the same walk. Problems that
+        only follow from this one are not reported."""
         value = node.meta.get("val")
         names = []
         for part in value if isinstance(value, (list, tuple)) else [value]:
@@ -252,8 +252,8 @@ class Walk(GraphBuilder):
         return self.truth(found) if _decides(node) and isinstance(found, str) else found
 
     def _for_the_batch(self, node: Node, x: str) -> str:
-        """An expand of what has no batch to the size of the batch, whatever that is. Recurrent layers repeat what they
-        begin with themselves."""
+        """An expand to the size of a dynamic batch of a value that has no batch. Recurrent layers expand their first
+        states themselves."""
         if feeds_states(node):
             return x
         size, *others = node.meta["val"].shape
