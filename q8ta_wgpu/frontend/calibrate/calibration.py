@@ -116,7 +116,7 @@ def _round_weights(model: GraphModule, precisions: Precisions | None) -> None:
 
 
 def taken(items: list[Tensors]) -> Iterator[Tensors]:
-    """The items of a list, which keeps none of them."""
+    """Yields the items of a list and removes each from it, so that its memory may be freed."""
     items.reverse()
     while items:
         yield items.pop()

@@ -1,4 +1,4 @@
-"""Where the channels that a node makes are read, and by what: what keeps channels apart is passed by."""
+"""Which nodes read the channels that a node makes. Nodes that compute each channel by itself are passed through."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _PRODUCTS = re.compile(r"aten\.(matmul|bmm|mm)\.default")
 
 @dataclass(frozen=True)
 class Reader:
-    """What takes a factor and a middle back: for each channel it reads, which one of the source's that is, from 1 on; 0
-    where it is another's."""
+    """A node that can undo a factor and a shift of each channel that it reads. For each of these channels it has its
+    number among the source's, from 1 on, or 0 where it is a channel of another value."""
 
     node: Node
     channels: Tensor
@@ -93,13 +93,14 @@ def _absorbs(node: Node) -> bool:
 
 
 def _has_batch(node: Node) -> bool:
-    """Whether channels are where they are looked for: torch's convolutions also take one image by itself."""
+    """Whether the input of a convolution or linear has a batch: torch's convolutions also take one image without
+    one."""
     given = named_arguments(node)
     return not convolves(node) or bool(given["input"].meta["val"].dim() == given["weight"].meta["val"].dim())
 
 
 def axis_of(node: Node) -> int:
-    """Of the channels in what a node makes, and reads."""
+    """The dimension of the channels in what a node makes, and in what it reads."""
     by_rows = str(node.target) == _LAYER_NORM or (is_weighted(node) and not convolves(node))
     return -1 if by_rows else 1
 
@@ -134,8 +135,8 @@ def _sums_all(node: Node) -> bool:
 
 
 def _passed(followed: Channels, node: Node, value: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
-    """What a call of a value gives, and the channel that each element is from; nothing where channels are mixed, or
-    made another way."""
+    """The result of a call, and for each element the channel that it is from; nothing where the call mixes channels, or
+    computes them in different ways."""
     name = str(node.target)
     if _SLOPED.fullmatch(name) or isinstance(kind(node), PRelu):
         followed.shifts = False

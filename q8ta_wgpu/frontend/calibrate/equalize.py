@@ -66,7 +66,7 @@ def _is_batched(model: GraphModule) -> bool:
 
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
-    """Makes channels of like size in a float graph, by the values that inputs lead to, and notes at each node what was
+    """Equalizes the channels of a float graph, by the values that inputs lead to, and notes with each node what was
     done to its channels. Nothing is done where there are fewer than LEAST inputs."""
     if _count(inputs, _is_batched(model)) < LEAST:
         return
@@ -81,7 +81,8 @@ def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
 
 
 def equalize_alike(model: GraphModule, done: Mapping[Node, Node]) -> None:
-    """Does to a float graph what was done to the nodes of another one, by the node here that each of those is."""
+    """Equalizes the channels of a float graph as those of another one were. `done` gives for each node of that graph
+    the one here."""
     chosen = {here: noted(there, CHANNELS) for there, here in done.items()}
     for one in channels_of(model):
         if chosen.get(one.source):

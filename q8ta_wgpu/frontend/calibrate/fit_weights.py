@@ -87,7 +87,7 @@ def round_weights(model: GraphModule) -> Rounded:
 
 
 def _set_weight(model: GraphModule, node: Node, weight: Tensor) -> None:
-    """Lets an observer watch another weight."""
+    """Gives an observer another weight to read."""
     observer = named_arguments(node)["weight"]
     (given,) = observer.all_input_nodes
     observer.replace_input_with(given, folded(model, node, "weight", weight, before=observer))

@@ -170,7 +170,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return model
 
     def _keep_skipped(self, model: GraphModule) -> None:
-        """Leaves the modules that `skip` names in float32. Raises InputError where it names none."""
+        """Leaves the modules that `skip` names in float32. Raises InputError where a name is no module's."""
         for path in self._skip:
             skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
             if not skipped:
