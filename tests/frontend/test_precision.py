@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from bench.noise import decibels
@@ -257,11 +258,16 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
         assert predicted == pytest.approx(measured, abs=3), seen
 
 
+def _graph(module: nn.Module, *inputs: Tensor) -> GraphModule:
+    graph = torch.export.export(module, inputs).module()
+    assert isinstance(graph, GraphModule)
+    return graph
+
+
 @pytest.mark.parametrize(("count", "ranges"), [(11, 1), (12, 2), (67, 2), (68, 1)])
 def test_ranges_of_few_inputs_are_tried_with_and_without_those_that_are_simulated(count: int, ranges: int) -> None:
     """As a gate or a place that has one number for an input, which others exceed: of many inputs they do not."""
-    observed = torch.fx.symbolic_trace(nn.Identity())
-    back = HeldBack(observed, (data(1, 4),))
+    back = HeldBack(_graph(nn.Linear(4, 32), data(1, 4)), (data(1, 4),))
     order = [index for index, _ in back.order([(data(1, 4),)] * count)]
     assert order == [*range(4, count), *range(4)]
     assert len(back.ranges) == ranges
@@ -338,3 +344,28 @@ def test_float32_is_not_taken_where_int16_leaves_next_to_no_noise() -> None:
     model = q8.compile(q8.quantize(module, (x,), calibration=[(x,)], progress=False))
     assert model.report().exact and not model.report().float32
     assert (decibels(module(x).detach().numpy(), q8.Session(model, "reference")(x)) or 100) > 60
+
+
+def test_results_of_few_values_have_room() -> None:
+    """One number for each input: of some dozens of inputs calibration knows neither the least nor the largest. A result
+    of many values is int8, where nothing else is needed."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+    module = Plain(lambda m, x: m.body(x).sum(1), body=body).eval()
+    batches, given = [data(1, 5, 16, seed=s) for s in range(1, 33)], data(256, 5, 16, seed=99)
+    with torch.no_grad():
+        wanted = module(given).numpy()
+    model = q8.compile(q8.quantize(module, (batches[0],), batches, progress=False))
+    rows = np.concatenate([q8.Session(model, "reference")(x[None].numpy()) for x in given])
+    assert (decibels(wanted, rows) or 0.0) > 33
+    assert "than the few values that calibration met" in str(model.report())
+    many = [data(64, 5, 16, seed=s) for s in range(1, 33)]
+    assert "few values" not in str(q8.compile(q8.quantize(module, (many[0],), many, progress=False)).report())
+
+
+@pytest.mark.parametrize(("rows", "held"), [(1, 8), (4, 8), (64, 1)])
+def test_more_inputs_are_simulated_where_each_gives_few_numbers(rows: int, held: int) -> None:
+    """Until a result has 32 of them: the noise of fewer is by chance some decibels more or less."""
+    back = HeldBack(_graph(nn.Linear(4, 1), data(rows, 4)), (data(rows, 4),))
+    list(back.order([(data(rows, 4, seed=s),) for s in range(20)]))
+    assert len(back.items) == held

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
@@ -39,11 +40,17 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     shares_of_255,
     sums_weights,
 )
+from q8ta_wgpu.frontend.calibrate.states import states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.widen import widen
+from q8ta_wgpu.frontend.multiply_adds import size_of
 
 _INPUTS = 4
 """Inputs of the calibration that are simulated, in as few items as hold so many."""
+
+_NUMBERS, _ITEMS = 32, 8
+"""Numbers that each result should have in all of what is simulated, and items up to which more are held back for them:
+the noise of four numbers is by chance 5 dB more or less than that of all."""
 
 _SOME, _LEAST = 8, 64
 """Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
@@ -121,7 +128,7 @@ class HeldBack:
     def __init__(self, observed: GraphModule, example: Sequence[Tensor], all_wide: bool = False) -> None:
         self._observed, self.all_wide = observed, all_wide
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
-        self._count = -(-_INPUTS // self._each)
+        self._count = max(-(-_INPUTS // self._each), min(_ITEMS, -(-_NUMBERS // _results(observed))))
         self.items: list[tuple[Tensor, ...]] = []
         self.ranges: list[dict[str, tuple[float, int]]] = [{}]
 
@@ -137,6 +144,13 @@ class HeldBack:
         if others >= _SOME:
             self.ranges = [known_scales(self._observed), *(self.ranges if others < _LEAST else [])]
         yield from enumerate(self.items)
+
+
+def _results(observed: GraphModule) -> int:
+    """How many numbers the smallest result of one item has."""
+    (output,) = observed.graph.find_nodes(op="output")
+    ends = pytree.tree_leaves(output.args[0])[: -len(states_of(observed)) or None]
+    return max(1, min((size_of(end) for end in ends if isinstance(end, Node)), default=_NUMBERS))
 
 
 class Precisions:

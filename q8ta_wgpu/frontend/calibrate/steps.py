@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.row_scales import operands
 from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
@@ -20,6 +21,9 @@ _MACS_A_BYTE = 8.0
 
 _PARTS = 8
 """By how much more an attention costs whose operands are wide: it is three operators with several products each."""
+
+_FEW = 1000
+"""Values of a result below which the next ones are likely to be larger than all of them."""
 
 NOTHING = 0.01
 """Of what a network moves and computes, which nobody notices."""
@@ -63,16 +67,28 @@ class Step:
 
 
 def always(storage: Storage) -> list[Step]:
-    """What is widened whatever calibration says: the scores that a softmax reads from memory. Its shares follow from
-    how far each is below the largest. Scores that are clipped, since they are larger than any of calibration, would all
-    have the same share."""
-    readings: list[Reading] = [
-        (stored, "others")
-        for stored in storage.stored
-        if stored.width == "int8" and any(map(_is_softmax, stored.readers("others")))
-    ]
-    why = "since a softmax tells the largest apart"
-    return [Step(each, "int16", 0.0, math.inf, _cost(each, "int16"), why) for each in readings]
+    """What is widened whatever calibration says.
+
+    The scores that a softmax reads from memory: its shares follow from how far each is below the largest, and scores
+    that are clipped, since they are larger than any of calibration, would all have the same share. And results of which
+    calibration met few values, as of one number for each input: one in some dozens would be clipped."""
+    found = []
+    for stored in storage.stored:
+        readers = stored.readers("others") if stored.width == "int8" else []
+        why = ""
+        if any(map(_is_softmax, readers)):
+            why = "since a softmax tells the largest apart"
+        elif any(user.op == "output" for user in readers) and 0 < _met(stored) < _FEW:
+            why = "since other inputs reach further than the few values that calibration met"
+        if why:
+            reading: Reading = (stored, "others")
+            found.append(Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why))
+    return found
+
+
+def _met(stored: Stored) -> float:
+    """How many values an observer counted, none where its range follows from no data."""
+    return float(stored.observer.histogram.sum()) if type(stored.observer) is RangeObserver else 0.0
 
 
 def by_rows(storage: Storage) -> list[Step]:
