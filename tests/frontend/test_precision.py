@@ -369,3 +369,20 @@ def test_more_inputs_are_simulated_where_each_gives_few_numbers(rows: int, held:
     back = HeldBack(_graph(nn.Linear(4, 1), data(rows, 4)), (data(rows, 4),))
     list(back.order([(data(rows, 4, seed=s),) for s in range(20)]))
     assert len(back.items) == held
+
+
+def test_amounts_in_whole_numbers_are_as_far_off_as_predicted() -> None:
+    """One byte in ten is off by one: that is no noise of 10 dB. Of labels it is how many differ that counts."""
+    layer, given = conv(3, 5), [torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8) for _ in range(8)]
+    amounts = Plain(lambda m, x: (m.layer(x.float() / 255) * 255).round().clamp(0, 255).to(torch.uint8).flip(3))
+    labels = Plain(lambda m, x: m.layer(x.float() / 255).argmax(1).to(torch.uint8))
+    for module in (amounts, labels):
+        module.layer = layer
+        program = _quantized(module.eval(), given)
+        _, _, _, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
+        reference = q8.Session(q8.compile(program), "reference")
+        pairs = [(module(x).numpy().astype(float), reference(x.numpy()).astype(float)) for x in given[:4]]
+        wanted, found = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+        share = -10 * math.log10(max(np.mean(wanted != found), 1e-12))
+        measured = (decibels(wanted, found) or 120.0) if module is amounts else min(share, 120.0)
+        assert predicted == pytest.approx(measured, abs=1.5), module

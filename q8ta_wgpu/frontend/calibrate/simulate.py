@@ -27,7 +27,7 @@ from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.states import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
 from q8ta_wgpu.frontend.export.sized import Sized
-from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
+from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
 Role = Literal["sums", "products", "steps", "others"]
@@ -175,6 +175,16 @@ def takes_steps(node: Node) -> bool:
     return any(isinstance(v := user.meta.get("val"), Tensor) and not v.dtype.is_floating_point for user in places)
 
 
+def _is_amount(node: Any) -> bool:
+    """Whether whole numbers are floats that were rounded or cut, moved or not, and no places, labels or counts."""
+    while isinstance(node, Node) and node.op == "call_function" and not is_float(node):
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if str(node.target) in CONVERSIONS and source is not None and (source.op == "call_module" or is_float(source)):
+            return True
+        node = source if isinstance(kind(node), Moves) else None
+    return False
+
+
 def _readers(node: Node) -> Iterator[Node]:
     """What computes with a value; watchers of calibration do not."""
     return itertools.filterfalse(watches, node.users)
@@ -235,8 +245,11 @@ class Run(Sized):
         return value[self.storage.values[source].users[source][reader]]
 
     def outputs(self, item: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors that the module gives for one item of the calibration, but states: what comes of those counts."""
-        found = [leaf for leaf in pytree.tree_leaves(self.run(*item)) if isinstance(leaf, Tensor)]
+        """The tensors that the module gives for one item of the calibration, but states: what comes of those counts.
+        Amounts, as bytes of images, as floats: how far they are off counts, not how many are."""
+        (end,) = self.storage.module.graph.find_nodes(op="output")
+        given = zip(pytree.tree_leaves(self.run(*item)), pytree.tree_leaves(end.args[0]), strict=True)
+        found = [x.float() if _is_amount(node) else x for x, node in given if isinstance(x, Tensor)]
         return found[: len(found) - len(states_of(self.storage.module))]
 
 
@@ -314,7 +327,7 @@ def shares_of_255(shares: Tensor) -> Tensor:
 
 
 def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) -> list[float]:
-    """The noise of each output beside its signal, as a ratio of powers over all items; of an output that is no float
+    """The noise of each output beside its signal, as a ratio of powers over all items; of an output that is no amount
     the share of elements that differ."""
     errors, powers = [0.0] * len(exact[0]), [0.0] * len(exact[0])
     for ours, wanted in zip(found, exact, strict=True):
