@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from q8ta_wgpu.frontend.calibrate.row_scales import operands
 from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
 from q8ta_wgpu.frontend.nodes import is_in_attention, kind, source_of
-from q8ta_wgpu.ir.int8 import Recurrent, Rowwise
+from q8ta_wgpu.ir.int8 import Moves, Recurrent, Rowwise, WeightedSum
 
 _MACS_A_BYTE = 8.0
 """Multiply-adds in the time in which a byte is moved, as in kernels/product/weighted.py."""
@@ -123,12 +124,13 @@ def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) ->
 
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
     """Of these the ones that were not taken and cost next to nothing, all together: other inputs reach further than
-    those of calibration, and what is stored in int16 has room for them."""
+    those of calibration, and what is stored in int16 has room for them. No slice of a weighted sum: one that is wider
+    than the others makes the sum a float32 one, on devices that differ in the last bit."""
     left = NOTHING * traffic(storage)
     done, found = {step.reading for step in taken}, list[Step]()
     for step in sorted(steps, key=lambda step: step.cost):
         stored, role = step.reading
-        exact = isinstance(stored, Node) or all(map(_reads_int16, stored.readers(role)))
+        exact = isinstance(stored, Node) or (all(map(_reads_int16, stored.readers(role))) and not _is_slice(stored))
         if step.width == "int16" and role == "others" and exact and step.reading not in done and step.cost <= left:
             found.append(replace(step, why="since that costs next to nothing"))
             left -= step.cost
@@ -155,6 +157,17 @@ def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
         finer = rounder.scale(stored, "int16")[0] / rounder.scale(stored, "int8")[0]
         found.append(("int16", finer**2))
     return found if role == "sums" else [*found, ("float32", 0.0)]
+
+
+def _is_slice(stored: Stored) -> bool:
+    """Whether values are parts of what a weighted sum gives, each stored by itself."""
+    for node in stored.nodes:
+        source = value = stored.value(node)
+        while source.target is operator.getitem or isinstance(kind(source), Moves):
+            source = source.all_input_nodes[0]
+        if isinstance(kind(source), WeightedSum) and size_of(value) < size_of(source):
+            return True
+    return False
 
 
 def _is_softmax(user: Node) -> bool:
