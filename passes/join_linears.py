@@ -29,7 +29,7 @@ def join_linears(graph: Graph, target: Target) -> None:
     PART_ALIGNMENT outputs, so that the result of each begins where a part of a buffer may."""
     groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
-        if node.op == "q8ta_linear" and _may_join(graph, node):
+        if node.op in ("q8ta_linear", "q16ta_linear") and _may_join(graph, node):
             weight = graph.types[node.inputs[1]].shape[1:]
             groups[node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"])].append(node)
     rewriter = Rewriter(graph)
@@ -75,7 +75,7 @@ def _join(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
     names = ("weight", "multiplier", "offset", "correction")
     constants = (graph.add_constant(f"{first.output}.joint.{n}", a) for n, a in zip(names, arrays, strict=True))
     inputs = (first.inputs[0], *constants, *first.inputs[5:])
-    joint = rewriter.insert(first, "q8ta_linear", inputs, first.attrs, to, f"{first.output}.joint")
+    joint = rewriter.insert(first, first.op, inputs, first.attrs, to, f"{first.output}.joint")
     for node, t, end in zip(nodes, types, ends, strict=True):
         dim, start = len(t.shape) - 1, end - t.shape[-1]
         attrs = {"dim": dim, "start": start, "end": end, "step": 1, "extent": ends[-1]}

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.model.verify import RUNNABLE, verify
-from q8ta_wgpu.passes.fold_halves import fold_halves
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.im2col import use_im2col
@@ -25,8 +24,6 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     fold_image,
     # Convolutions copy their windows for a 1x1 product where upstream's rule holds unmeasured.
     use_im2col,
-    # Linears take the halves of int16 values while they load them.
-    fold_halves,
     # Linears of one row that read the same value are one, before attention asks where its operands lie.
     join_linears,
     # Attention reads heads where a linear wrote them.

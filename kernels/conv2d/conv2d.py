@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
@@ -16,7 +17,7 @@ from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, 
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import onnx_calls, share, volumes
 from q8ta_wgpu.kernels.lib.numbers import both, repeated
-from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product import halves, weighted
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
@@ -54,7 +55,7 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
-    return weighted.lower(call, "q8ta_conv2d", call.attrs)
+    return weighted.lower(call, "conv2d", call.attrs)
 
 
 def _depth_quads(call: Call) -> int:
@@ -68,6 +69,7 @@ def _params(call: Call) -> Params:
         **weighted.convolution_params(call),
         **epilogue.params(call),
         **weighted.zero_words(call),
+        **halves.params(call),
         "depth_quads": np.uint32(_depth_quads(call)),
     }
 
@@ -95,8 +97,7 @@ _GENERAL: dict[str, Any] = {
     "cost": weighted.cost("direct"),
 }
 
-_KERNELS = (
-    *conv2d_tiled.KERNELS,
+_DEPTHWISE = (
     *conv2d_grouped.KERNELS,
     *share.kernels(
         Kernel(
@@ -109,18 +110,23 @@ _KERNELS = (
         ),
         lambda call: call.inputs[1].shape[2:],
     ),
-    *share.kernels(
+)
+"""Kernels of groups, of int8 alone."""
+
+
+def _direct(op: str) -> tuple[Kernel, ...]:
+    """The kernels of all calls."""
+    return share.kernels(
         Kernel(
-            "q8ta_conv2d.direct",
-            ("q8ta_conv2d", "dot", "direct", "sums_planes"),
+            f"{op}.direct",
+            lambda call: ("q8ta_conv2d", "dot", "direct", "sums_planes", *halves.source(call)),
             wide=(*weighted.PER_CHANNEL, "weight"),
             constants=lambda call: {"ALIGNED": int(_aligned(call))},
             prepack={1: _pack, **weighted.PAD_CHANNELS},
             **_GENERAL,
         ),
         lambda call: (*call.inputs[1].shape[2:], _depth_quads(call)),
-    ),
-)
+    )
 
 
 def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
@@ -273,7 +279,7 @@ conv2d = Op(
         "aten.conv3d.padding": _import_conv3d,
     },
     onnx={"Conv": _onnx},
-    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
+    int8=WeightedSum(_lower, reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,
 )
@@ -287,5 +293,13 @@ q8ta_conv2d = Op(
     macs=weighted.macs,
     reads=conv2d_sums.reads,
     schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE},
-    kernels=_KERNELS,
+    kernels=(*conv2d_tiled.kernels("q8ta_conv2d"), *_DEPTHWISE, *_direct("q8ta_conv2d")),
 )
+
+q16ta_conv2d = replace(
+    q8ta_conv2d,
+    name="q16ta_conv2d",
+    operands=(Operand("x", dtypes=(INT16X4,)), *weighted.OPERANDS[1:]),
+    kernels=(*conv2d_tiled.kernels("q16ta_conv2d"), *_direct("q16ta_conv2d")),
+)
+"""The same of int16: kernels/product/halves.py."""

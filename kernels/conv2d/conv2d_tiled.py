@@ -1,4 +1,5 @@
-"""Fast kernels of q8ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators here.
+"""Fast kernels of q8ta_conv2d and q16ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators
+here.
 
 All read and write 4C: a pixel's channels are neighbours, and they are k of the matrix product.
 """
@@ -6,7 +7,8 @@ All read and write 4C: a pixel's channels are neighbours, and they are k of the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import gemm, gemv, weighted
+from q8ta_wgpu.kernels.product import gemm, gemv, halves, weighted
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 OUTPUT = ONLY_4C | FLOAT
@@ -56,7 +58,7 @@ def _is_pointwise(call: Call) -> bool:
 
 
 def _is_thin(call: Call) -> bool:
-    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
+    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call) and halves.of(call) == 1
 
 
 def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
@@ -64,6 +66,7 @@ def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
     fields: dict[str, Any] = {
         **gemm.params(tile, sizes(call)),
         **epilogue.params(call),
+        **halves.params(call),
         "row_words": np.uint32(_quads(x[1])),
     }
     if _is_pointwise(call):
@@ -97,11 +100,11 @@ NARROW = ("window, narrow", "thin")
 """Readings that look up each word of a vector, or each byte."""
 
 
-def _supports_product(call: Call, target: Target, method: str, label: str) -> bool:
+def _supports_product(call: Call, target: Target, method: str, label: str, tile: gemm.AnyTile) -> bool:
     reading = _reading(call)
     tiles = gemm.NARROW_TILES if reading in NARROW else gemm.TILES
     wanted = call.attrs["groups"] == 1 and READINGS[reading][0] == method
-    return wanted and label in tiles and tiles[label].fits(target)
+    return wanted and label in tiles and tile.fits(target)
 
 
 def _prefers_product(call: Call, target: Target, label: str) -> bool:
@@ -114,7 +117,7 @@ def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         found = ("pixel_words=given_words", "kernel_width=given_width")
     elif tile.body == UNITS:
         found = every_row(call.attrs["stride"])
-    return *tile.source, *READINGS[_reading(call)][1], *found, "sums_planes"
+    return *tile.source, *READINGS[_reading(call)][1], *found, "sums_planes", *halves.source(call)
 
 
 def _divides_by_constants(call: Call, tile: gemm.AnyTile) -> bool:
@@ -139,15 +142,15 @@ def _product_wide(call: Call) -> tuple[str, ...]:
     return *weighted.PER_CHANNEL, "weight", *(("x",) if READINGS[_reading(call)][2] else ())
 
 
-def _product_kernels() -> tuple[Kernel, ...]:
-    """Tiled matrix products: every tile, for 1x1 calls and for calls with windows."""
+def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
+    """Tiled matrix products: every tile, for 1x1 calls and for calls with windows. A row of x is so many of int8."""
     return tuple(
         Kernel(
-            f"q8ta_conv2d.{method}_{label}",
+            f"{op}.{method}_{label}",
             functools.partial(_product_source, tile=tile),
             (ONLY_4C,),
             OUTPUT,
-            supports=functools.partial(_supports_product, method=method, label=label),
+            supports=functools.partial(_supports_product, method=method, label=label, tile=tile),
             preferred=functools.partial(_prefers_product, label=label),
             wide=_product_wide,
             params=functools.partial(_product_params, tile),
@@ -155,19 +158,21 @@ def _product_kernels() -> tuple[Kernel, ...]:
             **_product_fields(tile),
         )
         for method, tiles in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
-        for label, tile in tiles.items()
+        for label, tile in ((label, replace(tile, halves=parts)) for label, tile in tiles.items())
     )
 
 
 def _is_vector(call: Call, target: Target) -> bool:
     x = dims(call.inputs[0])
-    return x[0] <= gemm.FEW_ROWS and x[2] * x[3] == 1 and _is_pointwise(call) and call.attrs["groups"] == 1
+    few = x[0] * halves.of(call) <= gemm.FEW_ROWS
+    return few and x[2] * x[3] == 1 and _is_pointwise(call) and bool(call.attrs["groups"] == 1)
 
 
-VECTORS = gemv.kernels(
-    "q8ta_conv2d", ONLY_4C, "sums_planes", sizes, _weight_rows, lambda call: _reading(call) == "pw", _is_vector
-)
-"""1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
+def _vectors(op: str) -> tuple[Kernel, ...]:
+    """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
+    return gemv.kernels(
+        op, ONLY_4C, "sums_planes", sizes, _weight_rows, lambda call: _reading(call) == "pw", _is_vector
+    )
 
 
 def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
@@ -185,7 +190,7 @@ def _dw_supports(call: Call, target: Target) -> bool:
 
 def _dw_preferred(call: Call, target: Target, large: bool, dot: bool) -> bool:
     enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
-    return (enough or target.few_cores) == large and dot == target.fast_dot
+    return (enough or target.few_cores) == large and (dot == target.fast_dot or halves.of(call) == 2)
 
 
 def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
@@ -205,6 +210,7 @@ def _dw_params(call: Call) -> Params:
         **epilogue.params(call),
         "padding": tuple(call.attrs["padding"]),
         **weighted.zero_words(call),
+        **halves.params(call),
     }
 
 
@@ -221,12 +227,13 @@ def pack_lanes(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
 
 
-def _depthwise_kernels() -> tuple[Kernel, ...]:
-    """Depthwise strips, the larger one first, by packed dot products or by multiplication."""
+def _depthwise_kernels(op: str, ways: Sequence[bool]) -> tuple[Kernel, ...]:
+    """Depthwise strips, the larger one first, by packed dot products or by multiplication. One accumulator has room for
+    int16, too, since windows are small."""
     return tuple(
         Kernel(
-            f"q8ta_conv2d.{label}{'' if dot else '_unpack'}",
-            ("q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes"),
+            f"{op}.{label}{'' if dot else '_unpack'}",
+            functools.partial(_strip_source, dot=dot),
             (ONLY_4C,),
             OUTPUT,
             supports=_dw_supports,
@@ -240,9 +247,20 @@ def _depthwise_kernels() -> tuple[Kernel, ...]:
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()
-        for dot in (True, False)
+        for dot in ways
     )
 
 
-KERNELS = (*_depthwise_kernels(), *VECTORS, *_product_kernels())
-"""Kernels to try before the general ones."""
+def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
+    wide = halves.IN_ONE if halves.of(call) == 2 else ()
+    return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", *wide
+
+
+def kernels(op: str) -> tuple[Kernel, ...]:
+    """The kernels of q8ta_conv2d or q16ta_conv2d to try before the general ones."""
+    wide = op == "q16ta_conv2d"
+    return (
+        *_depthwise_kernels(op, (False,) if wide else (True, False)),
+        *_vectors(op),
+        *_product_kernels(op, 2 if wide else 1),
+    )

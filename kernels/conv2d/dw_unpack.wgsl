@@ -4,6 +4,6 @@ alias Tap = vec4<i32>;
 
 const EDGES_ONCE = false;
 
-fn value_of(word: u32) -> Value { return unpack4xI8(word); }
+fn value_of(word: x_Word) -> Value { return x_lanes(word); }
 fn tap_at(index: u32) -> Tap { return unpack4xI8(weight[index]); }
 fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> { return acc + value * tap; }

@@ -31,11 +31,10 @@ fn place_of(k: u32) -> Place {
   return Place((y * params.x_dims.w + column) * vectors + k % vectors, y, column);
 }
 
-fn load_x(row: Row, place: Place) -> vec4<u32> {
+fn load_x(row: Row, place: Place) -> RowVector {
   let outside = row.y + place.y >= params.x_dims.z || row.x + place.x >= params.x_dims.w;
-  if (BRANCHES && outside) { return params.x_zeros; }
-  let value = x[row.pixel * (pixel_words() / 4u) + place.vector];
-  return select(value, params.x_zeros, !BRANCHES && outside);
+  if (BRANCHES && outside) { return zero_vector(); }
+  return zeros_where(vector_at(row.pixel * (pixel_words() / 4u) + place.vector), !BRANCHES && outside);
 }
 
 // --- words, where a pixel's channels are no whole vectors: k runs over (tap, channel quad) ---
@@ -50,15 +49,15 @@ fn place_of_words(k: u32) -> WordPlaces {
   return WordPlaces((y * params.x_dims.w + column) * pixel_words() + word % pixel_words(), y, column);
 }
 
-fn load_word(row: Row, word: u32, y: u32, column: u32) -> u32 {
+fn load_word(row: Row, word: u32, y: u32, column: u32) -> x_Word {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
-  if (BRANCHES && outside) { return params.x_zeros.x; }
+  if (BRANCHES && outside) { return zero_word(); }
   let value = x[row.pixel * pixel_words() + word];
-  return select(value, params.x_zeros.x, !BRANCHES && outside);
+  return select(value, zero_word(), !BRANCHES && outside);
 }
 
-fn load_words(row: Row, place: WordPlaces) -> vec4<u32> {
-  return vec4<u32>(
+fn load_words(row: Row, place: WordPlaces) -> RowVector {
+  return vector_of(
     load_word(row, place.word.x, place.y.x, place.x.x),
     load_word(row, place.word.y, place.y.y, place.x.y),
     load_word(row, place.word.z, place.y.z, place.x.z),

@@ -7,8 +7,9 @@ fn first_quad(channel: u32) -> u32 {
 }
 
 // The first thread of a team brings the start value.
-fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
-  var acc = select(vec4<i32>(0), start_quad(p.y / 4u), all(first == vec4<u32>(0u)));
+fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
+  var acc: Acc;
+  if (all(first == vec4<u32>(0u))) { acc = start_acc(p.y / 4u); }
   let words = vec4<u32>(first_quad(p.y), first_quad(p.y + 1u), first_quad(p.y + 2u), first_quad(p.y + 3u));
   let last = quads(params.x_dims.y) - 1u;
   for (var ky = first.y; ky < params.kernel.x; ky += STEPS.y) {
@@ -19,20 +20,17 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
       let inside = row < params.x_dims.z && column < params.x_dims.w;
       let at = ((p.y / 4u * params.kernel.x + ky) * params.kernel.y + kx) * params.depth_quads;
       for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
-        var word = vec4<u32>(params.x_zeros);
-        if (inside) {
-          word.x = x_word(vec4<u32>(p.x, min(words.x + k, last) * 4u, row, column));
-          word.y = word.x;
-          word.z = word.x;
-          word.w = word.x;
-          if (ALIGNED == 0u) {
-            word.y = x_word(vec4<u32>(p.x, min(words.y + k, last) * 4u, row, column));
-            word.z = x_word(vec4<u32>(p.x, min(words.z + k, last) * 4u, row, column));
-            word.w = x_word(vec4<u32>(p.x, min(words.w + k, last) * 4u, row, column));
-          }
+        var a = zero_word();
+        if (inside) { a = x_word(vec4<u32>(p.x, min(words.x + k, last) * 4u, row, column)); }
+        var b = a;
+        var c = a;
+        var d = a;
+        if (ALIGNED == 0u && inside) {
+          b = x_word(vec4<u32>(p.x, min(words.y + k, last) * 4u, row, column));
+          c = x_word(vec4<u32>(p.x, min(words.z + k, last) * 4u, row, column));
+          d = x_word(vec4<u32>(p.x, min(words.w + k, last) * 4u, row, column));
         }
-        let w = weight[at + k];
-        acc += vec4<i32>(dot4(word.x, w.x), dot4(word.y, w.y), dot4(word.z, w.z), dot4(word.w, w.w));
+        acc = add_words(acc, a, b, c, d, weight[at + k]);
       }
     }
   }

@@ -30,8 +30,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     let y = top + row;
     let inside = y < params.x_dims.z;
     let first = ((n * params.x_dims.z + y) * params.x_dims.w + left) * params.quads + quad;
-    var words: array<u32, SPAN_X>;
-    for (var i = 0u; i < SPAN_X; i++) { words[i] = params.x_zeros.x; }
+    var words: array<x_Word, SPAN_X>;
+    for (var i = 0u; i < SPAN_X; i++) { words[i] = zero_word(); }
     if (inside && within) {
       for (var i = 0u; i < SPAN_X; i++) { words[i] = x[first + i * params.quads]; }
     } else if (inside) {

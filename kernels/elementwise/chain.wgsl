@@ -6,7 +6,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let word = id.y * groups.x * 64u + id.x;
   if (word >= params.words) { return; }
   let p = y_coord(word);
-  let v = quad_value(sums(word, p), channels_at(channel_lanes(p)), residual_of(word, 0u));
+  let v = quad_value(vec4<f32>(sums(word, p)), channels_at(channel_lanes(p)), residual_of(word, 0u));
   y[word] = packed(joined(v, addend_of(word, 0u)));
 }
 

@@ -13,6 +13,10 @@ fn store_value(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
   store_joined(joined(v, addend_of(m, quad)), m, quad, places);
 }
 
-fn store_quad(acc: vec4<i32>, channel: Channel, m: u32, quad: u32) {
-  store_value(quad_value(acc, channel, residual_of(m, quad)), m, quad, quad_places(quad));
+alias Acc = vec4<i32>;
+
+fn real_acc(acc: Acc) -> vec4<f32> { return vec4<f32>(acc); }
+
+fn store_quad(acc: Acc, channel: Channel, m: u32, quad: u32) {
+  store_value(quad_value(real_acc(acc), channel, residual_of(m, quad)), m, quad, quad_places(quad));
 }

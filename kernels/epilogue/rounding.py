@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT16X4, SMALLEST_SCALE, Array, QParams
+from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
 from q8ta_wgpu.ir.int8 import RESIDUAL, QuantizedCall
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Stage
-from q8ta_wgpu.kernels.epilogue.stages import FixedPoint, Requantize, RequantizeInt16
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import LARGEST_RESIDUAL, Curve, Residual, ScaledResidual, Slopes
 
 
@@ -76,17 +76,6 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
     limit = arithmetic.OFFSET_LIMIT
     clipped = np.clip(offset, -limit, limit).astype(np.int32)
     return Rounding(multiplier, clipped, Epilogue(tuple(stages)), tuple(operands))
-
-
-def fixed_point(call: QuantizedCall, scale: Array, term: Array, reached: float) -> Rounding | str:
-    """As `rounding`, how a sum with a residual becomes float32: in as many fraction bits as int32 has room for."""
-    assert call.residual is not None
-    step = float(np.float32((reached + call.residual.span * call.residual.scale) / arithmetic.TERM_LIMIT)) or 1.0
-    if not SMALLEST_SCALE <= step <= 1 / SMALLEST_SCALE:
-        return f"its result reaches {reached:.3g}, whose steps are no normal float32 numbers"
-    joins = ScaledResidual(float(np.float32(call.residual.scale / step)))
-    multiplier, offset = np.asarray(scale / step, np.float32), np.rint(term / step).astype(np.int32)
-    return Rounding(multiplier, offset, Epilogue((joins, FixedPoint(step))), (RESIDUAL,))
 
 
 def _residual(residual: QParams, out: QParams, unit: float, reached: float) -> Stage | None:

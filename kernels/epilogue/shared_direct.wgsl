@@ -1,5 +1,5 @@
 // As direct.wgsl by a team of threads, a whole workgroup, that share the sum (kernels/lib/share.py).
-alias Partial = vec4<i32>;
+alias Partial = Acc;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
 @compute @workgroup_size(THREADS)

@@ -205,7 +205,7 @@ class Scale(Stage):
     )
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
-        total: Array = acc.astype(np.int32).astype(np.float32) + offset
+        total: Array = acc.astype(np.float32) + offset
         return total * multiplier
 
     def apply(self, value: Array, around: Around) -> Array:

@@ -26,11 +26,11 @@ fn sloped_quad(quad: u32) -> Sloped {
 
 fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 1u)]; }
 
-// --- quad_value: a value of four accumulators ---
+// --- quad_value: a value of four accumulators, as float32 ---
 
 // near.py says what these are.
-fn whole_near(acc: vec4<i32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
-  let t = clamp(vec4<f32>(acc) * channel.multiplier, channel.low, channel.high) + channel.magic;
+fn whole_near(sum: vec4<f32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
+  let t = clamp(sum * channel.multiplier, channel.low, channel.high) + channel.magic;
   let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, residual);
   return whole_quad(near_bounds(bitcast<vec4<f32>>(v)));
 }
@@ -44,29 +44,29 @@ fn bounded_near(v: vec4<f32>) -> vec4<f32> {
   return clamp(v, vec4<f32>(range.x), vec4<f32>(range.y));
 }
 
-fn requantized_near(acc: vec4<i32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
-  return whole_near(acc, channel, residual) - (WHOLE_BITS - params.zero);
+fn requantized_near(sum: vec4<f32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
+  return whole_near(sum, channel, residual) - (WHOLE_BITS - params.zero);
 }
 
-fn requantized(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = bent(unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual), channel);
+fn requantized(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  let v = bent(unrounded(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
-fn requantized_int16(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = bent(unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual), channel);
+fn requantized_int16(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  let v = bent(unrounded(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
 // The bits of floats that count steps of a sum with its residual.
-fn fixed_point(acc: vec4<i32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = unrounded(scaled_quad(acc, channel.multiplier) + channel.offset, residual);
+fn fixed_point(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  let v = unrounded(scaled_sums(sum, channel.multiplier) + channel.offset, residual);
   return bitcast<vec4<i32>>(vec4<f32>(v) * params.real_scale);
 }
 
-// The bits of floats that are never rounded: (f32(acc) + offset) * multiplier.
-fn scaled(acc: vec4<i32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
-  return bitcast<vec4<i32>>((vec4<f32>(acc) + channel.offset) * channel.multiplier);
+// The bits of floats that are never rounded.
+fn scaled(sum: vec4<f32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
+  return bitcast<vec4<i32>>((sum + channel.offset) * channel.multiplier);
 }
 
 // --- residual_of, addend_of: the word that is read for a quad beyond its sums ---
@@ -90,15 +90,15 @@ fn added_word(residual: ResidualWord) -> ResidualWord { return residual; }
 
 fn joined_word(joins: Joins) -> AddedWord { return joins.added; }
 
-fn by_rows(acc: vec4<i32>, channel: Channel, joins: Joins) -> vec4<i32> {
+fn by_rows(sum: vec4<f32>, channel: Channel, joins: Joins) -> vec4<i32> {
   var own = channel;
   own.multiplier = row_multiplier(channel.multiplier, joins.row);
-  return value_by_rows(acc, own, joins);
+  return value_by_rows(sum, own, joins);
 }
 
-fn scaled_by_rows(acc: vec4<i32>, channel: Scaled, joins: Joins) -> vec4<i32> {
+fn scaled_by_rows(sum: vec4<f32>, channel: Scaled, joins: Joins) -> vec4<i32> {
   let offset = round(channel.offset * row_inverse(joins.row, 0u));
-  return scaled(acc, Scaled(row_multiplier(channel.multiplier, joins.row), offset), joins);
+  return scaled(sum, Scaled(row_multiplier(channel.multiplier, joins.row), offset), joins);
 }
 
 // --- unrounded, bent: what is added to it, and what it becomes, before it is rounded ---

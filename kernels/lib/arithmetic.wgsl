@@ -18,8 +18,10 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 // Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
 // rounding conversion is one instruction on some devices.
-fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> {
-  return vec4<i32>(round(clamp(vec4<f32>(acc) * multiplier, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT))));
+fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> { return scaled_sums(vec4<f32>(acc), multiplier); }
+
+fn scaled_sums(sums: vec4<f32>, multiplier: vec4<f32>) -> vec4<i32> {
+  return vec4<i32>(round(clamp(sums * multiplier, vec4<f32>(-T_LIMIT), vec4<f32>(T_LIMIT))));
 }
 
 // Four numbers divided by 2^k, rounded half to even.

@@ -20,8 +20,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import onnx_calls, share
-from q8ta_wgpu.kernels.product import gemm, gemv, groups, sgemm, weighted
-from q8ta_wgpu.kernels.product.half import HIGH, PART, taken
+from q8ta_wgpu.kernels.product import gemm, gemv, groups, halves, sgemm, weighted
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 
@@ -57,16 +56,17 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
 
 
-def _reference_half(call: Call, arrays: Sequence[Array]) -> Array:
-    return _reference_int8(call, (taken(arrays[0], call.attrs["part"]), *arrays[1:]))
-
-
 def _lower(call: QuantizedCall) -> Int8Form | str:
-    return weighted.lower(call, "q8ta_linear", {})
+    return weighted.lower(call, "linear", {})
 
 
 def _params(call: Call) -> Params:
-    return {**epilogue.params(call), **groups.params(call), "depth_quads": np.uint32(groups.words(call))}
+    return {**_shared_params(call), "depth_quads": np.uint32(groups.words(call))}
+
+
+def _shared_params(call: Call) -> Params:
+    """The uniform fields that every kernel reads."""
+    return {**epilogue.params(call), **groups.params(call), **halves.params(call)}
 
 
 def _pack(call: Call, weight: Array) -> Array:
@@ -86,7 +86,7 @@ def _rows(call: Call, weight: Array) -> Array:
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     rows, one = np.uint32(groups.row_words(call)), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
-    return {**gemm.params(tile, _sizes(call)), **epilogue.params(call), **groups.params(call), **grids}
+    return {**gemm.params(tile, _sizes(call)), **_shared_params(call), **grids}
 
 
 def _whole(call: Call) -> bool:
@@ -104,18 +104,8 @@ def _preferred(call: Call, target: Target, label: str) -> bool:
     return gemm.preferred(call, without, label, _sizes)
 
 
-def _x_vector(call: Call) -> str:
-    """How a vector of a row is loaded: as it is, or as a half of int16."""
-    kinds = ("whole_halves", "halves_of_words") if "part" in call.attrs else ("whole_vector", "vector_of_words")
-    return f"x_vector={kinds[0] if _whole(call) else kinds[1]}"
-
-
-def _half_constants(call: Call) -> dict[str, int]:
-    return {"HIGH": int(call.attrs["part"] == HIGH)} if "part" in call.attrs else {}
-
-
 def _constants(of_tile: Callable[[Call], dict[str, int]], columns: int, call: Call) -> dict[str, int]:
-    return {**of_tile(call), **_half_constants(call), **groups.constants(call, columns)}
+    return {**of_tile(call), **groups.constants(call, columns)}
 
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
@@ -124,23 +114,25 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         "gemm_rows",
         *(every_row() if tile.body == UNITS else ()),
         "gemm_pixels",
-        _x_vector(call),
+        f"x_vector={'whole_vector' if _whole(call) else 'vector_of_words'}",
         "sums_rows",
         *groups.source(call),
+        *halves.source(call),
     )
 
 
-def _direct_source(call: Call, four: str) -> tuple[str, ...]:
-    return "q8ta_linear", "dot", "direct", "sums_rows", f"x_four={four}", *groups.source(call)
+def _direct_source(call: Call, op: str) -> tuple[str, ...]:
+    return op, "dot", "direct", "sums_rows", *groups.source(call), *halves.source(call)
 
 
 def _wide(call: Call) -> tuple[str, ...]:
     return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())
 
 
-def _products(op: str) -> Iterator[Kernel]:
-    """Tiled products, and one for all calls."""
-    for label, tile in gemm.TILES.items():
+def _products(op: str, rows_of_int8: int) -> Iterator[Kernel]:
+    """Tiled products, and one for all calls. A row of the operand is one row of int8, or of int16 two."""
+    for label, int8_tile in gemm.TILES.items():
+        tile = replace(int8_tile, halves=rows_of_int8)
         fields = gemm.kernel_fields(tile, _sizes)
         yield Kernel(
             f"{op}.tiled_{label}",
@@ -157,12 +149,12 @@ def _products(op: str) -> Iterator[Kernel]:
     yield from share.kernels(
         Kernel(
             f"{op}.direct",
-            functools.partial(_direct_source, four="x_word" if op == "q8ta_linear" else "half_at"),
+            functools.partial(_direct_source, op=op),
             (WIDTH_PACKED_INT8 | FLOAT,),
             WIDTH_PACKED_INT8 | FLOAT,
             wide=(*weighted.PER_CHANNEL, "weight"),
             params=_params,
-            constants=lambda call: {**_half_constants(call), **groups.constants(call, 1)},
+            constants=lambda call: groups.constants(call, 1),
             prepack={1: groups.packed(_pack, 1), **weighted.PAD_CHANNELS},
             threads=weighted.quads_of_sums,
             cost=weighted.cost("direct"),
@@ -171,15 +163,16 @@ def _products(op: str) -> Iterator[Kernel]:
     )
 
 
-_FEW_ROWS = gemv.kernels(
-    "q8ta_linear",
-    ONLY_4W,
-    "sums_rows",
-    _sizes,
-    _rows,
-    _whole,
-    supports=lambda call, target: _sizes(call)[0] <= gemm.FEW_ROWS,
-)
+def _few_rows(op: str) -> tuple[Kernel, ...]:
+    return gemv.kernels(
+        op,
+        ONLY_4W,
+        "sums_rows",
+        _sizes,
+        _rows,
+        _whole,
+        supports=lambda call, target: _sizes(call)[0] * halves.of(call) <= gemm.FEW_ROWS,
+    )
 
 
 def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
@@ -296,7 +289,7 @@ linear = Op(
         "aten.addmm.default": _import_addmm,
         "aten.matmul.default": _import_matmul,
     },
-    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True, reads_rows=True),
+    int8=WeightedSum(_lower, reads_int16=True, gives_int16=True, reads_rows=True),
     cases=(
         _case((1,), 16, 8),
         _case((5,), 13, 7),
@@ -324,17 +317,16 @@ q8ta_linear = Op(
     reference=_reference_int8,
     macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
-    kernels=(*_FEW_ROWS, *_products("q8ta_linear")),
+    kernels=(*_few_rows("q8ta_linear"), *_products("q8ta_linear", 1)),
 )
 
 q16ta_linear = Op(
     name="q16ta_linear",
     operands=(Operand("x", dtypes=(INT16X4,)), *weighted.OPERANDS[1:]),
     infer=_infer_int8,
-    reference=_reference_half,
+    reference=_reference_int8,
     macs=weighted.macs,
-    schema={"epilogue": epilogue.EPILOGUE, "part": PART},
-    kernels=tuple(kernel for kernel in _products("q16ta_linear") if "registers" not in kernel.name),
+    schema={"epilogue": epilogue.EPILOGUE},
+    kernels=(*_few_rows("q16ta_linear"), *_products("q16ta_linear", 2)),
 )
-"""q16ta_half and q8ta_linear in one: half of an int16 operand is taken while it is loaded. Not by tiles of CPUs: there
-a half is taken once."""
+"""The same of int16: rows of x are two rows of int8 each, of their high and of their low halves."""

@@ -5,10 +5,13 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   let row = p.w / 4u * params.depth_quads;
   let depth_quads = loop_end(params.depth_quads, p.w);
   for (var k = first.w; k < depth_quads; k += STEPS.w) {
-    let word = x_four(vec4<u32>(p.xyz, k * 4u));
+    let word = x_word(vec4<u32>(p.xyz, k * 4u));
     let w = load_w(row + k);
-    let products = vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
-    acc += products * weight_factor(p.w / 4u, k / 4u);
+    acc += dot_words(word, w) * weight_factor(p.w / 4u, k / 4u);
   }
   return acc;
+}
+
+fn dot_words(word: u32, w: vec4<u32>) -> vec4<i32> {
+  return vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
 }

@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.product import speeds, weighted
+from q8ta_wgpu.kernels.product import halves, speeds, weighted
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"
@@ -36,6 +36,7 @@ class Tile:
         quads: groups of four channels that a thread makes.
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time, at most 8.
         split: groups of threads that share k; their sums meet in workgroup memory.
+        halves: rows of int8 that a row of x is: 1, or 2 of int16. `rows` counts those.
         body: the WGSL. 'gemm_registers' uses no workgroup memory and has threads_n, step and split 1.
     """
 
@@ -46,11 +47,12 @@ class Tile:
     step: int = 4
     split: int = 1
     body: str = "gemm"
+    halves: int = 1
 
     @property
     def m(self) -> int:
         """Rows of the result that a workgroup makes."""
-        return self.threads_m * self.rows
+        return self.threads_m * self.rows // self.halves
 
     @property
     def n(self) -> int:
@@ -68,12 +70,12 @@ class Tile:
         if self.body == REGISTERS:
             return 0
         depth = max(self.step, self.n // 4) if self.split > 1 else self.step
-        return 16 * self.split * (depth * self.m + self.step * self.n)
+        return 16 * self.split * (depth * self.m * self.halves + self.step * self.n)
 
     @property
     def constants(self) -> dict[str, int]:
         """The constants of kernels/product/gemm.wgsl."""
-        names = ("threads_m", "threads_n", "rows", "quads", "step", "split")
+        names = ("threads_m", "threads_n", "rows", "quads", "step", "split", "halves")
         return {name.upper(): getattr(self, name) for name in names}
 
     @property
@@ -188,9 +190,11 @@ PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16
 
 # Cached: every tile of a call asks for the choice.
 @functools.lru_cache(maxsize=1024)
-def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, joined: bool = False) -> str:
+def choose(
+    sizes: tuple[int, int, int], target: Target, narrow: bool = False, joined: bool = False, parts: int = 1
+) -> str:
     """The name of the tile for (rows, channels, words along k), of NARROW_TILES for a `narrow` reader. `joined` is what
-    `joins_early` returns for the call.
+    `joins_early` returns for the call. Of int16 rows `rows` counts both halves, and `parts` is 2.
 
     With matrix units it is the tile with the least expected time, tiles of dot products included. Without them large
     tiles reuse most, and padding decides among them. Results too small to fill a GPU get smaller tiles, at last tiles
@@ -204,8 +208,8 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, jo
     if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        able = {name: tile for name, tile in TILES.items() if tile.fits(target)}
-        return speeds.fastest(sizes, able, joined, target.name)
+        able = {name: tile for name, tile in TILES.items() if replace(tile, halves=parts).fits(target)}
+        return speeds.fastest(sizes, able, joined, target.name, parts)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
@@ -215,8 +219,9 @@ def choose(sizes: tuple[int, int, int], target: Target, narrow: bool = False, jo
 
 def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
     """Whether a tile is the one for a call. None is where a matrix-vector product serves so few rows better."""
-    found = sizes(call)
-    return found[0] > FEW_ROWS and label == choose(found, target, narrow, joins_early(call))
+    (rows, channels, words), parts = sizes(call), halves.of(call)
+    chosen = choose((rows * parts, channels, words), target, narrow, joins_early(call), parts)
+    return rows * parts > FEW_ROWS and label == chosen
 
 
 FEW_ROWS = 8

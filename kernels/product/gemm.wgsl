@@ -12,7 +12,10 @@ const BRANCHES = true;
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
-const LOADS_X = STEP * TILE_M / THREADS;
+// Rows of x, and of a thread: of int8, or of int16, whose high and low halves are rows of the product OWN apart.
+const TILE_ROWS = TILE_M / HALVES;
+const OWN = ROWS / HALVES;
+const LOADS_X = STEP * TILE_ROWS / THREADS;
 const LOADS_W = (STEP * TILE_N + THREADS - 1u) / THREADS;
 const WHOLE_W = STEP * TILE_N % THREADS == 0u;
 const DEPTH = select(STEP, max(STEP, THREADS_N * QUADS), SPLIT > 1u);
@@ -31,7 +34,7 @@ fn main(@builtin(local_invocation_index) local: u32,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let column_tiles = (params.quads + TILE_N / 4u - 1u) / (TILE_N / 4u);
   let index = group.y * groups.x + group.x;
-  let first_m = index / column_tiles * TILE_M;
+  let first_m = index / column_tiles * TILE_ROWS;
   if (first_m >= params.rows) { return; }
   let column_tile = index % column_tiles;
   let phase = phase_of(first_m);
@@ -50,7 +53,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   let depth = params.steps * SPLIT * STEP;
   var k = phase * depth + slice * steps * STEP;
   var w_at = ((phase * column_tiles + column_tile) * depth + slice * steps * STEP) * TILE_N + t;
-  var next_x: array<vec4<u32>, LOADS_X>;
+  var next_x: array<RowVector, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
   let place = place_of(k + k_lane);
   for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
@@ -59,14 +62,19 @@ fn main(@builtin(local_invocation_index) local: u32,
   var acc: array<vec4<i32>, ROWS * QUADS>;
   if (slice == 0u) {
     for (var q = 0u; q < QUADS; q++) {
-      let start = start_quad(phase * params.quads + column_tile * (TILE_N / 4u) + q * THREADS_N + tn);
-      for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = start; }
+      let from_quad = phase * params.quads + column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
+      for (var h = 0u; h < HALVES; h++) {
+        let start = start_half(from_quad, h);
+        for (var i = 0u; i < OWN; i++) { acc[(h * OWN + i) * QUADS + q] = start; }
+      }
     }
   }
   for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) {
       let m = m_lane + i * (THREADS / STEP);
-      x_tile[slice * DEPTH + k_lane][m / THREADS_M][mixed(m % THREADS_M, k_lane)] = next_x[i];
+      for (var h = 0u; h < HALVES; h++) {
+        x_tile[slice * DEPTH + k_lane][h * OWN + m / THREADS_M][mixed(m % THREADS_M, k_lane)] = half_vector(next_x[i], h);
+      }
     }
     for (var i = 0u; i < LOADS_W; i++) {
       let at = t + i * THREADS;
@@ -100,21 +108,22 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
 
   if (SPLIT == 1u) {
-    var pixels: array<u32, ROWS>;
-    for (var i = 0u; i < ROWS; i++) { pixels[i] = pixel_of(first_m + tm + i * THREADS_M); }
+    var pixels: array<u32, OWN>;
+    for (var i = 0u; i < OWN; i++) { pixels[i] = pixel_of(first_m + tm + i * THREADS_M); }
     // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl. What lies past the last row or
     // quad reads some word within bounds and is not stored.
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
       let channel = channel_quad(quad);
-      for (var i = 0u; i < ROWS; i++) {
-        acc[i * QUADS + q] = quad_value(acc[i * QUADS + q], channel, residual_of(pixels[i], quad));
+      for (var i = 0u; i < OWN; i++) {
+        let sum = real_acc(acc_of(acc[i * QUADS + q], acc[((HALVES - 1u) * OWN + i) * QUADS + q]));
+        acc[i * QUADS + q] = quad_value(sum, channel, residual_of(pixels[i], quad));
       }
     }
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
       let places = quad_places(quad);
-      for (var i = 0u; i < ROWS; i++) {
+      for (var i = 0u; i < OWN; i++) {
         if (pixels[i] < params.rows && quad < params.quads) { store_value(acc[i * QUADS + q], pixels[i], quad, places); }
       }
     }
@@ -127,15 +136,17 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
   }
   workgroupBarrier();
-  for (var i = slice; i < ROWS * QUADS; i += SPLIT) {
+  for (var i = slice; i < OWN * QUADS; i += SPLIT) {
     let m = pixel_of(first_m + tm + i / QUADS * THREADS_M);
     let quad = column_tile * (TILE_N / 4u) + i % QUADS * THREADS_N + tn;
     if (m >= params.rows || quad >= params.quads) { continue; }
     var sum = vec4<i32>(0);
+    var last = vec4<i32>(0);
     for (var s = 0u; s < SPLIT; s++) {
       sum += bitcast<vec4<i32>>(x_tile[s * DEPTH + i % QUADS * THREADS_N + tn][i / QUADS][tm]);
+      if (HALVES == 2u) { last += bitcast<vec4<i32>>(x_tile[s * DEPTH + i % QUADS * THREADS_N + tn][OWN + i / QUADS][tm]); }
     }
-    store_quad(sum, channel_quad(quad), m, quad);
+    store_quad(acc_of(sum, last), channel_quad(quad), m, quad);
   }
 }
 

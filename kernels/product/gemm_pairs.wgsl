@@ -99,7 +99,7 @@ fn main(@builtin(local_invocation_index) t: u32,
     let channel = channel_quad(quad);
     for (var i = 0u; i < ROWS; i++) {
       let sum = without_zeros(acc[i * QUADS + q], sum_of_row(a_sums[tm + i * THREADS_M]), sums, params.a_dims.w);
-      acc[i * QUADS + q] = quad_value(sum, channel, residual_of(batch * rows + first_m + tm + i * THREADS_M, quad));
+      acc[i * QUADS + q] = quad_value(vec4<f32>(sum), channel, residual_of(batch * rows + first_m + tm + i * THREADS_M, quad));
     }
   }
   for (var q = 0u; q < QUADS; q++) {

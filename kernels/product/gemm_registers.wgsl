@@ -5,7 +5,8 @@
 
 // A CPU does best to read anything where a tap is outside the image, and not use it: bounds are checked.
 const BRANCHES = false;
-const TILE_M = THREADS_M * ROWS;
+const TILE_ROWS = THREADS_M * ROWS / HALVES;
+const OWN = ROWS / HALVES;
 const HELD = (QUADS + 1u) / 2u;
 
 // Lavapipe loads thread by thread, also what all of them read. Where eight threads are a subgroup, each loads an eighth
@@ -22,17 +23,19 @@ fn main(@builtin(local_invocation_index) local: u32,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let column_tiles = (params.quads + QUADS - 1u) / QUADS;
   let index = group.y * groups.x + group.x;
-  let tile_m = index / column_tiles * TILE_M;
-  let first_m = tile_m + local * ROWS;
+  let tile_m = index / column_tiles * TILE_ROWS;
+  let first_m = tile_m + local * OWN;
   let first_quad = index % column_tiles * QUADS;
   let phase = phase_of(tile_m);
 
-  var rows: array<Row, ROWS>;
-  for (var i = 0u; i < ROWS; i++) { rows[i] = row_of(min(first_m + i, params.rows - 1u)); }
+  var rows: array<Row, OWN>;
+  for (var i = 0u; i < OWN; i++) { rows[i] = row_of(min(first_m + i, params.rows - 1u)); }
   var acc: array<vec4<i32>, ROWS * QUADS>;
   for (var q = 0u; q < QUADS; q++) {
-    let start = start_quad(phase * params.quads + first_quad + q);
-    for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q] = start; }
+    for (var h = 0u; h < HALVES; h++) {
+      let start = start_half(phase * params.quads + first_quad + q, h);
+      for (var i = 0u; i < OWN; i++) { acc[(h * OWN + i) * QUADS + q] = start; }
+    }
   }
   let steps = steps_of(phase);
   let first_k = phase * params.steps;
@@ -40,7 +43,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var step = 0u; step < steps; step++) {
     let place = place_of(first_k + step);
     var a: array<vec4<u32>, ROWS>;
-    for (var i = 0u; i < ROWS; i++) { a[i] = load_x(rows[i], place); }
+    for (var i = 0u; i < OWN; i++) {
+      let v = load_x(rows[i], place);
+      for (var h = 0u; h < HALVES; h++) { a[h * OWN + i] = half_vector(v, h); }
+    }
     var held: array<vec4<u32>, HELD>;
     for (var j = 0u; j < HELD; j++) { held[j] = held_weights(w_at + 8u * j, local); }
     for (var q = 0u; q < QUADS; q++) {
@@ -59,9 +65,10 @@ fn main(@builtin(local_invocation_index) local: u32,
     let quad = first_quad + q;
     if (quad < params.quads) {
       let channel = channel_quad(quad);
-      for (var i = 0u; i < ROWS; i++) {
+      for (var i = 0u; i < OWN; i++) {
         let m = pixel_of(first_m + i);
-        if (m < params.rows) { store_quad(acc[i * QUADS + q], channel, m, quad); }
+        let sum = acc_of(acc[i * QUADS + q], acc[((HALVES - 1u) * OWN + i) * QUADS + q]);
+        if (m < params.rows) { store_quad(sum, channel, m, quad); }
       }
     }
   }

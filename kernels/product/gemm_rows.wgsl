@@ -14,13 +14,13 @@ fn every_row(m: u32) -> Row { return Row(m * params.row_words); }
 
 fn place_of(k: u32) -> u32 { return k; }
 
-fn load_x(row: Row, k: u32) -> vec4<u32> { return x_vector(row.first, k); }
+fn load_x(row: Row, k: u32) -> RowVector { return x_vector(row.first, k); }
 
-// 16 int8 of a row from its k-th vector on: rows are whole vectors.
-fn whole_vector(first: u32, k: u32) -> vec4<u32> { return x[first / 4u + k]; }
+// 16 elements of a row from its k-th vector on: rows are whole vectors.
+fn whole_vector(first: u32, k: u32) -> RowVector { return vector_at(first / 4u + k); }
 
-// 16 int8 of a row from its k-th vector on, word by word. Words past the row's end meet weights of 0.
-fn vector_of_words(first: u32, k: u32) -> vec4<u32> {
+// 16 elements of a row from its k-th vector on, word by word. Words past the row's end meet weights of 0.
+fn vector_of_words(first: u32, k: u32) -> RowVector {
   let at = first + 4u * k;
-  return vec4<u32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);
+  return vector_of(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);
 }

@@ -18,7 +18,10 @@ const BRANCHES = true;
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
-const LOADS_X = STEP * TILE_M / THREADS;
+// Rows of x: of int8, or of int16, whose high and low halves are rows of the product UNIT_ROWS apart.
+const TILE_ROWS = TILE_M / HALVES;
+const UNIT_ROWS = UNIT_M / HALVES;
+const LOADS_X = STEP * TILE_ROWS / THREADS;
 const LOADS_W = max(1u, STEP * TILE_N / THREADS);
 const LANES_W = min(THREADS, STEP * TILE_N);
 const UNIT_VECTORS = UNIT_K / 16u;
@@ -28,7 +31,7 @@ const ROW = STEP + 1u;
 const QUADS = UNIT_N * FRAGMENTS_N / 4u;
 const SUMS_ROW = QUADS + 2u;
 const ROWS_AT_ONCE = LANES / QUADS;
-const ROUNDS = UNIT_M / ROWS_AT_ONCE;
+const ROUNDS = UNIT_ROWS / ROWS_AT_ONCE;
 
 var<workgroup> staged: array<vec4<u32>, max((TILE_M + TILE_N) * ROW, SUBGROUPS_M * SUBGROUPS_N * UNIT_M * SUMS_ROW)>;
 
@@ -38,7 +41,7 @@ fn main(@builtin(local_invocation_index) local: u32,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let column_tiles = (params.quads + TILE_N / 4u - 1u) / (TILE_N / 4u);
   let index = group.y * groups.x + group.x;
-  let first_m = index / column_tiles * TILE_M;
+  let first_m = index / column_tiles * TILE_ROWS;
   if (first_m >= params.rows) { return; }
   let column_tile = index % column_tiles;
   let phase = phase_of(first_m);
@@ -49,6 +52,7 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   let k_lane = local % STEP;
   let m_lane = local / STEP;
+  let m_staged = m_lane / UNIT_ROWS * UNIT_M + m_lane % UNIT_ROWS;
   var rows: array<Row, LOADS_X>;
   for (var i = 0u; i < LOADS_X; i++) {
     rows[i] = row_of(min(first_m + m_lane + i * (THREADS / STEP), params.rows - 1u));
@@ -56,7 +60,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   let steps = steps_of(phase);
   var k = phase * params.steps * STEP;
   var w_at = (phase * column_tiles + column_tile) * params.steps * STEP * TILE_N + local % LANES_W;
-  var next_x: array<vec4<u32>, LOADS_X>;
+  var next_x: array<RowVector, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
   let place = place_of(k + k_lane);
   for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
@@ -64,7 +68,7 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   // Each lane finishes one quad of channels in every ROWS_AT_ONCE-th row.
   let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane % QUADS;
-  let lane_m = first_m + first_row + lane / QUADS;
+  let lane_m = first_m + first_row / HALVES + lane / QUADS;
   var residuals: Residuals;
   var addends: Addends;
   if (EARLY == 1u) {
@@ -73,7 +77,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   var sums: array<array<Sums, FRAGMENTS_N>, FRAGMENTS_M>;
   for (var step = 0u; step < steps; step++) {
-    for (var i = 0u; i < LOADS_X; i++) { staged[(m_lane + i * (THREADS / STEP)) * ROW + k_lane] = next_x[i]; }
+    for (var i = 0u; i < LOADS_X; i++) {
+      for (var h = 0u; h < HALVES; h++) {
+        staged[(m_staged + i * (THREADS / STEP) * HALVES + h * UNIT_ROWS) * ROW + k_lane] = half_vector(next_x[i], h);
+      }
+    }
     for (var i = 0u; i < LOADS_W; i++) {
       let at = local + i * THREADS;
       if (LANES_W == THREADS || local < LANES_W) { staged[(TILE_M + at / STEP) * ROW + at % STEP] = next_w[i]; }
@@ -103,7 +111,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   if (EARLY == 0u) { residuals = residuals_of(lane_m, quad); }
   let own = subgroup * (UNIT_M * SUMS_ROW);
   let channel = channel_quad(quad);
-  let start = start_quad(phase * params.quads + quad);
+  let start = start_half(phase * params.quads + quad, 0u);
+  let last_start = start_half(phase * params.quads + quad, HALVES - 1u);
   let places = quad_places(quad);
   for (var i = 0u; i < FRAGMENTS_M; i++) {
     // Addends are read without a condition, all of them before anything is stored: the loads run side by side, and
@@ -111,7 +120,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     var pixels: array<u32, ROUNDS>;
     var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
-      pixels[e] = pixel_of(lane_m + i * UNIT_M + e * ROWS_AT_ONCE);
+      pixels[e] = pixel_of(lane_m + i * UNIT_ROWS + e * ROWS_AT_ONCE);
       if (EARLY == 1u) {
         addend[e] = addends[i][e];
       } else {
@@ -124,7 +133,9 @@ fn main(@builtin(local_invocation_index) local: u32,
     workgroupBarrier();
     for (var e = 0u; e < ROUNDS; e++) {
       let at = own + (lane / QUADS + e * ROWS_AT_ONCE) * SUMS_ROW + lane % QUADS;
-      let value = quad_value(start + bitcast<vec4<i32>>(staged[at]), channel, residuals[i][e]);
+      let acc = acc_of(start + bitcast<vec4<i32>>(staged[at]),
+                       last_start + bitcast<vec4<i32>>(staged[at + (HALVES - 1u) * UNIT_ROWS * SUMS_ROW]));
+      let value = quad_value(real_acc(acc), channel, residuals[i][e]);
       if (pixels[e] < params.rows && quad < params.quads) { store_joined(joined(value, addend[e]), pixels[e], quad, places); }
     }
     workgroupBarrier();
@@ -139,7 +150,7 @@ fn addends_of(m: u32, quad: u32) -> Addends {
   var found: Addends;
   for (var i = 0u; i < FRAGMENTS_M; i++) {
     for (var e = 0u; e < ROUNDS; e++) {
-      let pixel = min(pixel_of(m + i * UNIT_M + e * ROWS_AT_ONCE), params.rows - 1u);
+      let pixel = min(pixel_of(m + i * UNIT_ROWS + e * ROWS_AT_ONCE), params.rows - 1u);
       found[i][e] = addend_of(pixel, min(quad, params.quads - 1u));
     }
   }
@@ -150,7 +161,7 @@ fn residuals_of(m: u32, quad: u32) -> Residuals {
   var found: Residuals;
   for (var i = 0u; i < FRAGMENTS_M; i++) {
     for (var e = 0u; e < ROUNDS; e++) {
-      let pixel = min(pixel_of(m + i * UNIT_M + e * ROWS_AT_ONCE), params.rows - 1u);
+      let pixel = min(pixel_of(m + i * UNIT_ROWS + e * ROWS_AT_ONCE), params.rows - 1u);
       found[i][e] = residual_of(pixel, min(quad, params.quads - 1u));
     }
   }

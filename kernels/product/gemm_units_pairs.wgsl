@@ -118,7 +118,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       let row = first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE;
       let ab = bitcast<vec4<i32>>(staged[own + (lane_row + e * ROWS_AT_ONCE) * SUMS_ROW + lane_quad]);
       let sum = without_zeros(ab, sum_of_row(a_sums[row]), of_columns, params.a_dims.w);
-      let value = joined(quad_value(sum, channel, residual[e]), addend[e]);
+      let value = joined(quad_value(vec4<f32>(sum), channel, residual[e]), addend[e]);
       let m = first_m + row;
       if (m < all_rows && quad < params.quads) { store_joined(value, batch * all_rows + m, quad, places); }
     }

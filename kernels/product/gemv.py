@@ -10,7 +10,7 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import groups, weighted
+from q8ta_wgpu.kernels.product import groups, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import FEW_ROWS, Sizes
 
 THREADS = 64
@@ -49,6 +49,10 @@ def kernels(
     def most_rows(call: Call) -> int:
         return next(n for n in (1, 4, FEW_ROWS) if sizes(call)[0] <= n)
 
+    def sums_of(call: Call) -> int:
+        """Sums that a thread makes for each channel."""
+        return most_rows(call) * halves.of(call)
+
     def vectors(call: Call) -> int:
         """Turns of all threads along k: vectors, or pairs of them."""
         return -(-sizes(call)[2] // (8 if groups.is_grouped(call) else 4))
@@ -57,11 +61,23 @@ def kernels(
         count, _, words = sizes(call)
         row_words = groups.row_words(call) if groups.is_grouped(call) else words
         numbers = {"rows": count, "row_words": row_words, "vectors": vectors(call)}
-        return {**epilogue.params(call), **groups.params(call), **{name: np.uint32(n) for name, n in numbers.items()}}
+        return {
+            **epilogue.params(call),
+            **groups.params(call),
+            **halves.params(call),
+            **{name: np.uint32(n) for name, n in numbers.items()},
+        }
 
     def source(call: Call) -> tuple[str, ...]:
         bits = ("Turn=Turn4", "turn_of=turn_of_bits", "add_turn=add_turn_of_bits") if groups.is_grouped(call) else ()
-        return "gemv", "dot", f"x_vector={'whole_vector' if whole(call) else 'vector_of_words'}", sums, *bits
+        return (
+            "gemv",
+            "dot",
+            f"x_vector={'whole_vector' if whole(call) else 'vector_of_words'}",
+            sums,
+            *bits,
+            *halves.source(call),
+        )
 
     def pack(call: Call, weight: Array) -> Array:
         """Words in order (channel quad, vector of k, channel in quad), zero padded."""
@@ -73,7 +89,7 @@ def kernels(
     def team_of(call: Call, target: Target) -> str:
         if not target.shares_memory:
             return "gemv_8"
-        return "gemv_256" if 4 * sizes(call)[2] >= LONG and most_rows(call) < FEW_ROWS else "gemv"
+        return "gemv_256" if 4 * sizes(call)[2] >= LONG and sums_of(call) < FEW_ROWS else "gemv"
 
     def with_team(name: str, team: int) -> Kernel:
         threads = max(team, THREADS)
@@ -82,12 +98,13 @@ def kernels(
             source,
             (layouts | FLOAT,),
             layouts | FLOAT,
-            supports=lambda call, target: supports(call, target) and (threads == THREADS or most_rows(call) < FEW_ROWS),
+            supports=lambda call, target: supports(call, target) and (threads == THREADS or sums_of(call) < FEW_ROWS),
             preferred=lambda call, target: name == team_of(call, target),
             wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if whole(call) else ())),
             params=params,
             constants=lambda call: {
                 "ROWS": most_rows(call),
+                "HALVES": halves.of(call),
                 "TEAM": team,
                 "THREADS": threads,
                 **groups.constants(call, 4),
@@ -95,7 +112,7 @@ def kernels(
             prepack={1: groups.packed(pack, 4), **weighted.PAD_CHANNELS},
             threads=lambda call, layout: (-(-sizes(call)[1] // 4) * team, 1, 1),
             workgroup=(threads, 1, 1),
-            turns=lambda call: -(-vectors(call) // team) * (1 + most_rows(call)),
+            turns=lambda call: -(-vectors(call) // team) * (1 + sums_of(call)),
             cost=weighted.cost("shared"),
         )
 

@@ -3,7 +3,10 @@
 // Weights of 4 bits are read two vectors at a time, which share a factor; k counts those.
 // Linked: ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
 
-var<workgroup> partial: array<vec4<i32>, THREADS * ROWS>;
+// The sums of a row, of int8 or of both halves of int16, follow each other.
+const SUMS = ROWS * HALVES;
+
+var<workgroup> partial: array<vec4<i32>, THREADS * SUMS>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) t: u32,
@@ -14,22 +17,27 @@ fn main(@builtin(local_invocation_index) t: u32,
   let lane = t % TEAM;
   // Read while the weights are on their way, not after them.
   let channel = channel_quad(quad);
-  let start = start_quad(quad);
-  var acc: array<vec4<i32>, ROWS>;
+  let start = start_half(quad, 0u);
+  let last_start = start_half(quad, HALVES - 1u);
+  var acc: array<vec4<i32>, SUMS>;
   for (var k = lane; k < params.vectors; k += TEAM) {
     let turn = turn_of(quad, k);
-    for (var i = 0u; i < ROWS; i++) { acc[i] = add_turn(acc[i], min(i, params.rows - 1u) * params.row_words, k, turn); }
+    for (var i = 0u; i < SUMS; i++) {
+      acc[i] = add_turn(acc[i], min(i / HALVES, params.rows - 1u) * params.row_words, k, i % HALVES, turn);
+    }
   }
-  for (var i = 0u; i < ROWS; i++) { partial[i * THREADS + t] = acc[i]; }
+  for (var i = 0u; i < SUMS; i++) { partial[i * THREADS + t] = acc[i]; }
   for (var half = TEAM / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) {
-      for (var i = 0u; i < ROWS; i++) { partial[i * THREADS + t] += partial[i * THREADS + t + half]; }
+      for (var i = 0u; i < SUMS; i++) { partial[i * THREADS + t] += partial[i * THREADS + t + half]; }
     }
   }
   workgroupBarrier();
   if (lane < params.rows && own < params.quads) {
-    store_quad(partial[lane * THREADS + t - lane] + start, channel, lane, quad);
+    let first = lane * HALVES * THREADS + t - lane;
+    let acc = acc_of(partial[first] + start, partial[first + (HALVES - 1u) * THREADS] + last_start);
+    store_quad(acc, channel, lane, quad);
   }
 }
 
@@ -41,8 +49,8 @@ alias Turn = Vectors;
 
 fn turn_of(quad: u32, k: u32) -> Turn { return vectors_at((quad * params.vectors + k) * 4u); }
 
-fn add_turn(acc: vec4<i32>, first: u32, k: u32, b: Turn) -> vec4<i32> {
-  return dot_quad(acc, x_vector(first, k), b.b0, b.b1, b.b2, b.b3);
+fn add_turn(acc: vec4<i32>, first: u32, k: u32, half: u32, b: Turn) -> vec4<i32> {
+  return dot_quad(acc, half_vector(x_vector(first, k), half), b.b0, b.b1, b.b2, b.b3);
 }
 
 struct Turn4 { bits: Vectors, factor: vec4<i32> }
@@ -53,12 +61,14 @@ fn turn_of_bits(quad: u32, k: u32) -> Turn4 {
 }
 
 // Bits stay in the high half of a byte, where they have their sign: products are 16 times as large.
-fn add_turn_of_bits(acc: vec4<i32>, first: u32, k: u32, turn: Turn4) -> vec4<i32> {
+fn add_turn_of_bits(acc: vec4<i32>, first: u32, k: u32, half: u32, turn: Turn4) -> vec4<i32> {
   let high = vec4<u32>(0xf0f0f0f0u);
   let four = vec4<u32>(4u);
   let b = turn.bits;
-  let even = dot_quad(vec4<i32>(0), x_vector(first, 2u * k), b.b0 & high, b.b1 & high, b.b2 & high, b.b3 & high);
-  let all = dot_quad(even, x_vector(first, 2u * k + 1u), (b.b0 << four) & high, (b.b1 << four) & high,
+  let v = half_vector(x_vector(first, 2u * k), half);
+  let last = half_vector(x_vector(first, 2u * k + 1u), half);
+  let even = dot_quad(vec4<i32>(0), v, b.b0 & high, b.b1 & high, b.b2 & high, b.b3 & high);
+  let all = dot_quad(even, last, (b.b0 << four) & high, (b.b1 << four) & high,
                      (b.b2 << four) & high, (b.b3 << four) & high);
   return acc + (all >> four) * turn.factor;
 }

@@ -30,19 +30,14 @@ def half_zero(zero: int, part: str) -> int:
     return zero // 256 if part == HIGH else zero % 256 - 128
 
 
-def taken(x: Array, part: str) -> Array:
-    """A half of int16 values, int8."""
-    high, low = np.divmod(x.astype(np.int32), 256)
-    return np.asarray(high if part == HIGH else low - 128, np.int8)
-
-
 def half(operand: int, x: QParams, part: str) -> Int8Form:
     """The node that takes a half of an operand quantized as `x`."""
     return Int8Form("q16ta_half", (operand,), {"part": part}, half_of(x, part))
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    return taken(arrays[0], call.attrs["part"])
+    high, low = np.divmod(arrays[0].astype(np.int32), 256)
+    return np.asarray(high if call.attrs["part"] == HIGH else low - 128, np.int8)
 
 
 OPS = (

@@ -48,15 +48,16 @@ class Speed:
     rest: float
     residual: float
 
-    def microseconds(self, groups: int, work: float, joined: bool) -> float:
+    def microseconds(self, groups: int, work: float, joined: bool, parts: int = 1) -> float:
         """Expected microseconds of a call.
 
         Args:
             groups: its workgroups.
             work: million operations of each, two for a multiply-accumulate.
             joined: whether an int8 residual joins.
+            parts: rows of the product that make one row of the result: 1, or 2 of int16.
         """
-        rest = self.rest + (self.residual if joined else 0.0)
+        rest = (self.rest + (self.residual if joined else 0.0)) / parts
         waves, left = divmod(groups, self.at_once)
         last = left * work / min(left * self.alone, self.together) + rest if left else 0.0
         return waves * (self.at_once * work / self.together + rest) + last
@@ -91,15 +92,22 @@ def known(target: Target) -> bool:
     return not target.shares_memory or bool(family(target.name))
 
 
-def fastest(sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool, adapter: str = H200) -> str:
+SPLITTING = 24
+"""Channels whose products take as long as making rows of int8 of those of int16, on an H200."""
+
+
+def fastest(
+    sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool, adapter: str = H200, parts: int = 1
+) -> str:
     """The name of the fastest tile with a known speed for (rows, channels, words along k) on an adapter. `joined`: an
-    int8 residual joins."""
+    int8 residual joins. `parts`: rows that make one of the result."""
     rows, channels, words = sizes
     speeds = FAMILIES.get(family(adapter), SPEEDS)
 
     def microseconds(name: str) -> float:
         tile = tiles[name]
-        work = 2e-6 * tile.m * tile.n * tile.bytes_along(-(-words // 4))
-        return speeds[name].microseconds(tile.groups(rows, channels), work, joined)
+        columns = tile.n + (SPLITTING if parts > 1 else 0)
+        work = 2e-6 * tile.m * columns * tile.bytes_along(-(-words // 4))
+        return speeds[name].microseconds(tile.groups(rows, channels), work, joined, parts)
 
     return min((name for name in tiles if name in speeds), key=microseconds)

@@ -22,6 +22,7 @@ class UnitTile:
         subgroups_m, subgroups_n: subgroups along rows and along channels.
         fragments_m, fragments_n: matrices of sums that each of them makes.
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time.
+        halves: rows of int8 that a row of x is: 1, or 2 of int16.
     """
 
     unit: MatrixUnit
@@ -32,6 +33,7 @@ class UnitTile:
     step: int = 4
     body: str = UNITS
     split: int = 1
+    halves: int = 1
 
     @property
     def source(self) -> tuple[str, ...]:
@@ -41,7 +43,7 @@ class UnitTile:
     @property
     def m(self) -> int:
         """Rows of the result that a workgroup makes."""
-        return self.unit.m * self.fragments_m * self.subgroups_m
+        return self.unit.m * self.fragments_m * self.subgroups_m // self.halves
 
     @property
     def n(self) -> int:
@@ -57,19 +59,19 @@ class UnitTile:
     def memory(self) -> int:
         """Bytes of workgroup memory: rows of x and of w, or a row of every subgroup's matrices of sums."""
         sums = self.subgroups_m * self.subgroups_n * self.unit.m * (self.unit.n * self.fragments_n // 4 + 2)
-        return 16 * max((self.m + self.n) * (self.step + 1), sums)
+        return 16 * max((self.m * self.halves + self.n) * (self.step + 1), sums)
 
     @property
     def constants(self) -> dict[str, int]:
         """The constants of kernels/product/gemm_units.wgsl."""
-        names = ("subgroups_m", "subgroups_n", "fragments_m", "fragments_n", "step")
+        names = ("subgroups_m", "subgroups_n", "fragments_m", "fragments_n", "step", "halves")
         found = {name.upper(): getattr(self, name) for name in names}
         unit = {f"UNIT_{name}": getattr(self.unit, name.lower()) for name in "MNK"}
         return {**found, **unit, "LANES": self.unit.lanes, "SPLIT": self.split}
 
     def fits(self, target: Target) -> bool:
-        """Whether a target has the unit."""
-        return self.unit in target.matrix_units
+        """Whether a target has the unit, and threads can share a step's rows of x."""
+        return self.unit in target.matrix_units and self._is_shared()
 
     def unrolled(self, target: Target) -> bool:
         """Whether its loops are unrolled: always, or the sums leave the units' registers."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +15,24 @@ from q8ta_wgpu.ir.graph import (
     INT8X4,
     INT16X4,
     INT32,
-    RANGES,
     SMALLEST_SCALE,
     Array,
     Attrs,
     Call,
     QParams,
 )
-from q8ta_wgpu.ir.int8 import RESIDUAL, ROWS, Int8Form, QuantizedCall, ToInt8, Weight
+from q8ta_wgpu.ir.int8 import ROWS, Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.rounding import Rounding, fixed_point, rounding
+from q8ta_wgpu.kernels.epilogue.rounding import Rounding, rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
 from q8ta_wgpu.kernels.lib import valid
 from q8ta_wgpu.kernels.product import groups
-from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of, half_zero
+from q8ta_wgpu.kernels.product.half import HIGH, LOW, half_of
 
 
 def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -63,17 +61,17 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def input_zero(call: Call) -> int:
-    """The zero point of a weighted sum's input: that of the int8 operand, of the half of an int16 one, or of the
-    quantization of a float32 one."""
-    if "part" in call.attrs:
-        return half_zero(call.zeros[0], call.attrs["part"])
+    """The zero point of a weighted sum's input: that of the int8 or int16 operand, or of the quantization of a
+    float32 one."""
     zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
     return zero
 
 
 def zero_words(call: Call) -> dict[str, tuple[int, int, int, int]]:
-    """The uniform field for reads outside an int8 input: words of its zero point."""
-    return {"x_zeros": ((call.zeros[0] & 0xFF) * 0x01010101,) * 4}
+    """The uniform field for reads outside an input: words of its zero point."""
+    zero = call.zeros[0]
+    word = (zero & 0xFFFF) * 0x00010001 if call.inputs[0].dtype == INT16X4 else (zero & 0xFF) * 0x01010101
+    return {"x_zeros": (word,) * 4}
 
 
 def window_params(call: Call) -> dict[str, tuple[int, int, int, int]]:
@@ -105,12 +103,13 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     assert weight is not None and correction is not None
     rows, zero = values(call, weight).reshape(weight.shape[0], -1), input_zero(call)
     sums = rows.sum(1, dtype=np.int64)
-    if np.any(correction != zero * sums):
-        return f"must be the zero point {zero} times the sums of the weights"
+    x = QParams(1.0, zero, INT16X4 if call.inputs[0].dtype == INT16X4 else INT8X4)
+    if np.any(correction != correction_of(x, sums)):
+        return f"must be {factor_of(x)}the sums of the weights"
     largest_weight = arithmetic.LARGEST_OF_4_BITS if groups.is_grouped(call) else 128
-    if 2 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
+    if 3 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
         return ""
-    largest = _largest_accumulator(_sizes(rows, sums), zero, sums)
+    largest = largest_accumulator(_sizes(rows, sums), x, sums)
     return (
         f"belongs to weights whose accumulator could reach {largest}, past int32"
         if largest > arithmetic.INT32_MAX
@@ -124,9 +123,23 @@ def _sizes(rows: Array, sums: NDArray[np.int64]) -> NDArray[np.int64]:
     return sizes
 
 
-def _largest_accumulator(sizes: NDArray[np.int64], zero: int, sums: NDArray[np.int64]) -> int:
-    """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over outputs with these sums of |w| and of w."""
-    return int((sizes * 128 + np.abs(zero * sums)).max())
+def correction_of(x: QParams, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The operand `correction` for sums of weights: times the zero point, but of int16, whose halves have their own."""
+    return sums if x.dtype == INT16X4 else x.zero * sums
+
+
+def factor_of(x: QParams) -> str:
+    """What `correction_of` multiplies by, in words."""
+    return "" if x.dtype == INT16X4 else f"the zero point {x.zero} times "
+
+
+def largest_accumulator(sizes: NDArray[np.int64], x: QParams, sums: NDArray[np.int64]) -> int:
+    """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over outputs with these sums of |w| and of w. Of
+    int16 that of a half of x, with what the low halves carry to the sum of the high ones."""
+    if x.dtype != INT16X4:
+        return int((sizes * 128 + np.abs(x.zero * sums)).max())
+    high, low = (largest_accumulator(sizes, half_of(x, part), sums) for part in (HIGH, LOW))
+    return max(low, high + (low >> 8) + 1)
 
 
 OPERANDS = (
@@ -136,14 +149,15 @@ OPERANDS = (
     Operand("offset", constant=True, dtypes=(INT32, FLOAT32), valid=_valid_offset),
     Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
 )
-"""Inputs of q8ta_conv2d and q8ta_linear. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset` the bias in 2^-14
-output steps, `correction` z_x*sum(w). With a float32 result the multiplier is s_x*s_w, and the offset counts its steps
-in float32, which has room for the bias of a channel whose weights are tiny or zero."""
+"""Inputs of q8ta_conv2d, q8ta_linear and their q16ta forms. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset`
+the bias in 2^-14 output steps, `correction` z_x*sum(w), or sum(w) of an int16 operand. With a float32 result the
+multiplier is s_x*s_w, and the offset counts its steps in float32, which has room for the bias of a channel whose
+weights are tiny or zero."""
 
 
-def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
-    """The int8 form of a weighted sum: `op` with an epilogue that rounds, with a residual or an activation before it
-    where there is one, or that gives a float32 result.
+def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
+    """The int8 form of a weighted sum: q8ta_`name`, of an int16 operand q16ta_`name`. Its epilogue rounds, with a
+    residual or an activation before where there is one, or gives a float32 result.
 
     The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
     """
@@ -162,13 +176,14 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
     scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
     sums = w.sum(1, dtype=np.int64)
     sizes = _sizes(w, sums)
-    largest = _largest_accumulator(sizes, x.zero, sums)
+    largest = largest_accumulator(sizes, x, sums)
     if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
-    correction = (x.zero * sums).astype(np.int32)
+    correction = correction_of(x, sums).astype(np.int32)
     step = max(call.rows, 1.0)
-    reached = float((scale * sizes * max(128 + x.zero, 127 - x.zero) * step + np.abs(bias)).max())
-    if call.out is None and call.residual is None:
+    reached = float((scale * sizes * x.span * step + np.abs(bias)).max())
+    op = f"{'q16ta' if x.dtype == INT16X4 else 'q8ta'}_{name}"
+    if call.out is None:
         with np.errstate(all="ignore"):
             offset = np.rint(bias.astype(np.float64) / scale).astype(np.float32)
         if (bad := ~np.isfinite(offset)).any():
@@ -178,8 +193,7 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs) -> Int8Form | str:
         found: Rounding | str = Rounding(scale.astype(np.float32), offset, Epilogue((Scale(),)), ())
         return _form(call, op, attrs, stored, correction, found)
     term = bias.astype(np.float64)
-    found = rounding(call, call.out, scale, term, reached) if call.out else fixed_point(call, scale, term, reached)
-    return _form(call, op, attrs, stored, correction, found)
+    return _form(call, op, attrs, stored, correction, rounding(call, call.out, scale, term, reached))
 
 
 def _form(
@@ -197,43 +211,6 @@ def _form(
             return "scales of rows, an addend and an activation together are more than a dispatch reads"
     numbers = (found.multiplier, found.offset, correction)
     return Int8Form(op, (0, weight, *numbers, *operands), {**attrs, "epilogue": Epilogue(stages)})
-
-
-def by_halves(lower: ToInt8) -> ToInt8:
-    """`lower` of a weighted sum of int8, for int16 as well: the sum of the low halves, with the addend, is an int16
-    residual of the sum of the high ones."""
-
-    def lowered(call: QuantizedCall) -> Int8Form | str:
-        x, bias = call.q[0], call.constants.get(2)
-        if x is None or x.dtype != INT16X4:
-            return lower(call)
-        low, high = (replace(call, q=(half_of(x, part), *call.q[1:])) for part in (LOW, HIGH))
-        if isinstance(reason := lower(replace(high, residual=None)), str):
-            return reason
-        carried = QParams(_carried_scale(low), 0, INT16X4)
-        none = {**call.constants, 2: np.zeros_like(bias)}
-        first = lower(QuantizedCall(low.attrs, low.inputs, low.q, none, carried, *carried.range, call.residual))
-        last = lower(replace(high, residual=carried))
-        if isinstance(first, str) or isinstance(last, str):
-            return first if isinstance(first, str) else str(last)
-        added = replace(first, operands=(half(0, x, LOW), *first.operands[1:]), q=carried)
-        operands = (added if operand is RESIDUAL else operand for operand in last.operands[1:])
-        return replace(last, operands=(half(0, x, HIGH), *operands))
-
-    return lowered
-
-
-def _carried_scale(call: QuantizedCall) -> float:
-    """The scale at which int16 holds any sum of the low halves of int16 with the addend."""
-    weight, x = call.constants[1], call.q[0]
-    assert isinstance(weight, Weight) and x is not None
-    w = weight.values.reshape(len(weight.values), -1).astype(np.int64)
-    up, down = np.maximum(w, 0).sum(1), np.maximum(-w, 0).sum(1)
-    above, below = 127 - x.zero, 128 + x.zero
-    steps = np.maximum(up * above + down * below, up * below + down * above)
-    reached = float((x.scale * (weight.scale if weight.axis == 0 else weight.scale.flat[0]) * steps).max())
-    added = call.residual.span * call.residual.scale if call.residual else 0.0
-    return max((reached + added) / RANGES[INT16X4][1], SMALLEST_SCALE) if reached + added else 1.0
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}

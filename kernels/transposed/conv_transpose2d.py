@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT16X4, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
@@ -23,7 +23,7 @@ from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand, check_padded, exte
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import onnx_calls, share, volumes
 from q8ta_wgpu.kernels.lib.numbers import both, repeated
-from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product import halves, weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
 
 MAX_STRIDE = (1 << 16) - 1
@@ -97,22 +97,24 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc, 1, (multiplier, offset, *more))
 
 
-def _corrections(weight: Array, zero: int, attrs: Attrs) -> tuple[NDArray[np.int64], int]:
-    """z_x * sum of w for each phase and output channel, and the largest accumulator of any int8 x."""
+def _corrections(weight: Array, x: QParams, attrs: Attrs) -> tuple[NDArray[np.int64], int]:
+    """`weighted.correction_of` for each phase and output channel, and the largest accumulator of any x."""
     (sy, sx), (dy, dx), (outputs, _, height, width) = attrs["stride"], attrs["dilation"], weight.shape
     phase = (np.arange(height) * dy % sy)[:, None] * sx + np.arange(width) * dx % sx
-    rows, sizes = np.zeros((2, sy * sx, outputs), np.int64)
-    np.add.at(rows, phase.reshape(-1), zero * weight.sum(1, dtype=np.int64).reshape(outputs, -1).T)
-    np.add.at(sizes, phase.reshape(-1), 128 * np.abs(weight.astype(np.int64)).sum(1).reshape(outputs, -1).T)
-    return rows, int((sizes + np.abs(rows)).max())
+    sums, sizes = np.zeros((2, sy * sx, outputs), np.int64)
+    np.add.at(sums, phase.reshape(-1), weight.sum(1, dtype=np.int64).reshape(outputs, -1).T)
+    np.add.at(sizes, phase.reshape(-1), np.abs(weight.astype(np.int64)).sum(1).reshape(outputs, -1).T)
+    return weighted.correction_of(x, sums), weighted.largest_accumulator(sizes, x, sums)
 
 
 def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     weight, correction = arrays[1], arrays[4]
     assert weight is not None and correction is not None
-    expected, largest = _corrections(weight, call.zeros[0], call.attrs)
+    x = call.inputs[0].q
+    assert x is not None
+    expected, largest = _corrections(weight, x, call.attrs)
     if np.any(correction != expected):
-        return f"must be the zero point {call.zeros[0]} times the sums of each phase's weights"
+        return f"must be {weighted.factor_of(x)}the sums of each phase's weights"
     limit = arithmetic.INT32_MAX
     return f"belongs to weights whose accumulator could reach {largest}, past int32" if largest > limit else ""
 
@@ -123,12 +125,12 @@ the image meets an input of z_x; a tap between two input pixels meets none."""
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
-    lowered = weighted.lower(call, "q8ta_conv_transpose2d", call.attrs)
+    lowered = weighted.lower(call, "conv_transpose2d", call.attrs)
     if isinstance(lowered, str):
         return lowered
     weight, x = lowered.operands[1], call.q[0]
     assert isinstance(weight, np.ndarray) and x is not None
-    correction, largest = _corrections(weight, x.zero, call.attrs)
+    correction, largest = _corrections(weight, x, call.attrs)
     if largest > arithmetic.INT32_MAX:
         return f"its accumulator could reach {largest}, past int32"
     operands = (*lowered.operands[:4], correction.astype(np.int32), *lowered.operands[5:])
@@ -157,6 +159,7 @@ def _params(call: Call) -> Params:
         **tiled.phase_params(call),
         **epilogue.params(call),
         **weighted.zero_words(call),
+        **halves.params(call),
         "channels_per_group": np.uint32(channels),
         "depth_per_group": np.uint32(depth),
         "depth_quads": np.uint32(-(-depth // 4)),
@@ -316,10 +319,36 @@ conv_transpose2d = Op(
         "aten.conv_transpose3d.input": _import_conv_transpose3d,
     },
     onnx={"ConvTranspose": _onnx},
-    int8=WeightedSum(weighted.by_halves(_lower), reads_int16=True, gives_int16=True),
+    int8=WeightedSum(_lower, reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,
 )
+
+
+def _kernels(op: str, parts: int) -> tuple[Kernel, ...]:
+    """All kernels of an operator whose rows of x are so many of int8."""
+    general = Kernel(
+        f"{op}.direct",
+        _direct_source,
+        (CHANNELS_PACKED_INT8,),
+        CHANNELS_PACKED_INT8 | FLOAT,
+        wide=(*weighted.PER_CHANNEL, "weight"),
+        params=_params,
+        constants=lambda call: {"ALIGNED": int(_aligned(call))},
+        prepack={1: _pack, **tiled.PAD_CHANNELS},
+        threads=weighted.quads_of_sums,
+        cost=tiled.cost("direct"),
+    )
+    return *tiled.kernels(op, parts), *share.kernels(general, _loops)
+
+
+def _loops(call: Call) -> tuple[int, int]:
+    return tiled.most_taps(call), -(-_group(call)[1] // 4)
+
+
+def _direct_source(call: Call) -> tuple[str, ...]:
+    across = ("word_across=int16_word_across",) if halves.of(call) == 2 else ()
+    return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes", *across, *halves.source(call)
 
 
 q8ta_conv_transpose2d = Op(
@@ -331,22 +360,13 @@ q8ta_conv_transpose2d = Op(
     reads=_reads,
     work=tiled.work,
     schema={**SCHEMA, "epilogue": epilogue.EPILOGUE},
-    kernels=(
-        *tiled.KERNELS,
-        *share.kernels(
-            Kernel(
-                "q8ta_conv_transpose2d.direct",
-                ("q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes"),
-                (CHANNELS_PACKED_INT8,),
-                CHANNELS_PACKED_INT8 | FLOAT,
-                wide=(*weighted.PER_CHANNEL, "weight"),
-                params=_params,
-                constants=lambda call: {"ALIGNED": int(_aligned(call))},
-                prepack={1: _pack, **tiled.PAD_CHANNELS},
-                threads=weighted.quads_of_sums,
-                cost=tiled.cost("direct"),
-            ),
-            lambda call: (tiled.most_taps(call), -(-_group(call)[1] // 4)),
-        ),
-    ),
+    kernels=_kernels("q8ta_conv_transpose2d", 1),
 )
+
+q16ta_conv_transpose2d = replace(
+    q8ta_conv_transpose2d,
+    name="q16ta_conv_transpose2d",
+    operands=(Operand("x", dtypes=(INT16X4,)), *OPERANDS[1:]),
+    kernels=_kernels("q16ta_conv_transpose2d", 2),
+)
+"""The same of int16: kernels/product/halves.py."""

@@ -1,4 +1,5 @@
-"""Fast kernels of q8ta_conv_transpose2d: one implicit matrix product for each phase. No operators here.
+"""Fast kernels of q8ta_conv_transpose2d and of its q16ta form: one implicit matrix product for each phase. No operators
+here.
 
 A phase is the rows and columns of the result whose index, plus padding, leaves the same remainders by the stride. Only
 every few taps reach a phase, so it is an ordinary convolution of stride 1 with those taps (sub-pixel convolution, Shi
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import gemm, weighted
+from q8ta_wgpu.kernels.product import gemm, halves, weighted
 
 MOST_PHASES = 64
 """Most phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and more of the weights is padding."""
@@ -128,6 +130,7 @@ def _params(call: Call, tile: gemm.AnyTile) -> Params:
         "row_words": np.uint32(-(-x[1] // 4)),
         "phase_grid": (*_grid(call), 0, 0),
         **weighted.zero_words(call),
+        **halves.params(call),
     }
     return fields
 
@@ -144,31 +147,32 @@ def _whole(call: Call) -> bool:
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
-    return *tile.source, "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
+    return *tile.source, "gemm_window_transposed", "stride_phases", x_vector, "sums_planes", *halves.source(call)
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
-    rows, channels, words = sizes(call)
-    return label == gemm.choose((rows, channels, words), target, joined=gemm.joins_early(call))
+    (rows, channels, words), parts = sizes(call), halves.of(call)
+    early = gemm.joins_early(call)
+    return label == gemm.choose((rows * parts, channels, words), target, joined=early, parts=parts)
 
 
 PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
 """`Kernel.prepack` of the per-channel operands; there is a correction for each phase."""
 
 
-KERNELS = tuple(
-    Kernel(
-        f"q8ta_conv_transpose2d.implicit_{label}",
-        functools.partial(_source, tile=tile),
-        (ONLY_4C,),
-        ONLY_4C | FLOAT,
-        supports=functools.partial(_supports, tile=tile),
-        preferred=functools.partial(_preferred, label=label),
-        wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())),
-        params=functools.partial(_params, tile=tile),
-        prepack={1: functools.partial(_pack, tile=tile), **PAD_CHANNELS},
-        **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
-    )
-    for label, tile in gemm.TILES.items()
-)
-"""Tiled matrix products, one for every tile."""
+def kernels(op: str, parts: int) -> Iterator[Kernel]:
+    """Tiled matrix products, one for every tile. A row of x is so many of int8."""
+    for label, int8_tile in gemm.TILES.items():
+        tile = replace(int8_tile, halves=parts)
+        yield Kernel(
+            f"{op}.implicit_{label}",
+            functools.partial(_source, tile=tile),
+            (ONLY_4C,),
+            ONLY_4C | FLOAT,
+            supports=functools.partial(_supports, tile=tile),
+            preferred=functools.partial(_preferred, label=label),
+            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())),
+            params=functools.partial(_params, tile=tile),
+            prepack={1: functools.partial(_pack, tile=tile), **PAD_CHANNELS},
+            **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
+        )

@@ -41,11 +41,11 @@ fn place_of(k: u32) -> Place {
   return Place(tap / across * params.reach.x, tap % across * params.reach.y, k % params.phase_vectors % vectors);
 }
 
-fn load_x(row: Row, place: Place) -> vec4<u32> {
+fn load_x(row: Row, place: Place) -> RowVector {
   let y = row.y - place.y;
   let column = row.x - place.x;
   let outside = y >= params.x_dims.z || column >= params.x_dims.w;
-  if (BRANCHES && outside) { return params.x_zeros; }
+  if (BRANCHES && outside) { return zero_vector(); }
   let value = x_vector(((row.image + y) * params.x_dims.w + column) * params.row_words, place.vector);
-  return select(value, params.x_zeros, !BRANCHES && outside);
+  return zeros_where(value, !BRANCHES && outside);
 }

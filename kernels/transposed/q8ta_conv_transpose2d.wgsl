@@ -2,19 +2,30 @@
 // tap, input quad), a word for each channel, from its group's first channel on. Start values come once for each phase.
 
 // Four input channels from the k-th four of an output channel's group on. What lies past the group meets weights of 0.
-fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> u32 {
+fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> x_Word {
   let last = params.x_dims.y - 1u;
   let first = channel / params.channels_per_group * params.depth_per_group + 4u * k;
   let low = x_word(vec4<u32>(n, min(first, last), pixel));
-  let shift = first % 4u * 8u;
-  if (shift == 0u) { return low; }
-  return (low >> shift) | (x_word(vec4<u32>(n, min(first + 4u, last), pixel)) << (32u - shift));
+  if (first % 4u == 0u) { return low; }
+  return word_across(low, x_word(vec4<u32>(n, min(first + 4u, last), pixel)), first % 4u);
+}
+
+// The last elements of a word from the `first` on, 1 to 3, and the first ones of the next.
+fn word_across(low: u32, high: u32, first: u32) -> u32 { return (low >> (8u * first)) | (high << (32u - 8u * first)); }
+
+fn int16_word_across(low: vec2<u32>, high: vec2<u32>, first: u32) -> vec2<u32> {
+  if (first == 2u) { return vec2<u32>(low.y, high.x); }
+  let from_word = select(vec3<u32>(low.y, high), vec3<u32>(low, high.x), first == 1u);
+  return (from_word.xy >> vec2<u32>(16u)) | (from_word.yz << vec2<u32>(16u));
 }
 
 // The first thread of a team brings the start value.
-fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
+fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
   let phase = (p.zw + params.padding.xy) % params.stride.xy;
-  var acc = select(vec4<i32>(0), start_quad((phase.x * params.stride.y + phase.y) * params.quads + p.y / 4u), all(first == vec4<u32>(0u)));
+  var acc: Acc;
+  if (all(first == vec4<u32>(0u))) {
+    acc = start_acc((phase.x * params.stride.y + phase.y) * params.quads + p.y / 4u);
+  }
   let taps = taps_of(phase);
   let start = first_tap(phase);
   let nearest = first_pixel(p.zw, phase);
@@ -26,17 +37,17 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
     let tap = start + turn * params.step.xy;
     let at = ((p.y / 4u * params.kernel.x + tap.x) * params.kernel.y + tap.y) * params.depth_quads;
     for (var k = first.w; k < depth_quads; k += STEPS.w) {
-      var word = params.x_zeros;
-      if (inside) {
-        word = vec4<u32>(group_word(p.x, p.y, k, pixel));
-        if (ALIGNED == 0u) {
-          word.y = group_word(p.x, p.y + 1u, k, pixel);
-          word.z = group_word(p.x, p.y + 2u, k, pixel);
-          word.w = group_word(p.x, p.y + 3u, k, pixel);
-        }
+      var a = zero_word();
+      if (inside) { a = group_word(p.x, p.y, k, pixel); }
+      var b = a;
+      var c = a;
+      var d = a;
+      if (ALIGNED == 0u && inside) {
+        b = group_word(p.x, p.y + 1u, k, pixel);
+        c = group_word(p.x, p.y + 2u, k, pixel);
+        d = group_word(p.x, p.y + 3u, k, pixel);
       }
-      let w = weight[at + k];
-      acc += vec4<i32>(dot4(word.x, w.x), dot4(word.y, w.y), dot4(word.z, w.z), dot4(word.w, w.w));
+      acc = add_words(acc, a, b, c, d, weight[at + k]);
     }
   }
   return acc;

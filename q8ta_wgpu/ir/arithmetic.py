@@ -77,7 +77,7 @@ def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
 def scaled_accumulator(acc: Int64, multiplier: NDArray[np.float32]) -> Int64:
     """The accumulator in 2^-14 output steps: i32(clamp(rint(f32(acc) * multiplier), -2^30, 2^30))."""
     with np.errstate(over="ignore"):
-        product: NDArray[np.float32] = np.rint(acc.astype(np.int32).astype(np.float32) * multiplier)
+        product: NDArray[np.float32] = np.rint(acc.astype(np.float32) * multiplier)
     return np.clip(product, np.float32(-T_LIMIT), np.float32(T_LIMIT)).astype(np.int64)
 
 

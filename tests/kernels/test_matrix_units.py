@@ -50,6 +50,19 @@ def test_a_step_is_whole_products_and_whole_loads(name: str, vectors: int) -> No
     assert tile.threads <= BASELINE.invocations
 
 
+@pytest.mark.parametrize("name", UNIT_TILES)
+def test_rows_of_int16_are_two_rows_of_a_tile(name: str) -> None:
+    """A tile makes half as many rows of the result. One whose threads cannot share so few rows is not for int16."""
+    tile = replace(UNIT_TILES[name], halves=2)
+    assert 2 * tile.m == UNIT_TILES[name].m
+    assert tile.memory == UNIT_TILES[name].memory
+    assert tile.fits(UNITS) == (name != "units_160x128")
+    for vectors in (1, 2, 3, 4, 8, 9, 100) if tile.fits(UNITS) else ():
+        shortest = tile.at_depth(vectors)
+        assert shortest.step * shortest.m % shortest.threads == 0
+        assert tile.unit.m // 2 % (tile.unit.lanes // (tile.unit.n * tile.fragments_n // 4)) == 0  # whole rounds
+
+
 @pytest.mark.parametrize("name", ["units_128x32", "units_128x16", "units_64x32_deep"])
 def test_a_step_of_few_channels_is_no_longer_than_k(name: str) -> None:
     """Where x is put together from bytes, a step of zeros takes as long as one of x."""
@@ -87,6 +100,19 @@ def test_the_rule(sizes: tuple[int, int, int], tile: str) -> None:
     chosen = gemm.choose(sizes, UNITS)
     assert chosen == tile if tile else chosen not in UNIT_TILES
     assert gemm.choose(sizes, BASELINE) not in UNIT_TILES
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((2 * 6304, 768, 192), "units_128x128"),  # 45 us, by 128x64 48
+        ((2 * 512, 2048, 512), "units_128x64"),  # 28 us, by 64x64 33
+        ((2 * 197, 3072, 192), "units_64x64"),
+    ],
+)
+def test_the_rule_for_int16(sizes: tuple[int, int, int], tile: str) -> None:
+    """Fewer rows of the result in a tile, and rows that are split while they are loaded: measured on an H200."""
+    assert gemm.choose(sizes, UNITS, parts=2) == tile
 
 
 def test_a_residual_favours_smaller_tiles() -> None:

@@ -1,0 +1,87 @@
+// Rows of a product as they are multiplied: int8 as it is, int16 as two rows of int8, its high and its low halves
+// (kernels/product/half.py), with the same weights. x = 256 * high + low + 128, and low is stored 128 less. HALVES is 1 or 2.
+
+// --- 16 elements of a row, from a buffer of vectors or from four words; all zero points; and one of their halves ---
+
+alias RowVector = vec4<u32>;
+
+fn vector_at(at: u32) -> RowVector { return x[at]; }
+fn vector_of(a: u32, b: u32, c: u32, d: u32) -> RowVector { return vec4<u32>(a, b, c, d); }
+fn zero_word() -> u32 { return params.x_zeros.x; }
+fn zero_vector() -> RowVector { return params.x_zeros; }
+fn zeros_where(v: RowVector, outside: bool) -> RowVector { return select(v, params.x_zeros, outside); }
+fn half_vector(v: RowVector, half: u32) -> vec4<u32> { return v; }
+
+struct RowVectorInt16 { a: vec4<u32>, b: vec4<u32> }
+
+fn int16_vector_at(at: u32) -> RowVectorInt16 { return RowVectorInt16(x[2u * at], x[2u * at + 1u]); }
+
+fn int16_vector_of(a: vec2<u32>, b: vec2<u32>, c: vec2<u32>, d: vec2<u32>) -> RowVectorInt16 {
+  return RowVectorInt16(vec4<u32>(a, b), vec4<u32>(c, d));
+}
+
+fn int16_zero_word() -> vec2<u32> { return params.x_zeros.xy; }
+
+fn int16_zero_vector() -> RowVectorInt16 { return RowVectorInt16(params.x_zeros, params.x_zeros); }
+
+fn int16_zeros_where(v: RowVectorInt16, outside: bool) -> RowVectorInt16 {
+  return RowVectorInt16(select(v.a, params.x_zeros, outside), select(v.b, params.x_zeros, outside));
+}
+
+fn half_of_int16(v: RowVectorInt16, half: u32) -> vec4<u32> {
+  let shift = vec4<u32>(8u - 8u * half);
+  let first = v.a >> shift;
+  let last = v.b >> shift;
+  return vec4<u32>(even_bytes(first.xy), even_bytes(first.zw), even_bytes(last.xy), even_bytes(last.zw))
+    ^ vec4<u32>(half * 0x80808080u);
+}
+
+// The first and the third byte of each word, in one.
+fn even_bytes(v: vec2<u32>) -> u32 {
+  let bytes = v & vec2<u32>(0xff00ffu);
+  let pairs = (bytes | (bytes >> vec2<u32>(8u))) & vec2<u32>(0xffffu);
+  return pairs.x | (pairs.y << 16u);
+}
+
+fn high_bytes(word: vec2<u32>) -> u32 { return even_bytes(word >> vec2<u32>(8u)); }
+fn low_bytes(word: vec2<u32>) -> u32 { return even_bytes(word) ^ 0x80808080u; }
+
+// --- accumulators of four channels: one of int8, one for each half of int16 ---
+
+fn acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc { return high; }
+fn start_half(quad: u32, half: u32) -> vec4<i32> { return start_quad(quad); }
+fn start_acc(quad: u32) -> Acc { return start_quad(quad); }
+
+// Products of a word of x for each of four channels.
+fn add_words(acc: Acc, a: u32, b: u32, c: u32, d: u32, w: vec4<u32>) -> Acc {
+  return acc + vec4<i32>(dot4(a, w.x), dot4(b, w.y), dot4(c, w.z), dot4(d, w.w));
+}
+
+struct Halves { high: vec4<i32>, low: vec4<i32> }
+
+fn halves_of(high: vec4<i32>, low: vec4<i32>) -> Halves { return Halves(high, low); }
+
+// 256 * high + low as float32, rounded once: all numbers but the sum are exact up to 2^40, and sums end below 2^39.
+fn real_halves(acc: Halves) -> vec4<f32> {
+  let above = acc.high + (acc.low >> vec4<u32>(8u));
+  let rest = ((above & vec4<i32>(255)) << vec4<u32>(8u)) | (acc.low & vec4<i32>(255));
+  return vec4<f32>(above >> vec4<u32>(8u)) * 65536.0 + vec4<f32>(rest);
+}
+
+fn merge_halves(a: Halves, b: Halves) -> Halves { return Halves(a.high + b.high, a.low + b.low); }
+
+// Of int16 `correction` is the sums of the weights.
+fn start_of_int16(quad: u32, half: u32) -> vec4<i32> {
+  return correction[quad] * select(-params.high_zero, -params.low_zero, half == 1u);
+}
+
+fn start_of_halves(quad: u32) -> Halves { return Halves(start_of_int16(quad, 0u), start_of_int16(quad, 1u)); }
+
+fn add_halves(acc: Halves, a: vec2<u32>, b: vec2<u32>, c: vec2<u32>, d: vec2<u32>, w: vec4<u32>) -> Halves {
+  return Halves(
+    acc.high + vec4<i32>(dot4(high_bytes(a), w.x), dot4(high_bytes(b), w.y), dot4(high_bytes(c), w.z), dot4(high_bytes(d), w.w)),
+    acc.low + vec4<i32>(dot4(low_bytes(a), w.x), dot4(low_bytes(b), w.y), dot4(low_bytes(c), w.z), dot4(low_bytes(d), w.w)));
+}
+
+// Where one accumulator has room for sums of int16.
+fn start_in_one(quad: u32) -> vec4<i32> { return correction[quad] * -(256 * params.high_zero + params.low_zero + 128); }
