@@ -202,9 +202,7 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
     affine = _affine(graph, region.norm) if region.norm else None
     joined = (residual, affine, activation, slopes)
     largest = _largest_scale(rewriter, rows[1]) if rows is not None else 0.0
-    return QuantizedCall(
-        node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, factor=region.factor, rows=largest
-    )
+    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, rows=largest)
 
 
 def _largest_scale(rewriter: Rewriter, scale: str) -> float:

@@ -40,7 +40,6 @@ from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual, Rows, Sl
 ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| mul| table)?(( pixel_shuffle)? dequantize)?"
     r"|(scaled_residual )?(curve |slopes )?requantize_int16|scale( pixel_shuffle)?"
-    r"|real_residual (requantize|requantize_int16|fixed_point)"
     r"|rows ((residual |scaled_residual |curve |slopes )?requantize|requantize (add|mul|table))( dequantize)?"
     r"|rows (scaled_residual |curve |slopes )?requantize_int16|rows scale"
 )

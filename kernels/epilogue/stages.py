@@ -22,7 +22,6 @@ from q8ta_wgpu.ir.op import INT16_RANGE, Attr, Operand
 from q8ta_wgpu.kernels.epilogue.stage import Around, Int8, RoundingStage, Stage
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import (
     Curve,
-    RealResidual,
     Residual,
     Rows,
     ScaledResidual,
@@ -205,28 +204,11 @@ class Scale(Stage):
     )
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
-        total: Array = acc.astype(np.float32) + offset
+        total: Array = arithmetic.as_float32(acc) + offset
         return total * multiplier
 
     def apply(self, value: Array, around: Around) -> Array:
         return value
-
-
-@dataclass(frozen=True)
-class FixedPoint(Stage):
-    """A float32 result of integers: the sum with its residual, in steps of `scale`."""
-
-    scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
-
-    name = "fixed_point"
-    dtype = FLOAT32
-    hooks = ("quad_value=fixed_point", "quad_places=real_places", "store_joined=store_scaled")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return value.astype(np.int32).astype(np.float32) * np.float32(self.scale)
-
-    def fields(self, around: Around) -> Params:
-        return {"real_scale": np.float32(self.scale)}
 
 
 ALL: Mapping[str, type[Stage]] = {
@@ -235,7 +217,6 @@ ALL: Mapping[str, type[Stage]] = {
         Rows,
         Residual,
         ScaledResidual,
-        RealResidual,
         Curve,
         Slopes,
         Requantize,
@@ -246,7 +227,6 @@ ALL: Mapping[str, type[Stage]] = {
         PixelShuffle,
         Dequantize,
         Scale,
-        FixedPoint,
     )
 }
 """Every stage by its name."""

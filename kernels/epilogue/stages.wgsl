@@ -58,12 +58,6 @@ fn requantized_int16(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
-// The bits of floats that count steps of a sum with its residual.
-fn fixed_point(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = unrounded(scaled_sums(sum, channel.multiplier) + channel.offset, residual);
-  return bitcast<vec4<i32>>(vec4<f32>(v) * params.real_scale);
-}
-
 // The bits of floats that are never rounded.
 fn scaled(sum: vec4<f32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
   return bitcast<vec4<i32>>((sum + channel.offset) * channel.multiplier);
@@ -112,11 +106,6 @@ fn plus_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
 
 fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
   return v + scaled_terms(residual_lanes(added_word(residual)) - params.residual_zero, params.residual_multiplier);
-}
-
-fn plus_real_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
-  let product = residual * params.residual_multiplier;
-  return v + vec4<i32>(round(clamp(product, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
 fn bent(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }

@@ -76,27 +76,6 @@ class ScaledResidual(Stage):
         return {"residual_zero": np.int32(around.operand_zero), "residual_multiplier": np.float32(self.multiplier)}
 
 
-@dataclass(frozen=True)
-class RealResidual(Stage):
-    """Adds a float32 residual before rounding: what products of other halves of int16 operands made."""
-
-    multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
-
-    name = "real_residual"
-    operand = Operand("residual", at_result=True)
-    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "unrounded=plus_real_residual")
-
-    def check(self, operand: TensorType, sums: Shape) -> None:
-        if operand.shape != sums:
-            raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
-
-    def apply(self, value: Array, around: Around) -> Array:
-        return value + arithmetic.scaled_term(around.values, self.multiplier)
-
-    def fields(self, around: Around) -> Params:
-        return {"residual_multiplier": np.float32(self.multiplier)}
-
-
 def _read(call: Call, arrays: Sequence[Array | None], stage: type[Stage]) -> Array:
     """The constant that a stage of a call reads."""
     reading = [isinstance(s, stage) for s in call.attrs["epilogue"].stages if s.operand]

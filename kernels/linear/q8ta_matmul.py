@@ -1,4 +1,5 @@
-"""q8ta_matmul: the product of two int8 activations, such as q k^T and weights times values of attention.
+"""q8ta_matmul: the product of two int8 activations, such as q k^T and weights times values of attention; q16ta_matmul
+where one of them, or both, are int16.
 
 Its second operand is transposed, (..., columns, depth), so that both sides are contiguous along the sum; see `Product`
 in q8ta_wgpu/ir/int8.py.
@@ -6,27 +7,25 @@ in q8ta_wgpu/ir/int8.py.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, SMALLEST_SCALE, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape, canonical
-from q8ta_wgpu.ir.op import Attr, Op, Operand, dims
+from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stage import Stage
-from q8ta_wgpu.kernels.epilogue.stages import FixedPoint, Requantize, RequantizeInt16, Scale
-from q8ta_wgpu.kernels.epilogue.stages_before_rounding import RealResidual
-from q8ta_wgpu.kernels.product import gemm, weighted
-from q8ta_wgpu.kernels.product.half import HIGH, LOW, half, half_of
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16, Scale
+from q8ta_wgpu.kernels.product import gemm, halves, weighted
 from q8ta_wgpu.kernels.product.units import UnitTile
 
 LONGEST = arithmetic.INT32_MAX // 255**2
@@ -54,11 +53,12 @@ def product_shape(a: Shape, transposed: Shape) -> Shape:
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     first = attrs["epilogue"].stages[0]
-    if attrs["epilogue"].shuffle or not isinstance(first, Requantize | RequantizeInt16 | RealResidual | Scale):
+    if attrs["epilogue"].shuffle or not isinstance(first, Requantize | RequantizeInt16 | Scale):
         raise GraphError(f"a product of activations is rounded first and not shuffled, found {attrs['epilogue']}")
     shape = product_shape(types[0].shape, types[1].shape)
-    if types[0].shape[-1] > LONGEST:
-        raise GraphError(f"a sum of {types[0].shape[-1]} products could pass int32, which {LONGEST} cannot")
+    longest = _longest(types[0].dtype, types[1].dtype)
+    if types[0].shape[-1] > longest:
+        raise GraphError(f"a sum of {types[0].shape[-1]} products could pass int32, which {longest} cannot")
     return epilogue.check(types, attrs, shape)
 
 
@@ -73,66 +73,25 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def lower(call: QuantizedCall) -> Int8Form | str:
-    """The contract's sum with one multiplier for all columns and no offset. An int16 operand is two int8 halves: their
-    products, the least first, each have the one before as a float32 residual."""
+    """The contract's sum with one multiplier for all columns and no offset."""
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
-    depth = call.inputs[0].shape[-1]
-    if depth > LONGEST:
-        return f"a sum of {depth} products could pass int32"
-    pairs = list(itertools.product(_halves(0, a), _halves(1, b)))
-    carried, held = None, 0.0
-    for (left, p), (right, q) in pairs[:-1]:
-        reached = held + depth * p.span * p.scale * q.span * q.scale
-        carried = _real((left, right), p.scale * q.scale, carried, reached)
-        if carried is None:
-            return "its steps are no normal float32 numbers"
-        held = reached
-    (left, p), (right, q) = pairs[-1]
-    unit = 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale
-    if held * unit > arithmetic.TERM_LIMIT:  # a float32 result holds any sum of the two: it is quantized by itself
-        reached = held + depth * p.span * p.scale * q.span * q.scale
-        real = _real((left, right), p.scale * q.scale, carried, reached, call.factor)
-        return Int8Form("quantize", (real,), {"lo": call.lo, "hi": call.hi}) if real else "its result is past float32"
-    rounds = (RequantizeInt16 if call.out.dtype == INT16X4 else Requantize)(call.lo, call.hi)
-    stages = (RealResidual(float(np.float32(unit))), rounds) if carried else (rounds,)
+    depth, longest = call.inputs[0].shape[-1], _longest(a.dtype, b.dtype)
+    if depth > longest:
+        return f"a sum of {depth} products could pass int32, which {longest} cannot"
     with np.errstate(over="ignore"):
-        multiplier = np.float32(p.scale * q.scale * unit)
+        multiplier = np.float32(a.scale * b.scale * 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale)
     if not np.isfinite(multiplier):
         return "the ratio of its scales is not a finite float32"
-    return _form((left, right), float(multiplier), stages, carried)
+    op = "q16ta_matmul" if INT16X4 in (a.dtype, b.dtype) else "q8ta_matmul"
+    rounds = (RequantizeInt16 if call.out.dtype == INT16X4 else Requantize)(call.lo, call.hi)
+    return Int8Form(op, (0, 1), {"multiplier": float(multiplier), "epilogue": Epilogue((rounds,))})
 
 
-def _real(
-    operands: tuple[int | Int8Form, int | Int8Form],
-    scale: float,
-    before: Int8Form | None,
-    reached: float,
-    factor: float = 1.0,
-) -> Int8Form | None:
-    """A product in float32, with a residual that came before, if any, of at most `reached` in all, times a factor; None
-    where float32 cannot hold its numbers. `scale` is what a step of its sums is worth."""
-    step = float(np.float32(reached / arithmetic.TERM_LIMIT)) if before else 1.0
-    numbers = (step, 1 / step, float(np.float32(scale / step)), float(np.float32(step * factor)))
-    if not all(SMALLEST_SCALE <= n <= 1 / SMALLEST_SCALE for n in numbers):
-        return None
-    stages = (RealResidual(float(np.float32(1 / step))), FixedPoint(numbers[3])) if before else (Scale(),)
-    return _form(operands, numbers[2], stages, before)
-
-
-def _form(
-    operands: tuple[int | Int8Form, int | Int8Form], multiplier: float, stages: Sequence[Stage], before: Int8Form | None
-) -> Int8Form:
-    attrs = {"multiplier": multiplier, "epilogue": Epilogue(tuple(stages))}
-    return Int8Form("q8ta_matmul", (*operands, before) if before else operands, attrs)
-
-
-def _halves(operand: int, q: QParams) -> Sequence[tuple[int | Int8Form, QParams]]:
-    """The int8 values of an operand, the lower half of int16 first, and how each is quantized."""
-    if q.dtype != INT16X4:
-        return [(operand, q)]
-    return [(half(operand, q, part), half_of(q, part)) for part in (LOW, HIGH)]
+def _longest(a: str, b: str) -> int:
+    """Most products whose sums cannot pass int32: of two int16, sums of halves are added."""
+    return LONGEST // 2 if a == b == INT16X4 else LONGEST
 
 
 def macs(call: Call) -> int:
@@ -153,9 +112,35 @@ def _params(call: Call) -> Params:
         "quads": np.uint32(-(-columns // 4)),
         "multiplier": np.float32(call.attrs["multiplier"]),
         **near,
-        "a_zero": np.int32(call.zeros[0]),
-        "b_zero": np.int32(call.zeros[1]),
+        **_zeros(call),
     }
+
+
+def _zeros(call: Call) -> Params:
+    """The zero points of both operands: of int16, of their high and of their low halves."""
+    found: dict[str, Any] = {}
+    for i, side in enumerate("ab"):
+        high, low = halves.zeros(call.zeros[i]) if halves.of(call, i) == 2 else (call.zeros[i], 0)
+        found |= {f"{side}_zero": np.int32(high), f"{side}_low_zero": np.int32(low)}
+    return found
+
+
+def _constants(call: Call) -> dict[str, int]:
+    return {"HALVES_A": halves.of(call, 0), "HALVES_B": halves.of(call, 1)}
+
+
+def _halves_source(call: Call) -> tuple[str, ...]:
+    """What is linked for each operand, by its type, and to join their sums."""
+    joined = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[halves.of(call, 0) * halves.of(call, 1)]
+    found = [f"real_products={joined}"]
+    for i, side in enumerate("ab"):
+        wide = halves.of(call, i) == 2
+        found += [
+            f"{side}_zero=zero_of_{side}{'_half' if wide else ''}",
+            f"{side}_word_half={'half_of_word' if wide else 'whole_word'}",
+            *((f"{side.upper()}Vector=RowVectorInt16", f"{side}_half=half_before_depth") if wide else ()),
+        ]
+    return tuple(found)
 
 
 def _channels(call: Call) -> str:
@@ -188,34 +173,38 @@ def _vectors(call: Call) -> int:
 
 def _groups(tile: gemm.AnyTile, call: Call) -> int:
     n, c, rows, columns = dims(call.output)
-    return n * c * tile.groups(rows, columns)
+    return n * c * -(-rows // (tile.m // halves.of(call, 0))) * -(-columns // (tile.n // halves.of(call, 1)))
 
 
 def _choose(call: Call, target: Target) -> str:
     large = _groups(TILES["64x64"], call) >= MANY_GROUPS
     if TILES["units_64x64"].fits(target) and macs(call) >= UNIT_WORK:
         return "units_64x64"
-    return "64x64" if large else "32x32"
+    return "64x64" if large or "q16ta" in call.op else "32x32"
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
     return target.shares_memory and dims(call.output)[2] > FEW_ROWS and label == _choose(call, target)
 
 
-def _tiled(label: str) -> Kernel:
+def _tiled(op: str, label: str) -> Kernel:
     tile = TILES[label]
     units = isinstance(tile, UnitTile)
 
     def of(call: Call) -> gemm.AnyTile:
-        return tile.at_depth(_vectors(call))
+        """The tile for a call's depth. Threads share as few rows as int16 leaves on one side."""
+        fewest = max(_constants(call).values())
+        return replace(tile, step=replace(tile, halves=fewest).at_depth(_vectors(call)).step)
 
     def whole(call: Call) -> bool:
         """Whether rows are whole vectors."""
         return call.inputs[0].shape[-1] % 16 == 0
 
     def source(call: Call) -> tuple[str, ...]:
-        kind = "whole" if whole(call) else "words"
-        sides = (f"a_vector=a_{kind}", f"b_vector=b_{kind}")
+        sides = tuple(
+            f"{side}_vector={side}_{'int16_' if halves.of(call, i) == 2 else ''}{'whole' if whole(call) else 'words'}"
+            for i, side in enumerate("ab")
+        )
         return (
             "gemm_units_pairs" if units else "gemm_pairs",
             "pairs_rows",
@@ -223,13 +212,14 @@ def _tiled(label: str) -> Kernel:
             *sides,
             "sums_rows",
             _channels(call),
+            *_halves_source(call),
         )
 
     def params(call: Call) -> Params:
         return {**_params(call), "steps": np.uint32(of(call).steps(_vectors(call)))}
 
     return Kernel(
-        f"q8ta_matmul.tiled_{label}",
+        f"{op}.tiled_{label}",
         source,
         (ONLY_4W | FLOAT,),
         ONLY_4W | FLOAT,
@@ -237,7 +227,7 @@ def _tiled(label: str) -> Kernel:
         preferred=lambda call, target: _preferred(call, target, label),
         wide=lambda call: ("a", "b") if whole(call) else (),
         params=params,
-        constants=lambda call: of(call).constants,
+        constants=lambda call: {**of(call).constants, **_constants(call)},
         threads=lambda call, layout: (_groups(tile, call) * tile.threads, 1, 1),
         turns=lambda call: tile.turns(_vectors(call)),
         workgroup=(tile.threads, 1, 1),
@@ -247,6 +237,27 @@ def _tiled(label: str) -> Kernel:
     )
 
 
+def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
+    """Tiled products by these tiles, and one of all calls."""
+    general = Kernel(
+        op,
+        _general_source,
+        (WIDTH_PACKED_INT8 | FLOAT,),
+        WIDTH_PACKED_INT8 | FLOAT,
+        params=_params,
+        constants=_constants,
+        threads=_threads,
+        turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
+        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
+    )
+    return *(_tiled(op, label) for label in labels), general
+
+
+def _general_source(call: Call) -> tuple[str, ...]:
+    sums = ("Acc=RealSum", "real_acc=real_as_it_is")
+    return "q8ta_matmul", "dot", "direct", "sums_rows", _channels(call), *sums, *_halves_source(call)
+
+
 q8ta_matmul = Op(
     name="q8ta_matmul",
     operands=(Operand("a", dtypes=(INT8X4,)), Operand("b", dtypes=(INT8X4,))),
@@ -254,19 +265,15 @@ q8ta_matmul = Op(
     reference=_reference,
     schema={"multiplier": Attr("float", low=0, high=3.4e38), "epilogue": epilogue.EPILOGUE},
     bounds=("multiplier", "epilogue"),
-    kernels=(
-        *(_tiled(label) for label in TILES),
-        Kernel(
-            "q8ta_matmul",
-            lambda call: ("q8ta_matmul", "dot", "direct", "sums_rows", _channels(call)),
-            (WIDTH_PACKED_INT8 | FLOAT,),
-            WIDTH_PACKED_INT8 | FLOAT,
-            params=_params,
-            threads=_threads,
-            turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
-            cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
-        ),
-    ),
+    kernels=_kernels("q8ta_matmul", TILES),
     macs=macs,
     work=macs,
 )
+
+q16ta_matmul = replace(
+    q8ta_matmul,
+    name="q16ta_matmul",
+    operands=(Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS)),
+    kernels=_kernels("q16ta_matmul", ("units_64x64", "64x64")),
+)
+"""The same where an operand is int16: kernels/product/halves.py."""

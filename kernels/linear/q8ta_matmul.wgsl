@@ -5,31 +5,74 @@
 // Ones in the lanes of a word's four places from k on that lie before `depth`.
 fn ones_before(k: u32, depth: u32) -> u32 { return 0x01010101u >> (8u * (4u - min(depth - k, 4u))); }
 
-fn without_zeros(ab: vec4<i32>, a: i32, b: vec4<i32>, depth: u32) -> vec4<i32> {
-  return ab - params.a_zero * b - params.b_zero * a + i32(depth) * params.a_zero * params.b_zero;
+fn without_zeros(ab: vec4<i32>, a: i32, b: vec4<i32>, a_zero: i32, b_zero: i32) -> vec4<i32> {
+  return ab - a_zero * b - b_zero * a + i32(params.a_dims.w) * a_zero * b_zero;
 }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
+// The sums of every half of a with every half of b, where int16 has two (kernels/product/halves.wgsl): high by high, high
+// by low, low by high, low by low.
+const HALVES_PAIRED = HALVES_A * HALVES_B;
+alias Products = array<vec4<i32>, HALVES_PAIRED>;
+
+fn real_product(sums: Products) -> vec4<f32> { return vec4<f32>(sums[0]); }
+fn real_of_two(sums: Products) -> vec4<f32> { return real_halves(Halves(sums[0], sums[1])); }
+
+fn real_of_four(sums: Products) -> vec4<f32> {
+  let bytes = (sums[1] & vec4<i32>(255)) + (sums[2] & vec4<i32>(255)) + (sums[3] >> vec4<u32>(8u));
+  return real_of_16(sums[0] + (sums[1] >> vec4<u32>(8u)) + (sums[2] >> vec4<u32>(8u)), bytes, sums[3]);
+}
+
+fn zero_of_a(half: u32) -> i32 { return params.a_zero; }
+fn zero_of_b(half: u32) -> i32 { return params.b_zero; }
+fn zero_of_a_half(half: u32) -> i32 { return select(params.a_zero, params.a_low_zero, half == 1u); }
+fn zero_of_b_half(half: u32) -> i32 { return select(params.b_zero, params.b_low_zero, half == 1u); }
+
+fn whole_word(word: u32, half: u32) -> u32 { return word; }
+fn half_of_word(word: vec2<u32>, half: u32) -> u32 {
+  return even_bytes(word >> vec2<u32>(8u - 8u * half)) ^ (half * 0x80808080u);
+}
+
+fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
   let depth = params.a_dims.w;
   let a_batch = min(p.xy, params.a_dims.xy - 1u);
   let b_batch = min(p.xy, params.b_dims.xy - 1u);
   let rows = min(p.w + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.b_dims.z - 1u));
-  var ab = vec4<i32>(0);
-  var a_sum = 0;
-  var b_sums = vec4<i32>(0);
+  var ab: Products;
+  var of_row: array<i32, HALVES_A>;
+  var of_columns: array<vec4<i32>, HALVES_B>;
   for (var k = 0u; k < depth; k += 4u) {
     let ones = ones_before(k, depth);
-    let word = a_word(vec4<u32>(a_batch, p.z, k)) & (ones * 0xffu);
-    let b0 = b_word(vec4<u32>(b_batch, rows.x, k));
-    let b1 = b_word(vec4<u32>(b_batch, rows.y, k));
-    let b2 = b_word(vec4<u32>(b_batch, rows.z, k));
-    let b3 = b_word(vec4<u32>(b_batch, rows.w, k));
-    ab += vec4<i32>(dot4(word, b0), dot4(word, b1), dot4(word, b2), dot4(word, b3));
-    a_sum += dot4(word, ones);
-    b_sums += vec4<i32>(dot4(ones, b0), dot4(ones, b1), dot4(ones, b2), dot4(ones, b3));
+    let word = a_word(vec4<u32>(a_batch, p.z, k));
+    let w0 = b_word(vec4<u32>(b_batch, rows.x, k));
+    let w1 = b_word(vec4<u32>(b_batch, rows.y, k));
+    let w2 = b_word(vec4<u32>(b_batch, rows.z, k));
+    let w3 = b_word(vec4<u32>(b_batch, rows.w, k));
+    var left: array<u32, HALVES_A>;
+    for (var ha = 0u; ha < HALVES_A; ha++) {
+      left[ha] = a_word_half(word, ha) & (ones * 0xffu);
+      of_row[ha] += dot4(left[ha], ones);
+    }
+    for (var hb = 0u; hb < HALVES_B; hb++) {
+      let b0 = b_word_half(w0, hb);
+      let b1 = b_word_half(w1, hb);
+      let b2 = b_word_half(w2, hb);
+      let b3 = b_word_half(w3, hb);
+      of_columns[hb] += vec4<i32>(dot4(ones, b0), dot4(ones, b1), dot4(ones, b2), dot4(ones, b3));
+      for (var ha = 0u; ha < HALVES_A; ha++) {
+        let v = left[ha];
+        ab[ha * HALVES_B + hb] += vec4<i32>(dot4(v, b0), dot4(v, b1), dot4(v, b2), dot4(v, b3));
+      }
+    }
   }
-  return without_zeros(ab, a_sum, b_sums, depth);
+  for (var i = 0u; i < HALVES_PAIRED; i++) {
+    ab[i] = without_zeros(ab[i], of_row[i / HALVES_B], of_columns[i % HALVES_B], a_zero(i / HALVES_B), b_zero(i % HALVES_B));
+  }
+  return real_products(ab);
 }
+
+alias RealSum = vec4<f32>;
+
+fn real_as_it_is(sum: RealSum) -> vec4<f32> { return sum; }
 
 // All columns have one multiplier and no bias.
 fn near_product_quad(quad: u32) -> Near {

@@ -2,13 +2,18 @@
 // rows lie along k. The tiles are those of gemm.wgsl, where b would be constant and packed. A workgroup makes TILE_M rows x
 // TILE_N columns of one matrix; k counts vectors of 16 int8, of which a step brings STEP to workgroup memory while the next
 // are already under way. What lies past the depth is 0 on both sides. Who loads a row also adds up its elements, for the
-// zero points. Linked: the constants in capitals; a_vector and b_vector; product_quad; the stages of an epilogue.
+// zero points. A row of int16 is two of int8, of its halves: HALVES_A, HALVES_B. Linked: the constants in capitals; a_vector and b_vector; product_quad; the stages of an epilogue.
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
-const LOADS_A = STEP * TILE_M / THREADS;
-const LOADS_B = STEP * TILE_N / THREADS;
+// Rows and columns of the result.
+const RESULT_M = TILE_M / HALVES_A;
+const RESULT_N = TILE_N / HALVES_B;
+const OWN_ROWS = ROWS / HALVES_A;
+const OWN_QUADS = QUADS / HALVES_B;
+const LOADS_A = STEP * RESULT_M / THREADS;
+const LOADS_B = STEP * RESULT_N / THREADS;
 
 var<workgroup> a_tile: array<array<array<vec4<u32>, THREADS_M>, ROWS>, STEP>;
 var<workgroup> b_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, STEP>;
@@ -24,13 +29,13 @@ fn main(@builtin(local_invocation_index) t: u32,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let rows = params.y_dims.z;
   let columns = params.y_dims.w;
-  let column_tiles = (columns + TILE_N - 1u) / TILE_N;
-  let row_tiles = (rows + TILE_M - 1u) / TILE_M;
+  let column_tiles = (columns + RESULT_N - 1u) / RESULT_N;
+  let row_tiles = (rows + RESULT_M - 1u) / RESULT_M;
   let index = group.y * groups.x + group.x;
   let batch = index / (row_tiles * column_tiles);
   if (batch >= params.y_dims.x * params.y_dims.y) { return; }
-  let first_m = index / column_tiles % row_tiles * TILE_M;
-  let first_n = index % column_tiles * TILE_N;
+  let first_m = index / column_tiles % row_tiles * RESULT_M;
+  let first_n = index % column_tiles * RESULT_N;
   let row_words = quads(params.a_dims.w);
   let tm = t / THREADS_N;
   let tn = t % THREADS_N;
@@ -47,24 +52,30 @@ fn main(@builtin(local_invocation_index) t: u32,
     let n = min(first_n + lane_row + i * (THREADS / STEP), columns - 1u);
     b_rows[i] = matrix_of(batch, params.b_dims) + n * row_words;
   }
-  var next_a: array<vec4<u32>, LOADS_A>;
-  var next_b: array<vec4<u32>, LOADS_B>;
+  var next_a: array<AVector, LOADS_A>;
+  var next_b: array<BVector, LOADS_B>;
   for (var i = 0u; i < LOADS_A; i++) { next_a[i] = a_vector(a_rows[i], k_lane); }
   for (var i = 0u; i < LOADS_B; i++) { next_b[i] = b_vector(b_rows[i], k_lane); }
 
   var acc: array<vec4<i32>, ROWS * QUADS>;
-  var a_parts: array<i32, LOADS_A>;
-  var b_parts: array<i32, LOADS_B>;
+  var a_parts: array<i32, LOADS_A * HALVES_A>;
+  var b_parts: array<i32, LOADS_B * HALVES_B>;
   for (var step = 0u; step < params.steps; step++) {
     for (var i = 0u; i < LOADS_A; i++) {
       let m = lane_row + i * (THREADS / STEP);
-      a_tile[k_lane][m / THREADS_M][mixed(m % THREADS_M, k_lane)] = next_a[i];
-      a_parts[i] += sum_of_bytes(next_a[i]);
+      for (var h = 0u; h < HALVES_A; h++) {
+        let v = a_half(next_a[i], h, step * STEP + k_lane);
+        a_tile[k_lane][h * OWN_ROWS + m / THREADS_M][mixed(m % THREADS_M, k_lane)] = v;
+        a_parts[i * HALVES_A + h] += sum_of_bytes(v);
+      }
     }
     for (var i = 0u; i < LOADS_B; i++) {
       let n = lane_row + i * (THREADS / STEP);
-      b_tile[k_lane][n / (4u * THREADS_N) * 4u + n % 4u][n / 4u % THREADS_N] = next_b[i];
-      b_parts[i] += sum_of_bytes(next_b[i]);
+      for (var h = 0u; h < HALVES_B; h++) {
+        let v = b_half(next_b[i], h, step * STEP + k_lane);
+        b_tile[k_lane][(h * OWN_QUADS + n / (4u * THREADS_N)) * 4u + n % 4u][n / 4u % THREADS_N] = v;
+        b_parts[i * HALVES_B + h] += sum_of_bytes(v);
+      }
     }
     workgroupBarrier();
     if (step + 1u < params.steps) {
@@ -86,26 +97,41 @@ fn main(@builtin(local_invocation_index) t: u32,
     workgroupBarrier();
   }
 
-  for (var i = 0u; i < LOADS_A; i++) { a_sums[lane_row + i * (THREADS / STEP)][k_lane] = a_parts[i]; }
-  for (var i = 0u; i < LOADS_B; i++) { b_sums[lane_row + i * (THREADS / STEP)][k_lane] = b_parts[i]; }
+  for (var i = 0u; i < LOADS_A * HALVES_A; i++) {
+    a_sums[i % HALVES_A * RESULT_M + lane_row + i / HALVES_A * (THREADS / STEP)][k_lane] = a_parts[i];
+  }
+  for (var i = 0u; i < LOADS_B * HALVES_B; i++) {
+    b_sums[i % HALVES_B * RESULT_N + lane_row + i / HALVES_B * (THREADS / STEP)][k_lane] = b_parts[i];
+  }
   workgroupBarrier();
   // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl.
-  for (var q = 0u; q < QUADS; q++) {
-    let column = (q * THREADS_N + tn) * 4u;
+  for (var q = 0u; q < OWN_QUADS; q++) {
     let quad = first_n / 4u + q * THREADS_N + tn;
-    let sums = vec4<i32>(
-      sum_of_row(b_sums[column]), sum_of_row(b_sums[column + 1u]),
-      sum_of_row(b_sums[column + 2u]), sum_of_row(b_sums[column + 3u]));
+    var of_columns: array<vec4<i32>, HALVES_B>;
+    for (var h = 0u; h < HALVES_B; h++) {
+      let column = h * RESULT_N + (q * THREADS_N + tn) * 4u;
+      of_columns[h] = vec4<i32>(
+        sum_of_row(b_sums[column]), sum_of_row(b_sums[column + 1u]),
+        sum_of_row(b_sums[column + 2u]), sum_of_row(b_sums[column + 3u]));
+    }
     let channel = channel_quad(quad);
-    for (var i = 0u; i < ROWS; i++) {
-      let sum = without_zeros(acc[i * QUADS + q], sum_of_row(a_sums[tm + i * THREADS_M]), sums, params.a_dims.w);
-      acc[i * QUADS + q] = quad_value(vec4<f32>(sum), channel, residual_of(batch * rows + first_m + tm + i * THREADS_M, quad));
+    for (var i = 0u; i < OWN_ROWS; i++) {
+      var sums: Products;
+      for (var p = 0u; p < HALVES_PAIRED; p++) {
+        let ha = p / HALVES_B;
+        let hb = p % HALVES_B;
+        let ab = acc[(ha * OWN_ROWS + i) * QUADS + hb * OWN_QUADS + q];
+        let of_row = sum_of_row(a_sums[ha * RESULT_M + tm + i * THREADS_M]);
+        sums[p] = without_zeros(ab, of_row, of_columns[hb], a_zero(ha), b_zero(hb));
+      }
+      let residual = residual_of(batch * rows + first_m + tm + i * THREADS_M, quad);
+      acc[i * QUADS + q] = quad_value(real_products(sums), channel, residual);
     }
   }
-  for (var q = 0u; q < QUADS; q++) {
+  for (var q = 0u; q < OWN_QUADS; q++) {
     let quad = first_n / 4u + q * THREADS_N + tn;
     let places = quad_places(quad);
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < OWN_ROWS; i++) {
       let m = first_m + tm + i * THREADS_M;
       if (m < rows && quad < params.quads) { store_value(acc[i * QUADS + q], batch * rows + m, quad, places); }
     }

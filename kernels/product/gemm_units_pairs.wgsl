@@ -1,17 +1,22 @@
 // The product of gemm_pairs.wgsl, of two activations, on int8 matrix units as gemm_units.wgsl uses them: who loads a row also
-// adds up its elements, for the zero points.
+// adds up its elements, for the zero points. Of int16, rows of matrices of high halves come before those of the low ones of
+// the same rows.
 
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
-const LOADS_A = STEP * TILE_M / THREADS;
-const LOADS_B = STEP * TILE_N / THREADS;
+// Rows and columns of the result.
+const RESULT_M = TILE_M / HALVES_A;
+const RESULT_N = TILE_N / HALVES_B;
+const LOADS_A = STEP * RESULT_M / THREADS;
+const LOADS_B = STEP * RESULT_N / THREADS;
 const UNIT_VECTORS = UNIT_K / 16u;
 const PRODUCTS = STEP / UNIT_VECTORS;
 const ROW = STEP + 1u;
-// Quads of columns that a subgroup makes, and in a vector each, padded by two, a row of its sums.
-const QUADS = UNIT_N * FRAGMENTS_N / 4u;
-const SUMS_ROW = QUADS + 2u;
+// Quads of columns that a matrix has and a subgroup makes, and in a vector each, padded by two, a row of its sums.
+const UNIT_QUADS = UNIT_N / 4u;
+const SUMS_ROW = UNIT_QUADS * FRAGMENTS_N + 2u;
+const QUADS = UNIT_QUADS * FRAGMENTS_N / HALVES_B;
 const ROWS_AT_ONCE = LANES / QUADS;
 const ROUNDS = UNIT_M / ROWS_AT_ONCE;
 
@@ -25,13 +30,13 @@ fn main(@builtin(local_invocation_index) local: u32,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let all_rows = params.y_dims.z;
   let columns = params.y_dims.w;
-  let column_tiles = (columns + TILE_N - 1u) / TILE_N;
-  let row_tiles = (all_rows + TILE_M - 1u) / TILE_M;
+  let column_tiles = (columns + RESULT_N - 1u) / RESULT_N;
+  let row_tiles = (all_rows + RESULT_M - 1u) / RESULT_M;
   let index = group.y * groups.x + group.x;
   let batch = index / (row_tiles * column_tiles);
   if (batch >= params.y_dims.x * params.y_dims.y) { return; }
-  let first_m = index / column_tiles % row_tiles * TILE_M;
-  let first_n = index % column_tiles * TILE_N;
+  let first_m = index / column_tiles % row_tiles * RESULT_M;
+  let first_n = index % column_tiles * RESULT_N;
   let row_words = quads(params.a_dims.w);
   let subgroup = local / LANES;
   let lane = local % LANES;
@@ -40,6 +45,8 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   let k_lane = local % STEP;
   let lane_of_rows = local / STEP;
+  let a_staged = lane_of_rows / UNIT_M * (UNIT_M * HALVES_A) + lane_of_rows % UNIT_M;
+  let b_staged = TILE_M + lane_of_rows / UNIT_N * (UNIT_N * HALVES_B) + lane_of_rows % UNIT_N;
   let a_first = matrix_of(batch, params.a_dims);
   let b_first = matrix_of(batch, params.b_dims);
   var a_rows: array<u32, LOADS_A>;
@@ -50,22 +57,28 @@ fn main(@builtin(local_invocation_index) local: u32,
   for (var i = 0u; i < LOADS_B; i++) {
     b_rows[i] = b_first + min(first_n + lane_of_rows + i * (THREADS / STEP), columns - 1u) * row_words;
   }
-  var next_a: array<vec4<u32>, LOADS_A>;
-  var next_b: array<vec4<u32>, LOADS_B>;
+  var next_a: array<AVector, LOADS_A>;
+  var next_b: array<BVector, LOADS_B>;
   for (var i = 0u; i < LOADS_A; i++) { next_a[i] = a_vector(a_rows[i], k_lane); }
   for (var i = 0u; i < LOADS_B; i++) { next_b[i] = b_vector(b_rows[i], k_lane); }
 
   var sums: array<array<Sums, FRAGMENTS_N>, FRAGMENTS_M>;
-  var a_parts: array<i32, LOADS_A>;
-  var b_parts: array<i32, LOADS_B>;
+  var a_parts: array<i32, LOADS_A * HALVES_A>;
+  var b_parts: array<i32, LOADS_B * HALVES_B>;
   for (var step = 0u; step < params.steps; step++) {
     for (var i = 0u; i < LOADS_A; i++) {
-      staged[(lane_of_rows + i * (THREADS / STEP)) * ROW + k_lane] = next_a[i];
-      a_parts[i] += sum_of_bytes(next_a[i]);
+      for (var h = 0u; h < HALVES_A; h++) {
+        let v = a_half(next_a[i], h, step * STEP + k_lane);
+        staged[(a_staged + i * (THREADS / STEP) * HALVES_A + h * UNIT_M) * ROW + k_lane] = v;
+        a_parts[i * HALVES_A + h] += sum_of_bytes(v);
+      }
     }
     for (var i = 0u; i < LOADS_B; i++) {
-      staged[(TILE_M + lane_of_rows + i * (THREADS / STEP)) * ROW + k_lane] = next_b[i];
-      b_parts[i] += sum_of_bytes(next_b[i]);
+      for (var h = 0u; h < HALVES_B; h++) {
+        let v = b_half(next_b[i], h, step * STEP + k_lane);
+        staged[(b_staged + i * (THREADS / STEP) * HALVES_B + h * UNIT_N) * ROW + k_lane] = v;
+        b_parts[i * HALVES_B + h] += sum_of_bytes(v);
+      }
     }
     workgroupBarrier();
     if (step + 1u < params.steps) {
@@ -88,39 +101,57 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     workgroupBarrier();
   }
-  for (var i = 0u; i < LOADS_A; i++) { a_sums[lane_of_rows + i * (THREADS / STEP)][k_lane] = a_parts[i]; }
-  for (var i = 0u; i < LOADS_B; i++) { b_sums[lane_of_rows + i * (THREADS / STEP)][k_lane] = b_parts[i]; }
+  for (var i = 0u; i < LOADS_A * HALVES_A; i++) {
+    a_sums[i % HALVES_A * RESULT_M + lane_of_rows + i / HALVES_A * (THREADS / STEP)][k_lane] = a_parts[i];
+  }
+  for (var i = 0u; i < LOADS_B * HALVES_B; i++) {
+    b_sums[i % HALVES_B * RESULT_N + lane_of_rows + i / HALVES_B * (THREADS / STEP)][k_lane] = b_parts[i];
+  }
   workgroupBarrier();
 
   // Each lane finishes one quad of columns in every ROWS_AT_ONCE-th row.
   let own = subgroup * (UNIT_M * SUMS_ROW);
   let lane_quad = lane % QUADS;
   let lane_row = lane / QUADS;
-  let column = first_column + lane_quad * 4u;
-  let quad = first_n / 4u + first_column / 4u + lane_quad;
+  let staged_quad = lane_quad / UNIT_QUADS * (UNIT_QUADS * HALVES_B) + lane_quad % UNIT_QUADS;
+  let column = first_column / HALVES_B + lane_quad * 4u;
+  let quad = first_n / 4u + column / 4u;
   let channel = channel_quad(quad);
   let places = quad_places(quad);
-  let of_columns = vec4<i32>(sum_of_row(b_sums[column]), sum_of_row(b_sums[column + 1u]),
-                             sum_of_row(b_sums[column + 2u]), sum_of_row(b_sums[column + 3u]));
-  for (var i = 0u; i < FRAGMENTS_M; i++) {
+  var of_columns: array<vec4<i32>, HALVES_B>;
+  for (var h = 0u; h < HALVES_B; h++) {
+    let at = h * RESULT_N + column;
+    of_columns[h] = vec4<i32>(sum_of_row(b_sums[at]), sum_of_row(b_sums[at + 1u]),
+                              sum_of_row(b_sums[at + 2u]), sum_of_row(b_sums[at + 3u]));
+  }
+  // One loop over matrices, not one over halves inside: with two, the sums leave registers (16 to 27 us of int8 on an H200).
+  var products: array<Products, ROUNDS>;
+  for (var f = 0u; f < FRAGMENTS_M; f++) {
+    let half = f % HALVES_A;
+    let own_row = first_row / HALVES_A + f / HALVES_A * UNIT_M + lane_row;
     var residual: array<ResidualWord, ROUNDS>;
     var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
-      let m = min(first_m + first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE, all_rows - 1u);
+      let m = min(first_m + own_row + e * ROWS_AT_ONCE, all_rows - 1u);
       residual[e] = residual_of(batch * all_rows + m, min(quad, params.quads - 1u));
       addend[e] = addend_of(batch * all_rows + m, min(quad, params.quads - 1u));
     }
     for (var j = 0u; j < FRAGMENTS_N; j++) {
-      subgroupMatrixStore<row_major>(&staged, own + j * (UNIT_N / 4u), sums[i][j], SUMS_ROW);
+      subgroupMatrixStore<row_major>(&staged, own + j * UNIT_QUADS, sums[f][j], SUMS_ROW);
     }
     workgroupBarrier();
     for (var e = 0u; e < ROUNDS; e++) {
-      let row = first_row + i * UNIT_M + lane_row + e * ROWS_AT_ONCE;
-      let ab = bitcast<vec4<i32>>(staged[own + (lane_row + e * ROWS_AT_ONCE) * SUMS_ROW + lane_quad]);
-      let sum = without_zeros(ab, sum_of_row(a_sums[row]), of_columns, params.a_dims.w);
-      let value = joined(quad_value(vec4<f32>(sum), channel, residual[e]), addend[e]);
-      let m = first_m + row;
-      if (m < all_rows && quad < params.quads) { store_joined(value, batch * all_rows + m, quad, places); }
+      let of_row = sum_of_row(a_sums[half * RESULT_M + own_row + e * ROWS_AT_ONCE]);
+      for (var hb = 0u; hb < HALVES_B; hb++) {
+        let at = own + (lane_row + e * ROWS_AT_ONCE) * SUMS_ROW + staged_quad + hb * UNIT_QUADS;
+        let ab = bitcast<vec4<i32>>(staged[at]);
+        products[e][half * HALVES_B + hb] = without_zeros(ab, of_row, of_columns[hb], a_zero(half), b_zero(hb));
+      }
+      if (half == HALVES_A - 1u) {
+        let value = joined(quad_value(real_products(products[e]), channel, residual[e]), addend[e]);
+        let m = first_m + own_row + e * ROWS_AT_ONCE;
+        if (m < all_rows && quad < params.quads) { store_joined(value, batch * all_rows + m, quad, places); }
+      }
     }
     workgroupBarrier();
   }

@@ -1,5 +1,9 @@
-"""Products of int16 rows: kernels/product/halves.wgsl. Each is two rows of int8, of high and of low halves, which meet
-the same weights; their sums are joined before they are rounded."""
+"""Products of int16 rows: kernels/product/halves.wgsl. Each is two rows of int8, of high and of low halves. Their sums
+are joined before they are rounded.
+
+x = 256 * high + low with high = x >> 8 in -128..127 and low in 0..255, multiplied 128 less. A zero point is split the
+same way, so x - zero = 256 * (high - its zero) + (low - its zero), exactly.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT16X4, Call
 from q8ta_wgpu.ir.kernel import Params
-from q8ta_wgpu.kernels.product.half import HIGH, LOW, half_zero
 
 _INT16 = (
     "RowVector=RowVectorInt16",
@@ -30,16 +33,22 @@ IN_ONE = ("start_quad=start_in_one", "zero_word=int16_zero_word")
 """What is linked where one accumulator has room for sums of int16."""
 
 
-def of(call: Call) -> int:
+def of(call: Call, operand: int = 0) -> int:
     """Rows of int8 that a row of a call's operand is."""
-    return 2 if call.inputs[0].dtype == INT16X4 else 1
+    return 2 if call.inputs[operand].dtype == INT16X4 else 1
+
+
+def zeros(zero: int) -> tuple[int, int]:
+    """The zero points of the high and of the low halves of int16 values with this zero point."""
+    return zero // 256, zero % 256 - 128
 
 
 def params(call: Call) -> Params:
     """The uniform fields of kernels/product/halves.wgsl."""
     if of(call) == 1:
         return {}
-    return {f"{part}_zero": np.int32(half_zero(call.zeros[0], part)) for part in (HIGH, LOW)}
+    high, low = zeros(call.zeros[0])
+    return {"high_zero": np.int32(high), "low_zero": np.int32(low)}
 
 
 def source(call: Call) -> tuple[str, ...]:

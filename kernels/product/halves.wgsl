@@ -1,5 +1,5 @@
 // Rows of a product as they are multiplied: int8 as it is, int16 as two rows of int8, its high and its low halves
-// (kernels/product/half.py), with the same weights. x = 256 * high + low + 128, and low is stored 128 less. HALVES is 1 or 2.
+// (kernels/product/halves.py), with the same weights. x = 256 * high + low + 128, and low is stored 128 less. HALVES is 1 or 2.
 
 // --- 16 elements of a row, from a buffer of vectors or from four words; all zero points; and one of their halves ---
 
@@ -61,11 +61,16 @@ struct Halves { high: vec4<i32>, low: vec4<i32> }
 
 fn halves_of(high: vec4<i32>, low: vec4<i32>) -> Halves { return Halves(high, low); }
 
-// 256 * high + low as float32, rounded once: all numbers but the sum are exact up to 2^40, and sums end below 2^39.
+// 256 * high + low as float32, rounded once: what is added are exact numbers, as sums end below 2^39.
 fn real_halves(acc: Halves) -> vec4<f32> {
-  let above = acc.high + (acc.low >> vec4<u32>(8u));
-  let rest = ((above & vec4<i32>(255)) << vec4<u32>(8u)) | (acc.low & vec4<i32>(255));
-  return vec4<f32>(above >> vec4<u32>(8u)) * 65536.0 + vec4<f32>(rest);
+  let middle = (acc.high & vec4<i32>(255)) + (acc.low >> vec4<u32>(8u));
+  return real_of_16(acc.high >> vec4<u32>(8u), middle, acc.low);
+}
+
+// 65536 * high + 256 * middle + the last byte of low.
+fn real_of_16(high: vec4<i32>, middle: vec4<i32>, low: vec4<i32>) -> vec4<f32> {
+  let rest = ((middle & vec4<i32>(255)) << vec4<u32>(8u)) | (low & vec4<i32>(255));
+  return vec4<f32>(high + (middle >> vec4<u32>(8u))) * 65536.0 + vec4<f32>(rest);
 }
 
 fn merge_halves(a: Halves, b: Halves) -> Halves { return Halves(a.high + b.high, a.low + b.low); }

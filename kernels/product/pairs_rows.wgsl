@@ -31,6 +31,27 @@ fn b_words(row: u32, k: u32) -> vec4<u32> {
 fn a_whole(row: u32, k: u32) -> vec4<u32> { return a[row / 4u + k] & before_depth(k); }
 fn b_whole(row: u32, k: u32) -> vec4<u32> { return b[row / 4u + k] & before_depth(k); }
 
+// One of the halves of what is loaded, where an operand is int16 (kernels/product/halves.wgsl).
+alias AVector = vec4<u32>;
+alias BVector = vec4<u32>;
+
+fn a_half(v: AVector, half: u32, k: u32) -> vec4<u32> { return v; }
+fn b_half(v: BVector, half: u32, k: u32) -> vec4<u32> { return v; }
+fn half_before_depth(v: RowVectorInt16, half: u32, k: u32) -> vec4<u32> { return half_of_int16(v, half) & before_depth(k); }
+
+fn a_int16_words(row: u32, k: u32) -> RowVectorInt16 {
+  let at = row + 4u * k;
+  return RowVectorInt16(vec4<u32>(a[at], a[at + 1u]), vec4<u32>(a[at + 2u], a[at + 3u]));
+}
+
+fn b_int16_words(row: u32, k: u32) -> RowVectorInt16 {
+  let at = row + 4u * k;
+  return RowVectorInt16(vec4<u32>(b[at], b[at + 1u]), vec4<u32>(b[at + 2u], b[at + 3u]));
+}
+
+fn a_int16_whole(row: u32, k: u32) -> RowVectorInt16 { return RowVectorInt16(a[row / 2u + 2u * k], a[row / 2u + 2u * k + 1u]); }
+fn b_int16_whole(row: u32, k: u32) -> RowVectorInt16 { return RowVectorInt16(b[row / 2u + 2u * k], b[row / 2u + 2u * k + 1u]); }
+
 fn sum_of_bytes(v: vec4<u32>) -> i32 {
   return dot4(v.x, ONES) + dot4(v.y, ONES) + dot4(v.z, ONES) + dot4(v.w, ONES);
 }

@@ -31,8 +31,7 @@ from q8ta_wgpu.kernels.epilogue.rounding import Rounding, rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
 from q8ta_wgpu.kernels.lib import valid
-from q8ta_wgpu.kernels.product import groups
-from q8ta_wgpu.kernels.product.half import HIGH, LOW, half_of
+from q8ta_wgpu.kernels.product import groups, halves
 
 
 def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -107,7 +106,7 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     if np.any(correction != correction_of(x, sums)):
         return f"must be {factor_of(x)}the sums of the weights"
     largest_weight = arithmetic.LARGEST_OF_4_BITS if groups.is_grouped(call) else 128
-    if 3 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
+    if 2 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
         return ""
     largest = largest_accumulator(_sizes(rows, sums), x, sums)
     return (
@@ -135,11 +134,10 @@ def factor_of(x: QParams) -> str:
 
 def largest_accumulator(sizes: NDArray[np.int64], x: QParams, sums: NDArray[np.int64]) -> int:
     """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over outputs with these sums of |w| and of w. Of
-    int16 that of a half of x, with what the low halves carry to the sum of the high ones."""
+    int16 that of a half of x."""
     if x.dtype != INT16X4:
         return int((sizes * 128 + np.abs(x.zero * sums)).max())
-    high, low = (largest_accumulator(sizes, half_of(x, part), sums) for part in (HIGH, LOW))
-    return max(low, high + (low >> 8) + 1)
+    return max(largest_accumulator(sizes, QParams(1.0, zero), sums) for zero in halves.zeros(x.zero))
 
 
 OPERANDS = (

@@ -74,10 +74,16 @@ def dequantize(v: Array, q: QParams) -> NDArray[np.float32]:
     return real
 
 
+def as_float32(acc: Int64) -> NDArray[np.float32]:
+    """A sum as float32, rounded half to even below 2^40; beyond, f32(acc >> 16) is rounded before."""
+    found: NDArray[np.float32] = (acc >> 16).astype(np.float32) * np.float32(65536) + (acc & 65535).astype(np.float32)
+    return found
+
+
 def scaled_accumulator(acc: Int64, multiplier: NDArray[np.float32]) -> Int64:
     """The accumulator in 2^-14 output steps: i32(clamp(rint(f32(acc) * multiplier), -2^30, 2^30))."""
     with np.errstate(over="ignore"):
-        product: NDArray[np.float32] = np.rint(acc.astype(np.float32) * multiplier)
+        product: NDArray[np.float32] = np.rint(as_float32(acc) * multiplier)
     return np.clip(product, np.float32(-T_LIMIT), np.float32(T_LIMIT)).astype(np.int64)
 
 

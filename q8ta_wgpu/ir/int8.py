@@ -53,7 +53,6 @@ class QuantizedCall:
         slopes: of a PReLU applied before rounding, float32 (channels,), if any.
         masked: whether bools say which elements take part.
         even: whether a row of which none takes part has equal shares; otherwise it is zeros.
-        factor: by which a product was multiplied; the scale of `out` is divided by it.
         rows: the largest scale that a row of the first operand may have, in its steps, where each has one; else 0.
     """
 
@@ -70,7 +69,6 @@ class QuantizedCall:
     slopes: Array | None = None
     masked: bool = False
     even: bool = False
-    factor: float = 1.0
     rows: float = 0.0
 
     @property
