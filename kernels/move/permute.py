@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
+from q8ta_wgpu.ir.graph import INT8X4, RANGES, Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.op import Attr, Builder, Import, dims
@@ -84,9 +84,9 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _transposes(call: Call, target: Target) -> bool:
-    """Whether int8 matrices are transposed: the last two dimensions swapped, the others in place."""
+    """Whether matrices of int8 or int16 are transposed: the last two dimensions swapped, the others in place."""
     dims, rank = list(call.attrs["dims"]), len(call.output.shape)
-    return call.output.dtype == INT8X4 and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
+    return call.output.dtype in RANGES and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _transpose_params(call: Call) -> Params:
@@ -107,7 +107,7 @@ def _transpose_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 TURNED = Kernel(
     "permute.transposed",
-    ("permute_transposed",),
+    lambda call: ("permute_transposed", f"column_of=column_of_int{8 if call.output.dtype == INT8X4 else 16}"),
     (ONLY_4W,),
     ONLY_4W,
     supports=_transposes,
