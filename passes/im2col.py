@@ -2,7 +2,7 @@
 
 The bytes are those of the convolution. ExecuTorch's Vulkan backend computes them so (pull request #17568). Here a
 product gathers windows while it loads, which is faster on GPUs that gather fast; tuning measures both
-(q8ta_wgpu/tune/tuner.py).
+(q8ta_wgpu/tune/tuner.py). Convolutions of int16 stay one dispatch.
 """
 
 from __future__ import annotations

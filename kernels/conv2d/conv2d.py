@@ -97,35 +97,30 @@ _GENERAL: dict[str, Any] = {
     "cost": weighted.cost("direct"),
 }
 
-_DEPTHWISE = (
-    *conv2d_grouped.KERNELS,
-    *share.kernels(
-        Kernel(
-            "q8ta_conv2d.dw",
-            ("q8ta_conv2d_dw", "direct", "sums_planes"),
-            supports=lambda call, target: weighted.is_depthwise(call),
-            wide=weighted.PER_CHANNEL,
-            prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
-            **_GENERAL,
-        ),
-        lambda call: call.inputs[1].shape[2:],
-    ),
-)
-"""Kernels of groups, of int8 alone."""
 
-
-def _direct(op: str) -> tuple[Kernel, ...]:
-    """The kernels of all calls."""
-    return share.kernels(
-        Kernel(
-            f"{op}.direct",
-            lambda call: ("q8ta_conv2d", "dot", "direct", "sums_planes", *halves.source(call)),
-            wide=(*weighted.PER_CHANNEL, "weight"),
-            constants=lambda call: {"ALIGNED": int(_aligned(call))},
-            prepack={1: _pack, **weighted.PAD_CHANNELS},
-            **_GENERAL,
-        ),
-        lambda call: (*call.inputs[1].shape[2:], _depth_quads(call)),
+def _kernels(op: str) -> tuple[Kernel, ...]:
+    """All kernels of q8ta_conv2d or q16ta_conv2d, the general ones last."""
+    depthwise = Kernel(
+        f"{op}.dw",
+        lambda call: ("q8ta_conv2d_dw", "direct", "sums_planes", *halves.source(call)),
+        supports=lambda call, target: weighted.is_depthwise(call),
+        wide=weighted.PER_CHANNEL,
+        prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
+        **_GENERAL,
+    )
+    direct = Kernel(
+        f"{op}.direct",
+        lambda call: ("q8ta_conv2d", "dot", "direct", "sums_planes", *halves.source(call)),
+        wide=(*weighted.PER_CHANNEL, "weight"),
+        constants=lambda call: {"ALIGNED": int(_aligned(call))},
+        prepack={1: _pack, **weighted.PAD_CHANNELS},
+        **_GENERAL,
+    )
+    return (
+        *conv2d_tiled.kernels(op),
+        *conv2d_grouped.kernels(op),
+        *share.kernels(depthwise, lambda call: call.inputs[1].shape[2:]),
+        *share.kernels(direct, lambda call: (*call.inputs[1].shape[2:], _depth_quads(call))),
     )
 
 
@@ -293,13 +288,13 @@ q8ta_conv2d = Op(
     macs=weighted.macs,
     reads=conv2d_sums.reads,
     schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE},
-    kernels=(*conv2d_tiled.kernels("q8ta_conv2d"), *_DEPTHWISE, *_direct("q8ta_conv2d")),
+    kernels=_kernels("q8ta_conv2d"),
 )
 
 q16ta_conv2d = replace(
     q8ta_conv2d,
     name="q16ta_conv2d",
     operands=(Operand("x", dtypes=(INT16X4,)), *weighted.OPERANDS[1:]),
-    kernels=(*conv2d_tiled.kernels("q16ta_conv2d"), *_direct("q16ta_conv2d")),
+    kernels=_kernels("q16ta_conv2d"),
 )
 """The same of int16: kernels/product/halves.py."""

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product import halves, weighted
 
 LARGEST_SPAN = 16
 """Most input words of a row that a thread holds in registers."""
@@ -58,6 +58,7 @@ def _params(call: Call) -> Params:
         **epilogue.params(call),
         "padding": tuple(attrs["padding"]),
         **weighted.zero_words(call),
+        **halves.params(call),
         "kernel_y": np.uint32(height),
         "stride_y": np.uint32(attrs["stride"][0]),
         "dilation_y": np.uint32(attrs["dilation"][0]),
@@ -92,22 +93,23 @@ def _preferred(call: Call, target: Target, columns: int) -> bool:
     return _threads(call, Layout.PACKED_INT8_4C, columns)[0] >= ENOUGH_STRIPS
 
 
-KERNELS = tuple(
-    Kernel(
-        f"q8ta_conv2d.{label}",
-        ("q8ta_conv2d_grouped", "dot", "sums_planes"),
-        (ONLY_4C,),
-        ONLY_4C | FLOAT,
-        supports=functools.partial(_supports, columns=columns),
-        preferred=functools.partial(_preferred, columns=columns),
-        wide=(*weighted.PER_CHANNEL, "weight"),
-        params=_params,
-        constants=functools.partial(_constants, columns=columns),
-        prepack={1: _pack, **weighted.PAD_CHANNELS},
-        threads=functools.partial(_threads, columns=columns),
-        turns=functools.partial(_turns, columns=columns),
-        cost=weighted.cost("shared"),
+def kernels(op: str) -> tuple[Kernel, ...]:
+    """The kernels of q8ta_conv2d or q16ta_conv2d for strips of each length."""
+    return tuple(
+        Kernel(
+            f"{op}.{label}",
+            lambda call: ("q8ta_conv2d_grouped", "dot", "sums_planes", *halves.source(call)),
+            (ONLY_4C,),
+            ONLY_4C | FLOAT,
+            supports=functools.partial(_supports, columns=columns),
+            preferred=functools.partial(_preferred, columns=columns),
+            wide=(*weighted.PER_CHANNEL, "weight"),
+            params=_params,
+            constants=functools.partial(_constants, columns=columns),
+            prepack={1: _pack, **weighted.PAD_CHANNELS},
+            threads=functools.partial(_threads, columns=columns),
+            turns=functools.partial(_turns, columns=columns),
+            cost=weighted.cost("shared"),
+        )
+        for label, columns in STRIPS.items()
     )
-    for label, columns in STRIPS.items()
-)
-"""Kernels for strips of each length."""

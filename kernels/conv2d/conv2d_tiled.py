@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def _is_pointwise(call: Call) -> bool:
 
 
 def _is_thin(call: Call) -> bool:
-    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call) and halves.of(call) == 1
+    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
 
 
 def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
@@ -92,7 +91,7 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
         ("gemm_window", "place_of=place_of_words", "load_x=load_words", "gemm_pixels"),
         False,
     ),
-    "thin": ("implicit", ("gemm_window", "place_of=place_of_bytes", "load_x=load_bytes", "gemm_pixels"), False),
+    "thin": ("implicit", ("gemm_window", "place_of=place_of_lanes", "load_x=load_lanes", "gemm_pixels"), False),
 }
 """Ways to read x: the kernel's name, its WGSL, whether x is bound as vectors."""
 
@@ -143,7 +142,8 @@ def _product_wide(call: Call) -> tuple[str, ...]:
 
 
 def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
-    """Tiled matrix products: every tile, for 1x1 calls and for calls with windows. A row of x is so many of int8."""
+    """Tiled matrix products: every tile, for 1x1 calls and for calls with windows. `parts` rows of
+    int8 make one row of x: 2 of int16."""
     return tuple(
         Kernel(
             f"{op}.{method}_{label}",
@@ -157,8 +157,8 @@ def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
             prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
             **_product_fields(tile),
         )
-        for method, tiles in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
-        for label, tile in ((label, replace(tile, halves=parts)) for label, tile in tiles.items())
+        for method, among in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
+        for label, tile in gemm.tiles(parts, among).items()
     )
 
 
@@ -252,6 +252,7 @@ def _depthwise_kernels(op: str, ways: Sequence[bool]) -> tuple[Kernel, ...]:
 
 
 def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
+    """The WGSL of a strip, whose taps are taken by packed dot products or by multiplication."""
     wide = halves.IN_ONE if halves.of(call) == 2 else ()
     return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", *wide
 

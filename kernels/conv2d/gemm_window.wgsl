@@ -64,14 +64,14 @@ fn load_words(row: Row, place: WordPlaces) -> RowVector {
     load_word(row, place.word.w, place.y.w, place.x.w));
 }
 
-// --- bytes, for images of one channel: k runs over taps alone, four of them to a word ---
+// --- elements, for images of one channel: k runs over taps alone, four of them to a word ---
 
 // A pixel's word holds its value in lane 0. Taps past the last meet weights of 0.
 
-struct BytePlaces { y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }
+struct LanePlaces { y: array<vec4<u32>, 4>, x: array<vec4<u32>, 4> }
 
-fn place_of_bytes(k: u32) -> BytePlaces {
-  var place: BytePlaces;
+fn place_of_lanes(k: u32) -> LanePlaces {
+  var place: LanePlaces;
   for (var i = 0u; i < 4u; i++) {
     let tap = 16u * k + 4u * i + vec4<u32>(0u, 1u, 2u, 3u);
     place.y[i] = tap / kernel_width() * params.dilation.x;
@@ -80,22 +80,21 @@ fn place_of_bytes(k: u32) -> BytePlaces {
   return place;
 }
 
-fn load_byte(row: Row, y: u32, column: u32) -> u32 {
+fn load_lane(row: Row, y: u32, column: u32) -> u32 {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
-  if (BRANCHES && outside) { return params.x_zeros.x & 0xffu; }
+  if (BRANCHES && outside) { return first_lane(zero_word()); }
   let value = x[row.pixel + y * params.x_dims.w + column];
-  return select(value, params.x_zeros.x, !BRANCHES && outside) & 0xffu;
+  return first_lane(select(value, zero_word(), !BRANCHES && outside));
 }
 
-fn load_word_of_bytes(row: Row, y: vec4<u32>, x: vec4<u32>) -> u32 {
-  return load_byte(row, y.x, x.x) | (load_byte(row, y.y, x.y) << 8u) |
-         (load_byte(row, y.z, x.z) << 16u) | (load_byte(row, y.w, x.w) << 24u);
+fn load_word_of_lanes(row: Row, y: vec4<u32>, x: vec4<u32>) -> x_Word {
+  return word_of(load_lane(row, y.x, x.x), load_lane(row, y.y, x.y), load_lane(row, y.z, x.z), load_lane(row, y.w, x.w));
 }
 
-fn load_bytes(row: Row, place: BytePlaces) -> vec4<u32> {
-  return vec4<u32>(
-    load_word_of_bytes(row, place.y[0], place.x[0]),
-    load_word_of_bytes(row, place.y[1], place.x[1]),
-    load_word_of_bytes(row, place.y[2], place.x[2]),
-    load_word_of_bytes(row, place.y[3], place.x[3]));
+fn load_lanes(row: Row, place: LanePlaces) -> RowVector {
+  return vector_of(
+    load_word_of_lanes(row, place.y[0], place.x[0]),
+    load_word_of_lanes(row, place.y[1], place.x[1]),
+    load_word_of_lanes(row, place.y[2], place.x[2]),
+    load_word_of_lanes(row, place.y[3], place.x[3]));
 }

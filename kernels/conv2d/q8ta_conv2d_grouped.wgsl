@@ -19,18 +19,18 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let left = x0 * STRIDE_X - params.padding.y;
   let first = quad / params.group_quads * params.depth_words;
 
-  var acc: array<vec4<i32>, COLUMNS>;
-  let start = start_quad(quad);
+  var acc: array<Acc, COLUMNS>;
+  let start = start_acc(quad);
   for (var i = 0u; i < COLUMNS; i++) { acc[i] = start; }
   for (var ky = 0u; ky < params.kernel_y; ky++) {
     let y = top + ky * params.dilation_y;
     let inside = y < params.x_dims.z;
     let line = (n * params.x_dims.z + y) * params.x_dims.w;
     for (var k = 0u; k < params.depth_words; k++) {
-      var values: array<u32, SPAN>;
+      var values: array<x_Word, SPAN>;
       for (var i = 0u; i < SPAN; i++) {
         let column = left + i;
-        values[i] = params.x_zeros.x;
+        values[i] = zero_word();
         if (inside && column < params.x_dims.w) { values[i] = x[(line + column) * params.row_words + first + k]; }
       }
       let at = (ky * params.depth_words + k) * KERNEL_X * params.quads + quad;
@@ -38,8 +38,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         let w = weight[at + kx * params.quads];
         for (var i = 0u; i < COLUMNS; i++) {
           let value = values[i * STRIDE_X + kx * DILATION_X];
-          acc[i] += vec4<i32>(
-            dot4(value, w.x), dot4(value, w.y), dot4(value, w.z), dot4(value, w.w));
+          acc[i] = add_words(acc[i], value, value, value, value, w);
         }
       }
     }

@@ -129,10 +129,9 @@ def _wide(call: Call) -> tuple[str, ...]:
     return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())
 
 
-def _products(op: str, rows_of_int8: int) -> Iterator[Kernel]:
-    """Tiled products, and one for all calls. A row of the operand is one row of int8, or of int16 two."""
-    for label, int8_tile in gemm.TILES.items():
-        tile = replace(int8_tile, halves=rows_of_int8)
+def _products(op: str, parts: int) -> Iterator[Kernel]:
+    """Tiled products, and one for all calls. `parts` rows of int8 make one row of x: 2 of int16."""
+    for label, tile in gemm.tiles(parts).items():
         fields = gemm.kernel_fields(tile, _sizes)
         yield Kernel(
             f"{op}.tiled_{label}",
@@ -164,6 +163,7 @@ def _products(op: str, rows_of_int8: int) -> Iterator[Kernel]:
 
 
 def _few_rows(op: str) -> tuple[Kernel, ...]:
+    """The kernels for few rows, whose threads share k."""
     return gemv.kernels(
         op,
         ONLY_4W,

@@ -24,7 +24,7 @@ from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16, Scale
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.product import gemm, halves, weighted
 from q8ta_wgpu.kernels.product.units import UnitTile
 
@@ -53,7 +53,7 @@ def product_shape(a: Shape, transposed: Shape) -> Shape:
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     first = attrs["epilogue"].stages[0]
-    if attrs["epilogue"].shuffle or not isinstance(first, Requantize | RequantizeInt16 | Scale):
+    if attrs["epilogue"].shuffle or not isinstance(first, Requantize | RequantizeInt16):
         raise GraphError(f"a product of activations is rounded first and not shuffled, found {attrs['epilogue']}")
     shape = product_shape(types[0].shape, types[1].shape)
     longest = _longest(types[0].dtype, types[1].dtype)
@@ -67,8 +67,7 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     # float64 is exact here: every partial sum is an integer below 2^53.
     left, right = (x.astype(np.float64) - zero for x, zero in zip((a, b), call.zeros, strict=False))
     sums = (left @ np.swapaxes(right, -1, -2)).astype(np.int64)
-    kept = call.attrs["epilogue"].keeps_accumulator
-    scale, none = np.array([call.attrs["multiplier"]], np.float32), np.zeros(1, np.float32 if kept else np.int32)
+    scale, none = np.array([call.attrs["multiplier"]], np.float32), np.zeros(1, np.int32)
     return epilogue.apply(call, sums, -1, (scale, none, *more))
 
 
@@ -146,8 +145,7 @@ def _halves_source(call: Call) -> tuple[str, ...]:
 def _channels(call: Call) -> str:
     """What belongs to four columns, as the epilogue reads it."""
     after = call.attrs["epilogue"]
-    kind = "near" if after.near else "scaled" if after.keeps_accumulator else "rounded"
-    return f"channel_quad={kind}_product_quad"
+    return f"channel_quad={'near' if after.near else 'rounded'}_product_quad"
 
 
 def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:

@@ -80,6 +80,4 @@ fn near_product_quad(quad: u32) -> Near {
               vec4<f32>(params.magic));
 }
 
-fn scaled_product_quad(quad: u32) -> Scaled { return Scaled(vec4<f32>(params.multiplier), vec4<f32>(0.0)); }
-
 fn rounded_product_quad(quad: u32) -> Channel { return Channel(vec4<f32>(params.multiplier), vec4<i32>(0)); }

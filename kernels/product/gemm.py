@@ -32,11 +32,11 @@ class Tile:
 
     Attributes:
         threads_m, threads_n: threads along rows and along channels.
-        rows: rows of the result that a thread makes.
+        rows: rows of the product that a thread makes, of the result where `halves` is 1.
         quads: groups of four channels that a thread makes.
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time, at most 8.
         split: groups of threads that share k; their sums meet in workgroup memory.
-        halves: rows of int8 that a row of x is: 1, or 2 of int16. `rows` counts those.
+        halves: rows of the product that make one row of the result: 1, or 2 of int16.
         body: the WGSL. 'gemm_registers' uses no workgroup memory and has threads_n, step and split 1.
     """
 
@@ -175,6 +175,12 @@ def params(tile: AnyTile, sizes: tuple[int, int, int]) -> Params:
     }
 
 
+def tiles(parts: int, among: Mapping[str, AnyTile] = TILES) -> Mapping[str, AnyTile]:
+    """The tiles where `parts` rows of int8 make one row of x: those whose threads can share the rows that are left."""
+    found = {label: replace(tile, halves=parts) for label, tile in among.items()}
+    return {label: tile for label, tile in found.items() if not isinstance(tile, UnitTile) or tile.is_shared()}
+
+
 MANY_GROUPS, SOME_GROUPS = 300, 200
 """Workgroups that keep a large GPU busy, with tiles that do not share k and with tiles that do."""
 
@@ -208,7 +214,7 @@ def choose(
     if not target.shares_memory:
         return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        able = {name: tile for name, tile in TILES.items() if replace(tile, halves=parts).fits(target)}
+        able = {name: TILES[name] for name, tile in tiles(parts).items() if tile.fits(target)}
         return speeds.fastest(sizes, able, joined, target.name, parts)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):

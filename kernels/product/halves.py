@@ -20,6 +20,8 @@ _INT16 = (
     "zero_vector=int16_zero_vector",
     "zeros_where=int16_zeros_where",
     "half_vector=half_of_int16",
+    "first_lane=int16_first_lane",
+    "word_of=int16_word_of",
     "Acc=Halves",
     "acc_of=halves_of",
     "real_acc=real_halves",
@@ -27,6 +29,7 @@ _INT16 = (
     "start_half=start_of_int16",
     "start_acc=start_of_halves",
     "add_words=add_halves",
+    "add_lanes=add_int16_lanes",
 )
 
 IN_ONE = ("start_quad=start_in_one", "zero_word=int16_zero_word")

@@ -12,6 +12,10 @@ fn zero_vector() -> RowVector { return params.x_zeros; }
 fn zeros_where(v: RowVector, outside: bool) -> RowVector { return select(v, params.x_zeros, outside); }
 fn half_vector(v: RowVector, half: u32) -> vec4<u32> { return v; }
 
+// The first element of a word, and a word of four such.
+fn first_lane(word: u32) -> u32 { return word & 0xffu; }
+fn word_of(a: u32, b: u32, c: u32, d: u32) -> u32 { return a | (b << 8u) | (c << 16u) | (d << 24u); }
+
 struct RowVectorInt16 { a: vec4<u32>, b: vec4<u32> }
 
 fn int16_vector_at(at: u32) -> RowVectorInt16 { return RowVectorInt16(x[2u * at], x[2u * at + 1u]); }
@@ -19,6 +23,10 @@ fn int16_vector_at(at: u32) -> RowVectorInt16 { return RowVectorInt16(x[2u * at]
 fn int16_vector_of(a: vec2<u32>, b: vec2<u32>, c: vec2<u32>, d: vec2<u32>) -> RowVectorInt16 {
   return RowVectorInt16(vec4<u32>(a, b), vec4<u32>(c, d));
 }
+
+fn int16_first_lane(word: vec2<u32>) -> u32 { return word.x & 0xffffu; }
+
+fn int16_word_of(a: u32, b: u32, c: u32, d: u32) -> vec2<u32> { return vec2<u32>(a | (b << 16u), c | (d << 16u)); }
 
 fn int16_zero_word() -> vec2<u32> { return params.x_zeros.xy; }
 
@@ -57,6 +65,9 @@ fn add_words(acc: Acc, a: u32, b: u32, c: u32, d: u32, w: vec4<u32>) -> Acc {
   return acc + vec4<i32>(dot4(a, w.x), dot4(b, w.y), dot4(c, w.z), dot4(d, w.w));
 }
 
+// A lane each of a word of x and of weights.
+fn add_lanes(acc: Acc, word: u32, weights: vec4<i32>) -> Acc { return acc + unpack4xI8(word) * weights; }
+
 struct Halves { high: vec4<i32>, low: vec4<i32> }
 
 fn halves_of(high: vec4<i32>, low: vec4<i32>) -> Halves { return Halves(high, low); }
@@ -67,11 +78,15 @@ fn real_halves(acc: Halves) -> vec4<f32> {
   return real_of_16(acc.high >> vec4<u32>(8u), middle, acc.low);
 }
 
-// 65536 * high + 256 * middle + the last byte of low.
+// 65536 * high + 256 * middle + the last byte of low. No sum reaches the bounds: they keep compilers that reorder float
+// additions from joining this one with a bias that is added behind it.
 fn real_of_16(high: vec4<i32>, middle: vec4<i32>, low: vec4<i32>) -> vec4<f32> {
   let rest = ((middle & vec4<i32>(255)) << vec4<u32>(8u)) | (low & vec4<i32>(255));
-  return vec4<f32>(high + (middle >> vec4<u32>(8u))) * 65536.0 + vec4<f32>(rest);
+  let sum = vec4<f32>(high + (middle >> vec4<u32>(8u))) * 65536.0 + vec4<f32>(rest);
+  return clamp(sum, vec4<f32>(-LARGEST_SUM), vec4<f32>(LARGEST_SUM));
 }
+
+const LARGEST_SUM = 0x1p50;
 
 fn merge_halves(a: Halves, b: Halves) -> Halves { return Halves(a.high + b.high, a.low + b.low); }
 
@@ -86,6 +101,11 @@ fn add_halves(acc: Halves, a: vec2<u32>, b: vec2<u32>, c: vec2<u32>, d: vec2<u32
   return Halves(
     acc.high + vec4<i32>(dot4(high_bytes(a), w.x), dot4(high_bytes(b), w.y), dot4(high_bytes(c), w.z), dot4(high_bytes(d), w.w)),
     acc.low + vec4<i32>(dot4(low_bytes(a), w.x), dot4(low_bytes(b), w.y), dot4(low_bytes(c), w.z), dot4(low_bytes(d), w.w)));
+}
+
+fn add_int16_lanes(acc: Halves, word: vec2<u32>, weights: vec4<i32>) -> Halves {
+  let v = unpack4xI16(word);
+  return Halves(acc.high + (v >> vec4<u32>(8u)) * weights, acc.low + ((v & vec4<i32>(255)) - 128) * weights);
 }
 
 // Where one accumulator has room for sums of int16.

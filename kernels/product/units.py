@@ -22,7 +22,7 @@ class UnitTile:
         subgroups_m, subgroups_n: subgroups along rows and along channels.
         fragments_m, fragments_n: matrices of sums that each of them makes.
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time.
-        halves: rows of int8 that a row of x is: 1, or 2 of int16.
+        halves: rows of the product that make one row of the result: 1, or 2 of int16.
     """
 
     unit: MatrixUnit
@@ -70,8 +70,8 @@ class UnitTile:
         return {**found, **unit, "LANES": self.unit.lanes, "SPLIT": self.split}
 
     def fits(self, target: Target) -> bool:
-        """Whether a target has the unit, and threads can share a step's rows of x."""
-        return self.unit in target.matrix_units and self._is_shared()
+        """Whether a target has the unit."""
+        return self.unit in target.matrix_units
 
     def unrolled(self, target: Target) -> bool:
         """Whether its loops are unrolled: always, or the sums leave the units' registers."""
@@ -81,9 +81,9 @@ class UnitTile:
         """The tile with a step no longer than `vectors` vectors of k, in whole products of the unit."""
         half = replace(self, step=self.step // 2)
         whole = half.step >= max(vectors, 1) and half.step % (self.unit.k // 16) == 0
-        return half.at_depth(vectors) if whole and half._is_shared() else self
+        return half.at_depth(vectors) if whole and half.is_shared() else self
 
-    def _is_shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether threads can share the loads of a step: equally many vectors of x, and of w, or one of w for some."""
         x, w = self.step * self.m, self.step * self.n
         return x % self.threads == 0 and (w % self.threads == 0 or self.threads % w == 0)

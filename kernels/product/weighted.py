@@ -123,7 +123,8 @@ def _sizes(rows: Array, sums: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def correction_of(x: QParams, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The operand `correction` for sums of weights: times the zero point, but of int16, whose halves have their own."""
+    """The operand `correction` for sums of weights: those times the zero point of an int8 x. The halves of an int16 x
+    have zero points of their own, so it is the sums themselves."""
     return sums if x.dtype == INT16X4 else x.zero * sums
 
 
@@ -133,8 +134,8 @@ def factor_of(x: QParams) -> str:
 
 
 def largest_accumulator(sizes: NDArray[np.int64], x: QParams, sums: NDArray[np.int64]) -> int:
-    """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over outputs with these sums of |w| and of w. Of
-    int16 that of a half of x."""
+    """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over outputs with these sums of |w| and of w. For
+    int16 x: the larger of the low halves' and of the high halves'."""
     if x.dtype != INT16X4:
         return int((sizes * 128 + np.abs(x.zero * sums)).max())
     return max(largest_accumulator(sizes, QParams(1.0, zero), sums) for zero in halves.zeros(x.zero))

@@ -326,7 +326,7 @@ conv_transpose2d = Op(
 
 
 def _kernels(op: str, parts: int) -> tuple[Kernel, ...]:
-    """All kernels of an operator whose rows of x are so many of int8."""
+    """All kernels of an operator. `parts` rows of int8 make one row of x: 2 of int16."""
     general = Kernel(
         f"{op}.direct",
         _direct_source,
@@ -343,10 +343,12 @@ def _kernels(op: str, parts: int) -> tuple[Kernel, ...]:
 
 
 def _loops(call: Call) -> tuple[int, int]:
+    """Turns of the loops of the general kernel: taps of a phase, words of a group."""
     return tiled.most_taps(call), -(-_group(call)[1] // 4)
 
 
 def _direct_source(call: Call) -> tuple[str, ...]:
+    """The WGSL of the general kernel."""
     across = ("word_across=int16_word_across",) if halves.of(call) == 2 else ()
     return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes", *across, *halves.source(call)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -161,9 +160,8 @@ PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
 
 
 def kernels(op: str, parts: int) -> Iterator[Kernel]:
-    """Tiled matrix products, one for every tile. A row of x is so many of int8."""
-    for label, int8_tile in gemm.TILES.items():
-        tile = replace(int8_tile, halves=parts)
+    """Tiled matrix products, one for every tile. `parts` rows of int8 make one row of x: 2 of int16."""
+    for label, tile in gemm.tiles(parts).items():
         yield Kernel(
             f"{op}.implicit_{label}",
             functools.partial(_source, tile=tile),

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.executor import Executor
     from q8ta_wgpu.tune.report import Tuning
 
-_PRODUCTS = frozenset(f"q8ta_{op.name}" for op in OPS.values() if isinstance(op.int8, WeightedSum | Product))
+_PRODUCTS = frozenset(
+    f"{width}_{op.name}"
+    for op in OPS.values()
+    if isinstance(op.int8, WeightedSum | Product)
+    for width in ("q8ta", "q16ta")
+)
 """Operators that matrix units could compute."""
 
 MATRIX_WORK = 1 << 25

@@ -58,7 +58,7 @@ def test_linears_of_any_rows_are_the_reference_and_a_step_from_torch(group: int,
 
 
 def test_a_transformers_block_with_a_stream_of_16_bits(device: Device) -> None:
-    """Linears that read int16 by halves read 4 bits, too. The file has half the bytes, and is the same when loaded."""
+    """Linears of int16 read 4 bits, too. The file has half the bytes, and is the same when loaded."""
     torch.manual_seed(0)
     model = check(Block(), (data(1, 9, 64),), device, q8.Quantizer(weights="int4"))
     assert not model.report().float32

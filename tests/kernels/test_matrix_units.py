@@ -56,8 +56,8 @@ def test_rows_of_int16_are_two_rows_of_a_tile(name: str) -> None:
     tile = replace(UNIT_TILES[name], halves=2)
     assert 2 * tile.m == UNIT_TILES[name].m
     assert tile.memory == UNIT_TILES[name].memory
-    assert tile.fits(UNITS) == (name != "units_160x128")
-    for vectors in (1, 2, 3, 4, 8, 9, 100) if tile.fits(UNITS) else ():
+    assert (name in gemm.tiles(2)) == tile.is_shared() == (name != "units_160x128")
+    for vectors in (1, 2, 3, 4, 8, 9, 100) if tile.is_shared() else ():
         shortest = tile.at_depth(vectors)
         assert shortest.step * shortest.m % shortest.threads == 0
         assert tile.unit.m // 2 % (tile.unit.lanes // (tile.unit.n * tile.fragments_n // 4)) == 0  # whole rounds

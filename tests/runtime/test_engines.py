@@ -17,13 +17,16 @@ import pytest
 import wgpu
 import wgpudawn
 
+from bench.widths import graph_of
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.runtime import adapters, engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.session.opened import _has_matrix_work
 from tests.harness import flat
 from tests.runtime.test_runtime import with_words
 from tests.small import small_input, small_model
@@ -334,3 +337,11 @@ def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device, monke
     with Session(MODEL, vulkan) as session:
         last = str(session.program).splitlines()[-1]
     assert last == "matrix unit 16x16x32 is not used: a kernel gives 3 of 64 words otherwise"
+
+
+@pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
+def test_large_products_ask_for_matrix_units(dtype: str) -> None:
+    """Of int8 and of int16; small ones do not."""
+    for rows, wanted in ((4096, True), (64, False)):
+        graph = graph_of("linear", ((rows, 256),), ((256, 256), (256,)), {}, dtype)
+        assert _has_matrix_work(graph) == wanted
