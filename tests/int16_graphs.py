@@ -75,10 +75,10 @@ WIDE_OPERANDS = (
 
 WIDE_CASES = {
     "linear": (0, 1, 2, 5, 6, 9, 10, 11, 13),
-    "conv2d": (0, 1, 4, 6, 8, 9, 15, 18, 22),
+    "conv2d": (0, 1, 4, 6, 8, 9, 13, 15, 17, 18, 19, 22),
     "conv_transpose2d": (0, 1, 2, 3, 4),
 }
-"""Of a weighted sum of int16: tails, batches, weights of 4 bits, one channel, groups, strides, dilations, depthwise."""
+"""Of a weighted sum of int16: tails, batches, weights of 4 bits, pixels, one channel, groups, strides, dilations, depthwise."""
 
 WIDE_FACTORS = (
     Setting((0, 3, 0), "random", (INT16X4, INT8X4, INT16X4)),
