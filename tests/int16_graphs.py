@@ -78,7 +78,7 @@ WIDE_CASES = {
     "conv2d": (0, 1, 4, 6, 8, 9, 13, 15, 17, 18, 19, 22),
     "conv_transpose2d": (0, 1, 2, 3, 4),
 }
-"""Of a weighted sum of int16: tails, batches, weights of 4 bits, pixels, one channel, groups, strides, dilations, depthwise."""
+"""Of a weighted sum of int16: tails, batches, weights of 4 bits, pixels, one channel, groups, strides, dilations."""
 
 WIDE_FACTORS = (
     Setting((0, 3, 0), "random", (INT16X4, INT8X4, INT16X4)),
