@@ -14,6 +14,7 @@ from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears
+from q8ta_wgpu.passes.share_matrices import share_matrices
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
 from q8ta_wgpu.passes.store_states import store_states
@@ -28,6 +29,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     join_linears,
     # Attention reads heads where a linear wrote them.
     strided_attention,
+    # Products of other heads read matrices that several heads share once.
+    share_matrices,
     # Few results of a large tensor are few workgroups.
     split_reductions,
     # Results of uint8 come back in rows.
