@@ -80,7 +80,7 @@ def test_a_matrix_that_is_read_elsewhere_is_copied_for_that_alone() -> None:
         repeated = k.repeat_interleave(3, 1)
         return q @ repeated.mT, repeated
 
-    graph = lower(compiled(product, "int8").graph, BASELINE)  # type: ignore[arg-type]
+    graph = lower(compiled(product, "int8").graph, BASELINE)
     (found,) = [node for node in graph.nodes if node.op == "q8ta_matmul"]
     assert graph.types[found.inputs[1]].shape == (2, 2, 7, WIDTH)
     assert "expand" in [node.op for node in graph.nodes]
