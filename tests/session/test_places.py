@@ -56,23 +56,23 @@ class _Numbered(nn.Module):
         return y
 
 
-def _calls(count: int, rows: int = 2) -> list[Tensor]:
+def items_of(count: int, rows: int = 2) -> list[Tensor]:
     return [data(rows, 6, seed=i) for i in range(count)]
 
 
 @cache
-def _counting(sizes: bool = False) -> Model:
+def counting(sizes: bool = False) -> Model:
     torch.manual_seed(0)
     options: dict[str, Any] = {"dynamic_shapes": [{0: torch.export.Dim("n", min=1, max=4)}]} if sizes else {}
-    example = (_calls(1, 4 if sizes else 2)[0],)
-    program = q8.quantize(_Counting().eval(), example, _calls(3), progress=False, **options)
+    example = (items_of(1, 4 if sizes else 2)[0],)
+    program = q8.quantize(_Counting().eval(), example, items_of(3), progress=False, **options)
     return q8.compile(program)
 
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
 def test_a_full_cache_refuses_the_next_call(where: str, tmp_path: Path) -> None:
-    _counting().save(tmp_path / "net.q8ta")
-    session, items = Session(q8.load(tmp_path / "net.q8ta"), where), _calls(5)
+    counting().save(tmp_path / "net.q8ta")
+    session, items = Session(q8.load(tmp_path / "net.q8ta"), where), items_of(5)
     session.warm_up()
     found = [session(x) for x in items[:3]]
     before = saved(session)
@@ -97,20 +97,20 @@ def test_a_full_cache_refuses_the_next_call(where: str, tmp_path: Path) -> None:
 
 
 def test_states_that_count_are_not_read_from_the_device(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(_counting(), vulkan)
+    session = Session(counting(), vulkan)
     with monkeypatch.context() as patched:
         patched.setattr(type(session.state), "_read", None)
         for _ in range(3):
-            for x in _calls(3):
+            for x in items_of(3):
                 session(x)
             with pytest.raises(InputError, match="state 'at' is 6"):
                 session(x)
             session.reset()
-        list(session.run_many(_calls(3)))
+        list(session.run_many(items_of(3)))
 
 
 def test_calls_of_other_sizes_count_on(device: Device) -> None:
-    session = Session(_counting(sizes=True), device)
+    session = Session(counting(sizes=True), device)
     for rows in (1, 3, 2):
         session(data(rows, 6))
     with pytest.raises(InputError, match="state 'at' is 6, and the call takes row 7"):
@@ -121,7 +121,7 @@ def test_calls_of_other_sizes_count_on(device: Device) -> None:
 
 
 def test_runs_of_a_binding_are_counted_by_the_next_call(vulkan: Device) -> None:
-    session, (x,) = Session(_counting(), vulkan), _calls(1)
+    session, (x,) = Session(counting(), vulkan), items_of(1)
     usage = engines.native().package.BufferUsage
     buffer = vulkan.wgpu.create_buffer_with_data(data=x.numpy(), usage=usage.STORAGE | usage.COPY_SRC)
     binding = session.bind(buffer)
@@ -135,7 +135,7 @@ def test_runs_of_a_binding_are_counted_by_the_next_call(vulkan: Device) -> None:
 
 
 def test_an_interrupted_call_is_counted(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, (x,) = Session(_counting(), vulkan), _calls(1)
+    session, (x,) = Session(counting(), vulkan), items_of(1)
 
     def interrupted(places: Places, values: Any) -> Any:
         raise KeyboardInterrupt
@@ -152,7 +152,7 @@ def test_an_interrupted_call_is_counted(vulkan: Device, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
 def test_places_of_a_number_and_a_count(where: str) -> None:
     torch.manual_seed(0)
-    items = [(x, torch.tensor([i])) for i, x in enumerate(_calls(6))]
+    items = [(x, torch.tensor([i])) for i, x in enumerate(items_of(6))]
     session = Session(q8.compile(q8.quantize(_Numbered().eval(), items[0], items, progress=False)), where)
     session(*items[5])
     with pytest.raises(
@@ -163,12 +163,12 @@ def test_places_of_a_number_and_a_count(where: str) -> None:
 
 def _of(more: Callable[[Tensor, int], Tensor]) -> Model:
     torch.manual_seed(0)
-    return q8.compile(q8.quantize(_Counting(more).eval(), (_calls(1)[0],), _calls(3), progress=False))
+    return q8.compile(q8.quantize(_Counting(more).eval(), (items_of(1)[0],), items_of(3), progress=False))
 
 
 def test_a_ring_is_never_full() -> None:
     session = Session(_of(lambda at, count: (at + count) % (ROWS - 1)), "reference")
-    for x in _calls(9):
+    for x in items_of(9):
         session(x)
     assert session.state["at"] == 0
 
@@ -177,7 +177,7 @@ def test_what_counts_by_other_rules_is_not_followed(vulkan: Device) -> None:
     """Behind the last row nothing is written."""
     model = _of(lambda at, count: at + torch.clamp(at, count, count))
     ours, exact = Session(model, vulkan), Session(model, "reference")
-    for x in _calls(5):
+    for x in items_of(5):
         same(ours(x), exact(x))
         same(list(saved(ours).values()), list(saved(exact).values()))
     assert ours.state["at"] == 10
