@@ -64,6 +64,7 @@ OPS = (
                 params=_params,
             ),
         ),
+        rows=lambda call: call.inputs[0].shape[0],
         work=lambda call: call.output.numel,
         cases=(
             Case(((7, 5), (7,), (4, 1))),

@@ -86,6 +86,7 @@ OPS = (
             ),
         ),
         aten={"aten.embedding.default": _import_embedding},
+        rows=lambda call: call.inputs[0].shape[call.attrs["dim"]],
         cases=(
             Case(((2, 3, 3, 7), (2, 3, 3, 5)), {"dim": 3}),
             Case(((2, 5, 7), (1, 11, 1)), {"dim": 1}),

@@ -224,6 +224,10 @@ def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
     given = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
     if len(given) == 1 and b.array(given[0][1]) is None:
         return update.write(b, x, *given[0], args["values"])
+    if any(b.array(index) is None for _, index in given):
+        raise b.refuse(
+            "it writes at computed places of several dimensions: write along one of them, x.scatter(dim, index, values)"
+        )
     whole = [slice(None) if i is None else _places(b, i) for i in args["indices"]]
     written = np.arange(math.prod(shape)).reshape(shape)[tuple(whole)]
     values = args["values"]

@@ -148,6 +148,7 @@ OPS = (
         kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=place_params, turns=_count),),
         aten={"aten.index_copy.default": _import_copy},
         int8=Moves(),
+        rows=lambda call: call.output.shape[call.attrs["dim"]],
         work=lambda call: call.output.numel * call.inputs[-1].numel,
         cases=(
             Case(((2, 3, 7, 5), (2, 3, 2, 5), (2,)), {"dim": 2}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -49,19 +50,16 @@ def changed_buffers(module: torch.nn.Module, arguments: Tensors) -> list[str]:
 
 
 class Attributes:
-    """What a module holds before it runs: attributes, lists and dicts of them, buffers, and the tensors' values."""
+    """What a module holds before it runs: attributes, its own and those of objects that it holds, lists and dicts of
+    them, buffers, and the tensors' values."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._held: list[tuple[str, Any, Any]] = []
+        self._held = [(path, store, copy.copy(store)) for path, store in _stores(module)]
         self._buffers = {n: (b, b._version) for n, b in module.named_buffers(remove_duplicate=False)}
-        for path, part in module.named_modules():
-            lists = [(name, value) for name, value in part.__dict__.items() if isinstance(value, (dict, list))]
-            for name, store in [("", part.__dict__), *lists]:
-                self._held.append((".".join(filter(None, (path, name))), store, copy.copy(store)))
-        tensors = [value for _, _, values in self._held for value in _values(values)]
+        tensors = {id(value): value for _, _, values in self._held for value in _values(values)}
         self._tensors = [
             (value, value.clone())
-            for value in tensors
+            for value in tensors.values()
             if isinstance(value, torch.Tensor)
             and not isinstance(value, torch.nn.Parameter)
             and not without_values(value)
@@ -114,7 +112,8 @@ class Attributes:
 
     def changed(self) -> str:
         """The first attribute that is another one, or has other values, buffers apart; empty if none."""
-        written = {id(tensor) for tensor, value in self._tensors if not torch.equal(tensor, value)}
+        buffers = {id(buffer) for buffer, _ in self._buffers.values()}
+        written = {id(tensor) for tensor, value in self._tensors if not torch.equal(tensor, value)} - buffers
         for name, value, known in self._values():
             if "_buffers." not in name and (value is not known or id(value) in written):
                 return name
@@ -140,6 +139,32 @@ class Attributes:
         for tensor, value in self._tensors:
             if tensor.shape == value.shape and not torch.equal(tensor, value):
                 tensor.copy_(value)
+
+
+def _stores(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """The dicts and lists that hold attributes of a module, of its parts and of objects that these hold, as
+    transformers' caches are, each by its path. What torch's own objects hold is left out."""
+    known = set[int]()
+    waiting: list[tuple[str, Any]] = [(path, part.__dict__) for path, part in module.named_modules()]
+    for path, store in waiting:
+        if id(store) in known:
+            continue
+        known.add(id(store))
+        if not isinstance(store, tuple):
+            yield path, store
+        for key, value in list(store.items() if isinstance(store, dict) else enumerate(store)):
+            name = ".".join(filter(None, (path, str(key))))
+            if isinstance(value, (dict, list, tuple)):
+                waiting.append((name, value))
+            elif _is_object(value):
+                waiting.append((name, vars(value)))
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value has attributes of its own, and is neither torch's nor a class, function or module of Python's."""
+    others = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
+    foreign = isinstance(value, others) or type(value).__module__.partition(".")[0] == "torch"
+    return not foreign and isinstance(getattr(value, "__dict__", None), dict)
 
 
 def _memory(value: Any) -> int:

@@ -23,7 +23,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
-from q8ta_wgpu.frontend.export.states import States
+from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
@@ -197,11 +197,11 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
     signature = exported.graph_signature
     names, changed = list(signature.buffers_to_mutate.values()), changed_buffers(module, calls[0])
     initial = tuple(exported.state_dict[name] for name in names)
-    if sorted(names) != sorted(changed):
+    source, program = Traceable.exported(module, calls[0], changed, bool(exported.range_constraints) and not names)
+    if names != (source.states.names if source.states else []):
         raise InputError(_ANOTHER)
-    dynamic = bool(exported.range_constraints) and not names
-    states = States(module, names, calls[0]) if names else None
-    graph = Traceable.of(module, calls[0], states, dynamic).graph(whole=True)
+    graph = source.folded(program)
+    fold_norms(graph)
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
     known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]

@@ -21,7 +21,7 @@ from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.refusals import check_floats, check_random, untraceable
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.simplify import simplify
-from q8ta_wgpu.frontend.export.states import States
+from q8ta_wgpu.frontend.export.states import States, unchanged
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 
@@ -33,21 +33,45 @@ class Traceable:
     Attributes:
         module: which changes nothing: states are its last inputs, and it gives (results, new states).
         inputs: an example of what it takes.
-        states: how many of the inputs are states.
+        states: the buffers that are the last inputs; None where there are none.
         any_batch: whether the first dimension of every input is a batch of any size.
     """
 
     module: torch.nn.Module
     inputs: Tensors
-    states: int = 0
+    states: States | None = None
     any_batch: bool = False
 
     @staticmethod
-    def of(module: torch.nn.Module, example: Tensors, states: States | None, any_batch: bool = False) -> Traceable:
-        """A module that takes what an example is like, and keeps states from call to call."""
-        if states is not None:
-            return Traceable(states.functional, (*example, *states.initial), len(states.names))
-        return Traceable(module, _batched(example) if any_batch else example, 0, any_batch)
+    def exported(
+        module: torch.nn.Module, example: Tensors, changed: Sequence[str], any_batch: bool = False, whole: bool = True
+    ) -> tuple[Traceable, ExportedProgram]:
+        """A module that takes what an example is like, and its program. Of the buffers that it changes, those are
+        states which a call may leave with other values.
+
+        Raises as `program`, and UnsupportedError for states of a module with a batch of any size, or not on the device
+        as a whole."""
+        states = States(module, changed, example) if changed else None
+        source = Traceable._of(module, example, states, any_batch)
+        program = source.program(whole)
+        if states is not None and (same := [changed[i] for i in unchanged(program, len(changed))]):
+            states = States(module, [name for name in changed if name not in same], example, same)
+            source = Traceable._of(module, example, states, any_batch)
+            program = source.program(whole)
+        if source.states is not None and (any_batch or not whole):
+            option = "dynamic_batch" if whole else 'unsupported="torch"'
+            raise UnsupportedError(
+                f"the module changes its buffers {', '.join(source.states.names)}, which stay on the device from call "
+                f"to call: with {option} nothing does, so make them inputs and results"
+            )
+        return source, program
+
+    @staticmethod
+    def _of(module: torch.nn.Module, example: Tensors, states: States | None, any_batch: bool) -> Traceable:
+        if states is not None and states.names:
+            return Traceable(states.functional, (*example, *states.initial), states)
+        module = module if states is None else states.functional
+        return Traceable(module, _batched(example) if any_batch else example, None, any_batch)
 
     def program(self, whole: bool = False, inputs: Tensors | None = None) -> ExportedProgram:
         """The module exported, for other inputs than the example if there are, without in-place operators. Raises
@@ -82,7 +106,7 @@ class Traceable:
         graph: GraphModule = program.module(check_guards=False)
         fold(graph)
         if self.states:
-            mark_states(graph, self.states)
+            mark_states(graph, len(self.states.names))
         if program.range_constraints:
             fold_batches(graph)
         if whole and self.any_batch:

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
+from q8ta_wgpu.errors import InputError, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate import faults
@@ -29,7 +29,6 @@ from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
 from q8ta_wgpu.frontend.export.norms import fold_norms
-from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.hybrid.dynamo import register
@@ -174,11 +173,11 @@ def _quantized(
     total = count and count + _STEPS
     with ExitStack() as stack:
         update(0, total, "exporting the module")
-        states = _states(asked)
-        if states is not None:
+        changed = changed_buffers(asked.module, asked.example)
+        if changed:
             stack.callback(Attributes(asked.module).put_back)
-        source = Traceable.of(asked.module, asked.example, states, asked.any_batch)
-        program = source.program(asked.whole)
+        source, program = Traceable.exported(asked.module, asked.example, changed, asked.any_batch, asked.whole)
+        states = source.states
         update(1, total, "folding constants and batch norms")
         graph = source.folded(program, asked.whole)
         stack.enter_context(few_threads(graph))
@@ -211,19 +210,6 @@ def _quantized(
     return int8, faults.ZEROS if zeros else lost or (found.warning if found else "")
 
 
-def _states(asked: _Asked) -> States | None:
-    """The buffers that forward changes, if there are any. Raises as `changed_buffers`, and UnsupportedError where
-    nothing may stay from call to call."""
-    names = changed_buffers(asked.module, asked.example)
-    if names and (asked.any_batch or not asked.whole):
-        option = "dynamic_batch" if asked.whole else 'unsupported="torch"'
-        raise UnsupportedError(
-            f"the module changes its buffers {', '.join(names)}, which stay on the device from call to call: with "
-            f"{option} nothing does, so make them inputs and results"
-        )
-    return States(asked.module, names, asked.example) if names else None
-
-
 def _fixed(
     source: Traceable, program: ExportedProgram, graph: GraphModule, sizes: Dimensions | None
 ) -> list[tuple[int, int, int, str]]:
@@ -231,7 +217,7 @@ def _fixed(
     state's."""
     free = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
     for index, x in enumerate(source.inputs):
-        of_state = index >= len(source.inputs) - source.states
+        of_state = source.states is not None and index >= len(source.inputs) - len(source.states.names)
         free |= {(index, dim) for dim in range(x.dim()) if of_state or (source.any_batch and dim == 0)}
     with quietly():
         return fixed_sizes(program, graph, lambda x: source.folded(source.program(inputs=x)), source.inputs, free)

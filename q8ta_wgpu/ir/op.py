@@ -229,6 +229,7 @@ class Op:
         tolerance: for float results, the largest relative error against the reference; 0 for exact.
         work: loop steps of all threads of one dispatch, for shaders that loop over a window or over an activation's
             dimension. Elementwise operators and weighted sums need none.
+        rows: of an operator that reads or writes rows at computed places, its last operand: how many rows there are.
         macs: multiply-accumulates of a call; 0 where its time does not depend on them.
         bounds: attributes computed from the most there may be of something, which suit fewer as well.
     """
@@ -250,6 +251,7 @@ class Op:
     work: Callable[[Call], int] | None = None
     bounds: tuple[str, ...] = ()
     macs: Callable[[Call], int] = _no_macs
+    rows: Callable[[Call], int] | None = None
 
     def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:
         """The operands of a call with these attributes: the operator's own, then those of its epilogue."""

@@ -94,8 +94,8 @@ def solved(terms: Terms, size: int) -> tuple[str, int, int]:
 
 @dataclass(frozen=True)
 class Table:
-    """A constant of which a part is read: of each dimension the first elements, as many as `shape` says. One number all
-    over is a table of any size."""
+    """A constant of which a part is read: of each dimension the first elements, as many as `shape` says. A dimension
+    along which all are alike may have any size."""
 
     whole: NDArray[Any]
     shape: tuple[int, ...]
@@ -106,9 +106,11 @@ class Table:
 
 
 def leading_slice(whole: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
-    """The first elements of each dimension; where all are one number, as many as are asked for."""
-    if whole.ndim == len(shape) and whole.size and bool((whole == whole.flat[0]).all()):
-        return np.full(shape, whole.flat[0])
+    """The first elements of each dimension; of one along which all are alike, as many as are asked for."""
+    for axis, size in enumerate(shape) if whole.ndim == len(shape) else ():
+        first = whole.take([0], axis) if size > whole.shape[axis] > 0 else whole
+        if first is not whole and bool((whole == first).all()):
+            whole = np.repeat(first, size, axis)
     return np.ascontiguousarray(whole[tuple(map(slice, shape))])
 
 

@@ -104,7 +104,8 @@ class Report:
 def _described(graph: Graph, node: Node) -> str:
     """The operator, that its weight has 4 bits, and the stages of its epilogue where it has more than rounding."""
     stages = node.attrs["epilogue"].label if "epilogue" in node.attrs else "requantize"
-    bits = " of 4 bits" if "epilogue" in node.attrs and len(graph.types[node.inputs[1]].shape) == 3 else ""
+    weight = graph.types[node.inputs[1]] if "epilogue" in node.attrs else None
+    bits = " of 4 bits" if weight is not None and weight.dtype == INT8 and len(weight.shape) == 3 else ""
     return f"{node.op}{bits}" if stages == "requantize" else f"{node.op}{bits} ({stages})"
 
 

@@ -60,6 +60,9 @@ class Executor:
         device: where.
         sharing: an executor of the same network for inputs of other sizes. What stays from run to run is then in its
             buffers, and it is closed after this one.
+
+    Attributes:
+        recorded: how many runs were recorded in commands of a caller's own, of which nobody knows when they run.
     """
 
     def __init__(self, program: Program, device: Device, sharing: Executor | None = None) -> None:
@@ -71,6 +74,7 @@ class Executor:
         self._pipelines: list[Pipeline] = []
         self._uploads: list[Staging] = []
         self._loaded = self._ran = False
+        self.recorded = 0
         self._offsets, self._outputs_size = _offsets([port.size for port in program.outputs])
         try:
             with wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
@@ -212,6 +216,7 @@ class Executor:
     def record(self, encoder: Any, before: Sequence[Step], after: Sequence[Step]) -> None:
         """Records a run between the caller's steps, in one compute pass of the caller's encoder. The caller holds
         `device.lock` and has called `check_open`."""
+        self.recorded += 1
         record_pass(encoder, [*before, *self._steps, *after])
 
     def upload(self, inputs: Sequence[Words]) -> None:

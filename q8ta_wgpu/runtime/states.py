@@ -41,17 +41,16 @@ class States:
         for place, array in words.items():
             self._device.wgpu.queue.write_buffer(self._buffers[place], 0, array)
 
-    def read(self) -> list[Array]:
-        """The words of every state behind all runs that were submitted. Raises DeviceError for a lost device."""
-        self._check(bool(self._ports))
-        dtypes = [np.uint32 if port.dtype in RANGES else DTYPES[port.dtype] for port in self._ports]
-        found = [
-            self._device.read(b, -(-port.size // 4) * 4) for b, port in zip(self._buffers, self._ports, strict=True)
-        ]
-        return [
-            np.frombuffer(data, dtype, port.size // 4).copy()
-            for data, dtype, port in zip(found, dtypes, self._ports, strict=True)
-        ]
+    def read(self, places: Sequence[int]) -> list[Array]:
+        """The words of states, by their places, behind all runs that were submitted. Raises DeviceError for a lost
+        device."""
+        self._check(bool(places))
+        found = []
+        for port, buffer in ((self._ports[place], self._buffers[place]) for place in places):
+            dtype = np.uint32 if port.dtype in RANGES else DTYPES[port.dtype]
+            data = self._device.read(buffer, -(-port.size // 4) * 4)
+            found.append(np.frombuffer(data, dtype, port.size // 4).copy())
+        return found
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.model.places import Places
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
@@ -108,7 +109,6 @@ class Session:
         self.model = model
         self._layouts = layouts
         self._lock = threading.Lock()
-        self._ordered: threading.Lock = sharing._ordered if sharing else threading.Lock()
         self._others = ByShape[tuple[Shape, ...], Session]()
         self._closed = False
         self._opened = Opened(model.graph, device, layouts, tune, sharing._executor if sharing else None)
@@ -116,6 +116,7 @@ class Session:
         self._executor: Executor | None = self._opened.executor
         self.opening, self.tuning = self._opened.took, self._opened.tuning
         ports = [port for port, _ in self.program.states] if self._executor else ()
+        self._places = Places.of(model.graph)
         self._state: SessionState = sharing._state if sharing else SessionState(model.graph, self._executor, ports)
 
     @property
@@ -237,14 +238,11 @@ class Session:
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
         words = inputs.words(self.program.inputs, arrays) if self._executor else []
-        with self._lock:
-            self._check_open()
-            if self._executor is not None:
-                return self._executor.submit(words)
-        if self.model.graph.buffers:
-            with self._ordered:
-                values = self._state.run(self.model.graph, arrays)
-        else:
+        with self._state.call(self._places, arrays):
+            with self._lock:
+                self._check_open()
+                if self._executor is not None:
+                    return self._executor.submit(words)
             values = self._state.run(self.model.graph, arrays)
         # Copies: a value may be a constant, or the caller's own array.
         return Computed([values[name].copy() for name in self.model.graph.results])
@@ -345,7 +343,8 @@ class Session:
     def warm_up(self) -> None:
         """Runs the model once on zeros. Work that drivers, caches and clocks put off until the first run is then not
         part of the next call. It changes no state. Raises DeviceError if the device fails."""
-        before = dict(self._state)
+        before = dict(self.state)
+        self.reset()
         self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))
         self._state.update(before)
 

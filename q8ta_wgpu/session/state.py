@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.ir.arithmetic import dequantize, quantize
 from q8ta_wgpu.ir.graph import DTYPES, INT32, Array, Graph
 from q8ta_wgpu.model import reference
+from q8ta_wgpu.model.places import Places
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.session import inputs
 
@@ -41,7 +44,36 @@ class SessionState(MutableMapping[str, Array]):
     def __init__(self, graph: Graph, executor: Executor | None, ports: Sequence[Port] = ()) -> None:
         self._graph, self._executor, self._ports = graph, executor, ports
         self._names = [state.name for state in graph.states]
+        self._reads = [state.read for state in graph.states]
         self._held = reference.initial_states(graph)
+        self._lock = threading.Lock()
+        self._followed = self._integers(self._held)
+        self._recorded = 0
+
+    @contextlib.contextmanager
+    def call(self, places: Places, arrays: Mapping[str, Array]) -> Iterator[None]:
+        """A call with these arrays, which is submitted, or computed, as long as the context lasts: calls of a model
+        that keeps something follow each other. Raises InputError where it takes rows that a table or cache has not.
+
+        What only counts is followed here, so that it need not be read from the device."""
+        if not self._names:
+            places.check(arrays)
+            yield
+            return
+        with self._lock:
+            values = {**arrays, **self._known([name for name in places.sources if name not in arrays])}
+            places.check(values)
+            self._followed = {}  # until the call is on its way
+            yield
+            self._followed = places.after(values)
+
+    def _known(self, names: Sequence[str]) -> Mapping[str, Array]:
+        """States by the names that they are read by, of the device only where they were not followed."""
+        if self._executor is None:
+            return self._held
+        if self._recorded != self._executor.recorded:
+            self._followed, self._recorded = {}, self._executor.recorded
+        return self._followed if self._followed.keys() >= set(names) else self._read(names)
 
     def run(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs of the graph, or of that for inputs of other sizes, by the reference, which then keeps the new
@@ -52,12 +84,13 @@ class SessionState(MutableMapping[str, Array]):
 
     def reset(self) -> None:
         """Makes every state what the model begins with."""
-        self._write(reference.initial_states(self._graph))
+        with self._lock:
+            self._write(reference.initial_states(self._graph))
 
     def __getitem__(self, name: str) -> Array:
         """A copy of one state."""
         state = self._graph.states[self._place(name)]
-        stored, q = self._read()[state.read], self._graph.types[state.read].q
+        stored, q = self._read([state.read])[state.read], self._graph.types[state.read].q
         real = stored if q is None else dequantize(stored, q)
         return real.astype(self._graph.whole.get(name, "float32"))
 
@@ -91,7 +124,8 @@ class SessionState(MutableMapping[str, Array]):
             with np.errstate(over="ignore"):
                 real = np.array(array, np.float32 if t.q else DTYPES[t.dtype], order="C")
             found[state.read] = real if t.q is None else quantize(real, t.q, *t.q.range)
-        self._write(found)
+        with self._lock:
+            self._write(found)
 
     def _place(self, name: Any) -> int:
         if name not in self._names:
@@ -99,21 +133,24 @@ class SessionState(MutableMapping[str, Array]):
             raise InputError(f"the model has no state {shown(name)}; its states are: {known}")
         return self._names.index(name)
 
-    def _read(self) -> Mapping[str, Array]:
-        """All states as they are stored."""
+    def _read(self, names: Sequence[str]) -> Mapping[str, Array]:
+        """States by the names that they are read by, as they are stored."""
         if self._executor is None:
             return self._held
+        places = [self._reads.index(name) for name in names]
         with self._executor.states() as states:
-            words = states.read()
-        return {
-            port.name: array for port, array in zip(self._ports, inputs.from_words(self._ports, words), strict=True)
-        }
+            words = states.read(places)
+        return dict(zip(names, inputs.from_words([self._ports[place] for place in places], words), strict=True))
 
     def _write(self, values: Mapping[str, Array]) -> None:
-        self._held = {**self._held, **values}
         if self._executor is None:
+            self._held = {**self._held, **values}
             return
         ports = {place: port for place, port in enumerate(self._ports) if port.name in values}
         words = inputs.words(list(ports.values()), values)
         with self._executor.states() as states:
             states.write(dict(zip(ports, words, strict=True)))
+        self._followed |= self._integers(values)
+
+    def _integers(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: array for name, array in values.items() if self._graph.types[name].dtype == INT32}

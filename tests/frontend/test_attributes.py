@@ -118,6 +118,40 @@ def test_attributes_that_results_do_not_depend_on_may_change() -> None:
     assert (stateful.count, len(stateful.kept)) == (0, 1)
 
 
+class _Window:
+    """Rows of the last calls, as transformers' StaticSlidingWindowLayer holds them: it counts the calls in a number."""
+
+    def __init__(self) -> None:
+        self.rows, self.count = torch.zeros(3, 5), 0
+
+    def add(self, row: Tensor) -> Tensor:
+        self.rows[min(self.count, 2)] = row
+        self.count += 1
+        return self.rows
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_attributes_of_objects_that_a_module_holds(registered: bool) -> None:
+    """A number was what it is at the first call in all of them."""
+
+    class Held(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.windows = [_Window()]
+            if registered:
+                self.register_buffer("rows", self.windows[0].rows)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.windows[0].add(x).sum(0)
+
+    held, items = Held().eval(), [data(5, seed=i) for i in range(4)]
+    name = "windows.0.count" if registered else "windows.0.rows"
+    with pytest.raises(UnsupportedError, match=f"changes its {name} while it runs"):
+        q8.quantize(held, items[:1], calibration=items, progress=False)
+    assert held.windows[0].count == 0
+    assert not held.windows[0].rows.any()
+
+
 def test_a_dict_that_refuses_writes_is_left_alone() -> None:
     """diffusers' networks keep their configuration in one: it was emptied, then update raised."""
 

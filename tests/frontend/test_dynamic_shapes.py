@@ -55,6 +55,14 @@ def _relative(self: Any, x: Tensor) -> Any:
     return ((q @ k.transpose(-1, -2) / 8**0.5 + bias).softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
 
 
+def _causal(self: Any, x: Tensor) -> Any:
+    """Causal attention whose mask is made for each item of the batch, as transformers makes it."""
+    q, k, v = _heads(self, x)
+    places, items = torch.arange(x.shape[1]), torch.arange(x.shape[0])
+    mask = (places[:, None] >= places[None]) & (items >= 0)[:, None, None, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(x.shape)
+
+
 def _encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -93,6 +101,12 @@ ROWS: dict[str, tuple[Callable[[], nn.Module], Sequence[Tensor], Any, Sequence[S
         (data(1, 20, 32),),
         [{1: Dim("T")}],
         [((1, 7, 32),), ((1, 16, 32),)],
+    ),
+    "a mask for each item of the batch": (
+        lambda: Plain(_causal, joint=nn.Linear(32, 96)),
+        (data(2, 12, 32),),
+        [{0: Dim("B", min=1, max=9), 1: Dim("T", max=12)}],
+        [((5, 7, 32),), ((1, 12, 32),), ((9, 3, 32),)],
     ),
     "relative positions": (
         lambda: Plain(_relative, joint=nn.Linear(32, 96), bias=nn.Embedding(17, 4)),

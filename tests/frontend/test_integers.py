@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,7 @@ def test_a_state_holds_what_an_input_held() -> None:
 @pytest.mark.parametrize(
     ("first", "function", "message"),
     [
-        (0, lambda ids: (ids * 1.5).long(), "made of floats of any size"),
+        (0, lambda ids: ids.float().exp().long(), "made of floats of any size"),
         (2**40, lambda ids: ids, r"net.last begins with 1099511627776, .* int32, within 2\^31: begin with a smaller"),
     ],
 )
@@ -256,6 +257,20 @@ def test_bounds_are_as_narrow_as_the_arithmetic_needs() -> None:
     assert found["scaled"][1] * 100 + 7 <= found["moved"][1]
     with pytest.raises(UnsupportedError, match="its integers may reach"):
         imported(lambda i: i * i * i * i, torch.zeros(4, dtype=torch.int64))
+
+
+def _buckets(distance: Tensor) -> Tensor:
+    """T5's buckets of distances, by their logarithm where they are large: of 0 it is an infinity, which is not
+    chosen."""
+    large = 16 + (torch.log(distance.float() / 16) / math.log(8) * 16).to(torch.long)
+    return torch.where(distance < 16, distance, torch.min(large, torch.full_like(large, 31)))
+
+
+def test_integers_made_of_functions_of_integers(device: Device) -> None:
+    """Their floats have a range, so they need no clamp."""
+    model = imported(lambda i: _buckets(torch.clamp(i, 0, 1000)), torch.zeros(300, dtype=torch.int64))
+    found = q8.Session(model, device)(torch.arange(-10, 290))
+    np.testing.assert_array_equal(flat(found)[0], _buckets(torch.arange(-10, 290).clamp(0, 1000)))
 
 
 def test_integers_are_exact_to_int32(vulkan: Device) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -146,3 +148,67 @@ def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:
     with torch.no_grad():
         for x in calls("cell", 0, 4):
             np.testing.assert_allclose(exact(*x), program(*x).numpy(), atol=0.02)
+
+
+class _Copied(torch.nn.Module):
+    """Gives a buffer what it holds, and counts its calls in another one."""
+
+    table: Tensor
+    calls: Tensor
+
+    def __init__(self, change: Callable[[_Copied], None], counts: bool = False) -> None:
+        super().__init__()
+        self.change, self.counts, self.layer = change, counts, torch.nn.Linear(8, 8)
+        self.register_buffer("table", torch.linspace(1, 2, 64).view(8, 8).t())
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.change(self)
+        if self.counts:
+            self.calls += 1
+        y: Tensor = self.layer(x) @ self.table + self.calls
+        return y
+
+
+def _renewed(table: Callable[[Tensor], Tensor]) -> Callable[[_Copied], None]:
+    def change(module: _Copied) -> None:
+        module.table = table(module.table)
+
+    return change
+
+
+COPIES = {
+    "clone": _renewed(torch.clone),
+    "contiguous": _renewed(Tensor.contiguous),
+    "detach": _renewed(Tensor.detach),
+    "to": _renewed(lambda table: table.to(torch.float32, copy=True)),
+    "turned there and back": _renewed(lambda table: table.t().contiguous().t()),
+    "flattened and back": _renewed(lambda table: table.flatten().view(8, 8)),
+    "written into itself": lambda module: module.table.copy_(module.table),
+    "by an index": lambda module: module.table.__setitem__(slice(None), module.table),
+}
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("change", COPIES)
+def test_a_buffer_that_is_given_a_copy_of_itself_is_no_state(change: str, counts: bool) -> None:
+    torch.manual_seed(0)
+    module, items = _Copied(COPIES[change], counts).eval(), [data(2, 8, seed=i) for i in range(8)]
+    before = module.table
+    exported = q8.quantize(module, items[:1], items, progress=False)
+    assert module.table is before
+    model = q8.compile(exported)
+    assert list(model.graph.buffers) == ["calls"] * counts
+    assert (decibels(module(items[3]).detach().numpy(), q8.Session(model, "reference")(items[3])) or 0) > 30
+    if change == "clone":
+        assert q8.compare(_Copied(COPIES[change], counts).eval(), exported, (items[0],)).layers
+
+
+def test_a_batch_of_any_size_takes_copies_and_no_states() -> None:
+    items = [data(2, 8, seed=i) for i in range(8)]
+    module = _Copied(COPIES["clone"]).eval()
+    model = q8.compile(q8.quantize(module, items[:1], items, progress=False, dynamic_batch=True))
+    assert q8.Session(model, "reference")(data(5, 8)).shape == (5, 8)
+    for moved in (lambda table: table.roll(1, 0), lambda table: table * 1.5, lambda table: table.t().contiguous()):
+        with pytest.raises(UnsupportedError, match=r"changes its buffers table, .* with dynamic_batch nothing does"):
+            q8.quantize(_Copied(_renewed(moved)).eval(), items[:1], items, progress=False, dynamic_batch=True)

@@ -32,3 +32,16 @@ def test_a_model_without_products_says_nothing_of_them() -> None:
     x = torch.ones(1, 4)
     text = str(q8.compile(q8.quantize(nn.ReLU().eval(), (x,), [x], progress=False)).report())
     assert "multiply-adds" not in text
+
+
+def test_products_of_activations_have_no_weights_of_4_bits() -> None:
+    """Their second operand has three dimensions, as weights of 4 bits have."""
+
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x @ y
+
+    x, y = (torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(2))
+    report = q8.compile(q8.quantize(Product().eval(), (x, y), [(x, y)], progress=False)).report()
+    assert any("matmul" in name for name in report.int8)
+    assert "4 bits" not in str(report)

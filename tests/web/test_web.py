@@ -20,6 +20,7 @@ from tests import int16_graphs, op_graphs
 from tests.kernels import test_rows_with_scales
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
+from tests.session.test_places import counting, items_of
 from tests.small import small_input
 from tests.states import calls, compiled, written
 from tests.web.engines import JavaScriptError
@@ -114,6 +115,43 @@ STATES = """
     net.destroy();
     return { first, later, again, anew, measured, refused, last: shown(last), names: net.states.map((s) => s.name) };
 """
+
+
+COUNTED = """
+    const array = async (i) => new Float32Array(await (await fetch(`${given.url}/x${i}.bin`)).arrayBuffer());
+    const found = [], refused = [];
+    const tried = async (i) => {
+        try { found.push([...(await net.run(await array(i)))]); } catch (error) { refused.push(error.message); }
+    };
+    for (const i of [0, 1, 2, 3]) await tried(i);
+    const kept = [...(await net.state()).at];
+    net.setState({ at: new Int32Array([5]) });
+    await tried(3);
+    await tried(3);
+    net.reset();
+    for (const i of [0, 1, 2, 3]) await tried(i);
+    net.destroy();
+    return { found, refused, kept };
+"""
+
+
+def test_a_full_cache_refuses_the_next_run_in_the_page(js: Any, folder: Path) -> None:
+    model, items = counting(), items_of(4)
+    export.export_web(model, folder / "counting")
+    for i, x in enumerate(items):
+        (folder / "counting" / f"x{i}.bin").write_bytes(x.numpy().tobytes())
+    found = js(COUNTED, "counting")
+    session = Session(model, "reference")
+    expected = [session(x) for x in items[:3]]
+    first = list(expected)
+    session.state["at"] = np.array(5)
+    expected += [session(items[3]), *first]
+    np.testing.assert_array_equal(np.float32(found["found"]), expected)
+    row = "and the run takes row 7 of 'cache'"
+    assert found["kept"] == [6]
+    assert [f"state at holds {at}, {row}" in text for at, text in zip((6, 7, 6), found["refused"], strict=True)] == [
+        True
+    ] * 3
 
 
 def test_bytes_of_rows_with_scales(js: Any, folder: Path) -> None:

@@ -180,7 +180,13 @@ def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int
 
 
 def leading_slice(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The first elements of each dimension; where all are one number, as many as are asked for."""
-    if tensor.numel() and bool((tensor == tensor.flatten()[0]).all()):
-        return tensor.flatten()[0].expand(shape).contiguous()
+    """The first elements of each dimension; of one along which all are alike, as many as are asked for."""
+    for dim, size in enumerate(shape) if tensor.dim() == len(shape) else ():
+        if size > tensor.shape[dim] and is_alike(tensor, dim):
+            tensor = tensor.narrow(dim, 0, 1).expand([size if d == dim else n for d, n in enumerate(tensor.shape)])
     return tensor[tuple(map(slice, shape))].contiguous()
+
+
+def is_alike(tensor: Tensor, dim: int) -> bool:
+    """Whether a tensor has the same elements at each index of a dimension."""
+    return bool(tensor.numel()) and bool((tensor == tensor.narrow(dim, 0, 1)).all())

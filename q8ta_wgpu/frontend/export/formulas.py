@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, one_line, printable
-from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, leading_slice
+from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions, is_alike, leading_slice
 from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.sized import Sized, arguments_at
 from q8ta_wgpu.frontend.nodes import constant, source_of
@@ -90,9 +90,8 @@ def _annotate_constant(
         if None in sizes or x.dtype != first.dtype or not x.equal(leading_slice(first, x.shape)):
             raise _refused(row[0], f"a table made for it holds other numbers with {_said(point)}")
     note(row[0], SIZES, {"shape": [size.plain if isinstance(size, Size) else [[size]] for size in sizes]})
-    if bool((first == first.flatten()[0]).all()):
-        return
-    for symbol in {s for size in sizes if isinstance(size, Size) for symbols in size.terms for s in symbols}:
+    cut = [size for dim, size in enumerate(sizes) if isinstance(size, Size) and not is_alike(first, dim)]
+    for symbol in {s for size in cut for symbols in size.terms for s in symbols}:
         low, high = ranges[symbol]
         if here[symbol] < high < UNBOUNDED:
             raise _refused(

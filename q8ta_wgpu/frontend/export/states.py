@@ -10,9 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.nn.utils import stateless
 
 from q8ta_wgpu.errors import InputError, one_line
+from q8ta_wgpu.frontend.nodes import CONVERSIONS, kind
+from q8ta_wgpu.ir.int8 import Moves
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -24,17 +28,20 @@ class States:
         module: the module.
         names: of the buffers, as `named_buffers` gives them.
         arguments: an example of what forward takes.
+        fixed: names of other buffers, to which forward gives what they hold: it computes with copies of them.
 
     Attributes:
         initial: their values.
         functional: the module with these values as last inputs; it gives (what forward gives, the new values).
     """
 
-    def __init__(self, module: torch.nn.Module, names: Sequence[str], arguments: Tensors) -> None:
-        self.names = list(names)
+    def __init__(
+        self, module: torch.nn.Module, names: Sequence[str], arguments: Tensors, fixed: Sequence[str] = ()
+    ) -> None:
+        self.names, self._fixed = list(names), list(fixed)
         self._module = module
         self.initial = tuple(module.get_buffer(name).detach().clone() for name in names)
-        buffers = [module.get_buffer(name) for name in names]
+        buffers = [module.get_buffer(name) for name in (*names, *fixed)]
         self._attributes = _attributes(module, buffers)
         places = {id(buffer): place for place, buffer in enumerate(buffers)}
         every = module.named_buffers(remove_duplicate=False)
@@ -47,12 +54,12 @@ class States:
         module, names, forward = self.functional, self.names, self._module.forward
 
         def functional(*inputs: torch.Tensor) -> Any:
-            values = [value.clone() for value in inputs[count:]]
+            values = [value.clone() for value in (*inputs[count:], *map(module.get_buffer, self._fixed))]
             held = {name: values[place] for name, place in self._places.items()}
             with _unwatched(), stateless._reparametrize_module(module, held), self._replaced(values):
                 found = forward(*inputs[:count])
                 written = tuple(module.get_buffer(name).clone() for name in names)
-            return found, written
+            return (found, written) if names else found
 
         return functional
 
@@ -92,6 +99,34 @@ class States:
                     f"from item to item ({', '.join(self.names)}): where texts or recordings begin anew, give a "
                     "generator that sets it back"
                 ) from error
+
+
+def unchanged(program: ExportedProgram, count: int) -> list[int]:
+    """Which states of a program, its last inputs and results, so many, hold after any call what they held before it: of
+    each the number among them."""
+    inputs = program.graph.find_nodes(op="placeholder")[-count:]
+    results: Any = program.graph.output_node().args[0]
+    pairs = zip(inputs, results[-count:], strict=True)
+    return [number for number, (read, written) in enumerate(pairs) if _comes_back(read, written)]
+
+
+def _comes_back(read: Node, written: Node) -> bool:
+    """Whether a value is computed from another one alone by calls that move elements, and each comes back to where it
+    was."""
+    calls: list[Node] = []
+    while written is not read:
+        sources, converts = written.all_input_nodes, str(written.target) in CONVERSIONS
+        moves = converts or isinstance(kind(written), Moves)
+        if not moves or len(sources) != 1 or written.meta["val"].dtype != read.meta["val"].dtype:
+            return False
+        calls, written = [written] * (not converts) + calls, sources[0]
+    numbers = torch.arange(1, read.meta["val"].numel() + 1).view(read.meta["val"].shape)
+    found = numbers
+    for call in calls:
+        (source,) = call.all_input_nodes
+        args, kwargs = torch.fx.map_arg((call.args, call.kwargs), {source: found}.__getitem__)
+        found = call.target(*args, **kwargs)  # type: ignore[operator]
+    return found.equal(numbers)
 
 
 def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> list[tuple[Any, Any, int]]:

@@ -46,12 +46,15 @@ class Ranges:
         parts = value if isinstance(value, (list, tuple)) else (value,)
         if any(is_integer(part) or getattr(part, "dtype", None) == torch.bool for part in parts):
             self._check_rounded(node)
-        if not any(map(is_integer, parts)) and name_of(node) not in _BOUNDED:
+        whole, name = any(map(is_integer, parts)), name_of(node)
+        if not whole and name not in _BOUNDED:
+            if name in _REAL:
+                self._found[node] = self._of_real(node)
             return
         found = self._of_call(node)
         most = max(map(abs, found)) if found else 0
         limit = LARGEST if self.computes_int32(node) else EXACT
-        if not any(map(is_integer, parts)):  # floats past EXACT are integers that are exact
+        if not whole:  # floats past EXACT are integers that are exact
             found = found if most <= LARGEST else None
         elif limit < (reached := max(most, self.read(node) if limit == EXACT else 0)) < math.inf:
             raise beyond(reached, limit)
@@ -155,6 +158,22 @@ class Ranges:
         sources = [given[key] for key in ("self", "other", "value") if key in given] or node.all_input_nodes
         ranges = [self.of(source) for source in sources]
         return None if None in ranges and ROUNDED not in ranges else _ends(end for ends in ranges for end in ends or ())
+
+    def _of_real(self, node: Node) -> Range:
+        """What finite floats of a call may be, of which integers are made later: what torch makes of infinities is
+        undefined."""
+        given, name = named_arguments(node), name_of(node)
+        if name in _FINITE:
+            return _FINITE[name]
+        first, second = self.of(given["self"]), self.of(given.get("other", 0))
+        if first is None or second is None or not all(map(math.isfinite, (*first, *second))):
+            return None
+        if name == "div":
+            divides = given.get("rounding_mode") is None and second[0] == second[1] != 0
+            return _ends(end / second[0] for end in first) if divides else None
+        if name in _LINEAR:
+            return _ends(_LINEAR[name](a, b, given.get("alpha", 1)) for a, b in itertools.product(first, second))
+        return float(math.floor(first[0])), float(math.ceil(first[1]))
 
     def _bounded(self, value: Any) -> tuple[float, float]:
         """The range of a value. Raises RefusedError where nothing bounds it."""
@@ -282,6 +301,16 @@ _LINEAR: Mapping[str, Callable[[float, float, float], float]] = {
     "neg": lambda a, _, __: -a,
 }
 """Operators whose extremes are those of their operands' extremes."""
+
+_FINITE: Mapping[str, tuple[int, int]] = {
+    **{"log": (-104, 89), "log2": (-150, 128), "log10": (-46, 39)},
+    **dict.fromkeys(("sin", "cos", "tanh", "erf"), (-1, 1)),
+    "sigmoid": (0, 1),
+}
+"""What the finite results of functions of any float32 number lie within."""
+
+_REAL = (*_FINITE, "add", "sub", "rsub", "mul", "neg", "div", "floor", "ceil", "round", "trunc")
+"""Operators of floats whose results have a range where their operands have one."""
 
 _SMALLER = {"abs": "self", "floor_divide": "self", "div": "self", "remainder": "other", "fmod": "other"}
 """Operators whose results are no larger than an operand."""

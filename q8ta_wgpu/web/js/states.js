@@ -3,15 +3,19 @@
 import { ARRAYS, inWords, numel, packed, unpacked } from "./arrays.js";
 import { Q8taError } from "./errors.js";
 import { BUFFER, MAP_READ } from "./gpu.js";
+import { counted, refuseBeyond } from "./places.js";
 
 export class States {
   #device;
   #buffers;
   #initial;
+  #places;
+  #held = new Map();
 
   /** `buffers` are the program's; `weights` hold what the states begin with. */
   constructor(device, program, buffers, weights) {
     this.ports = program.states ?? [];
+    this.#places = program.places;
     this.#device = device;
     this.#buffers = this.ports.map(({ buffer }) => buffers[buffer]);
     this.#initial = this.ports.map(({ initial: [offset, size] }) => weights.slice(offset, offset + size));
@@ -19,7 +23,18 @@ export class States {
   }
 
   reset() {
-    this.#initial.forEach((words, i) => this.#device.queue.writeBuffer(this.#buffers[i], 0, words));
+    this.#initial.forEach((words, i) => {
+      this.#device.queue.writeBuffer(this.#buffers[i], 0, words);
+      if (this.ports[i].dtype === "int32") this.#held.set(this.ports[i].name, new Int32Array(words.buffer));
+    });
+  }
+
+  /** Follows a run with these inputs, so that what only counts need not be read. With `refuses` it throws where the run
+   * would take a row that a table or cache has not. */
+  follow(given, refuses) {
+    if (!this.#places) return;
+    if (refuses) refuseBeyond(this.#places, given, this.#held);
+    this.#held = counted(this.#places, given, this.#held);
   }
 
   /** Sets states by name, all or none of them. */
@@ -32,9 +47,13 @@ export class States {
         const wanted = `a ${ARRAYS[port.dtype].name} of ${numel(port)} elements`;
         throw new Q8taError("input", `state ${name} must be ${wanted}, found ${kind} of ${array?.length}`);
       }
-      found.push([this.#buffers[known.indexOf(name)], inWords(port) ? packed(port, array) : array]);
+      found.push([port, array]);
     }
-    for (const [buffer, words] of found) this.#device.queue.writeBuffer(buffer, 0, words);
+    for (const [port, array] of found) {
+      const words = inWords(port) ? packed(port, array) : array;
+      this.#device.queue.writeBuffer(this.#buffers[this.ports.indexOf(port)], 0, words);
+      if (port.dtype === "int32") this.#held.set(port.name, array.slice());
+    }
   }
 
   /** A typed array of every state by name, after all runs so far; `waits` awaits work of the device. */
@@ -50,10 +69,11 @@ export class States {
 
   /** Gives states back what they were before `work`: runs that are measured are no calls. */
   async kept(work) {
-    const copies = this.#copied(BUFFER.COPY_SRC | BUFFER.COPY_DST);
+    const copies = this.#copied(BUFFER.COPY_SRC | BUFFER.COPY_DST), held = new Map(this.#held);
     try {
       return await work();
     } finally {
+      this.#held = held;
       this.#copy(copies, this.#buffers);
       for (const copy of copies) copy.destroy();
     }
