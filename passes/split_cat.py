@@ -12,8 +12,8 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def split_cat(graph: Graph, target: Target) -> None:
-    """Replaces cat(x0 ... xn) by cats of as many inputs as its kernels and the target's storage buffers, of which one
-    is the result's, allow: in order, until one is left."""
+    """Splits each cat of more inputs than its kernels and the target allow: one storage buffer each, and the result's.
+    Consecutive inputs are grouped until one cat is left."""
     limit = min(MAX_INPUTS, target.storage_buffers - 1)
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
