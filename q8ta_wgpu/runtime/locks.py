@@ -1,4 +1,4 @@
-"""A lock for what only one process can use."""
+"""A lock for resources that do not survive a fork."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Probes of what WGSL does not promise: the arithmetic contract of int8, long loops, matrix units.
+"""Probes of behaviour that WGSL does not guarantee: the arithmetic contract of int8, long loops, matrix units.
 
-WGSL leaves open the rounding of conversions, the flushing of denormals, and what a driver re-associates. Every known
-device computes what q8ta_wgpu/ir/arithmetic.py defines. One that does not must refuse int8 instead of giving other
-bytes.
+WGSL leaves open the rounding of conversions, the flushing of denormals, and which operations a driver re-associates.
+Every known device computes what q8ta_wgpu/ir/arithmetic.py defines. A device that does not is refused for int8, since
+it would give other bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ struct Params { count: u32, base: f32, inverse_scale: f32, scale: f32 };
 @group(0) @binding(3) var<uniform> params: Params;
 """
 
-# Operands come from buffers and factors from the uniform, as in kernels: compilers could fold constants.
+# Operands come from buffers and factors from the uniform, as in kernels, since compilers could fold constants.
 _CONTRACT = """
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -74,8 +74,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def shuffles(device: OpenDevice) -> bool:
-    """Whether a workgroup of eight threads exchanges values as subgroups do, in the order of its threads; False where
-    the device has no subgroups, or they are an extension of the language there."""
+    """Whether subgroupShuffle works within a workgroup of eight threads, in the order of its threads. False if the
+    device has no subgroups, or needs a language extension for them, as Dawn does."""
     if "subgroup" not in device.wgpu.features:
         return False
     text, groups = resolve.complete(f"// probe of subgroups\n{BINDINGS}{_SHUFFLES}"), 64
@@ -92,8 +92,8 @@ def shuffles(device: OpenDevice) -> bool:
 
 
 def contract(device: OpenDevice) -> str:
-    """The first rule of the contract that `device` breaks, with a case; empty if it keeps all. Takes a few ms and one
-    compilation."""
+    """The first rule of the contract that `device` breaks, with an example; empty if it breaks none. Takes a few ms and
+    one compilation."""
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
@@ -172,7 +172,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
-    """How many of `turns` turns, a multiple of 64, two nested loops of a thread take on `device`."""
+    """How many turns two nested loops of a thread take on `device`, of `turns` that they should. `turns` is a multiple
+    of 64."""
     one = np.zeros(1, np.int32), np.full(1, 63, np.uint32), np.zeros(64, np.int32)
     words = np.array([turns, 0, 0, 0], np.uint32).tobytes()
     text = f"// probe of long loops\n{BINDINGS}{_LOOPS}"
@@ -186,7 +187,7 @@ def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
 
 
 def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
-    """What is wrong with a matrix unit; empty if nothing is. Every kernel for it runs a product with a known result."""
+    """The fault of a matrix unit; empty if it has none. Each kernel for it runs a product with a known result."""
     trials = list(known_results.unit_trials(unit, target))
     for each in trials:
         (dispatch,) = each.program.dispatches
@@ -251,7 +252,7 @@ class Probe:
 
 @contextlib.contextmanager
 def prepared(device: OpenDevice, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
-    """A probe on buffers with these contents, or of these sizes in bytes; freed at the end."""
+    """A probe with buffers of these contents, or of these sizes in bytes, which are freed at the end."""
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
     with contextlib.ExitStack() as made:
 
