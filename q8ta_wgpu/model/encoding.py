@@ -1,6 +1,6 @@
-"""A graph and the structure of its outputs as the JSON text of a .q8ta file, and back.
+"""Encodes a graph and the structure of its outputs as the JSON text of a .q8ta file, and decodes it.
 
-Reading trusts nothing: it checks every key, name, size and type, and verifies the graph as runnable.
+A file may be hostile: decoding checks every key, name, size and type, and verifies the graph as runnable.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
 VERSION = 11
-"""Format version, raised with every change of what a file holds. Files of other versions are refused."""
+"""Format version, raised with every change of the format. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
-"""Most entries of all lists and objects together: three characters of text can become an object of seventy bytes."""
+"""Limit of entries in all lists and objects together: three characters of text can become an object of 70 bytes."""
 
 _UINT8X4, _BOOLX4 = "uint8x4", "boolx4"
-"""In a file, the dtypes of inputs that are given as uint8 and as bools: int8x4 like any other once they are stored."""
+"""Dtypes in a file of inputs that are passed as uint8 or bools. In the graph they are int8x4."""
 
 
 def encode(graph: Graph, structure: Structure) -> str:
-    """The JSON text, the same for equal graphs. Raises ValueError or TypeError for what JSON cannot hold."""
+    """The JSON text, the same for equal graphs. Raises ValueError or TypeError for values that JSON cannot express."""
     return json.dumps(_document(graph, structure), separators=(",", ":"), allow_nan=False)
 
 
 def decode(text: str, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    """The graph with these constants, and the structure of its outputs. Raises GraphError where either is not valid.
-
-    Text that is no JSON raises ValueError or RecursionError.
-    """
+    """The graph with these constants, and the structure of its outputs. Raises GraphError if either is not valid, and
+    ValueError or RecursionError if the text is not JSON."""
     return _read(_parse(text), constants)
 
 
@@ -76,7 +74,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON holds it."""
+    """An attribute as JSON."""
     return value.plain() if isinstance(value, Epilogue) else plain_size(value)
 
 
