@@ -1,4 +1,4 @@
-"""Operators that are about names, constants and dtypes alone."""
+"""Imports operators that compute nothing at run time (Constant, Shape, Identity), or only change the dtype (Cast)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _constant(
 def _shape(
     b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
-    """Shape or Size, which follow from types."""
+    """Shape or Size: a constant."""
     assert given[0] is not None
     shape = b.shape_of(given[0])
     if not b.is_constant(given[0]):
@@ -54,7 +54,7 @@ def _shape(
 def _same(
     b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
-    """Identity, and Dropout where it is not trained."""
+    """Identity, and Dropout outside of training."""
     training = b.array(given[2]) if len(given) > 2 and given[2] is not None else np.asarray(False)
     if training is None or training.any():
         raise RefusedError("it is a dropout in training mode: export the network for inference")
@@ -65,7 +65,7 @@ def _same(
 def _cast(
     b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
-    """A conversion between float32, integers and bools, all of which are float32 numbers."""
+    """A conversion between float32, integers and bools, which are all float32 numbers in the graph."""
     x, source = given[0], dtypes[0]
     assert x is not None
     wanted = dtypes[1] if node.op_type == "CastLike" else int(attrs["to"])

@@ -1,5 +1,5 @@
-"""The walk over the nodes of an ONNX program: each becomes what its operator's row in OPS says, or what an importer
-function of integers says."""
+"""Imports the nodes of an ONNX program one by one, by the importer function in the operator's row of OPS, or by one of
+those for quantized operators."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ RULES = {**quantized.RULES, **integer_sums.RULES, **qlinear.RULES, "com.microsof
 """The importer functions of operators on integers, by name."""
 
 DEEPEST = 8
-"""How deep operators that are functions of others may be nested."""
+"""Limit of the nesting of operators that are defined as functions of others."""
 
 
 @dataclass
 class Scope:
-    """Names of one graph or function: our value of each, or None of one that could not be imported, and its dtype."""
+    """The names in an ONNX graph or function: the value of each, None if it could not be imported, and its dtype."""
 
     values: dict[str, str | None] = field(default_factory=dict)
     dtypes: dict[str, int] = field(default_factory=dict)
 
 
 class Walk(OnnxBuilder):
-    """The walk over the nodes of a program.
+    """Imports the nodes of a program.
 
     Attributes:
-        problems: nodes by operator and reason.
-        found: the graph, and what its values are in the file.
+        problems: names of nodes that cannot be imported, by operator and reason.
+        found: the graph, and which calls of the file its nodes belong to.
     """
 
     def __init__(self, program: Program) -> None:
@@ -60,24 +60,24 @@ class Walk(OnnxBuilder):
         self._folder = Folder(dict(program.opsets))
 
     def define(self, scope: Scope, name: str, value: str | None, dtype: int) -> None:
-        """Gives a name of the file a value."""
+        """Defines a name of the file. Raises UnsupportedError if it is defined already."""
         if name in scope.values:
             raise UnsupportedError(f"the file has two values that are called {shown(name)}")
         scope.values[name], scope.dtypes[name] = value, dtype
 
     def walk(self, program: Sequence[onnx.NodeProto], scope: Scope, depth: int = 0) -> None:
-        """Imports nodes, whose problems are noted."""
+        """Imports nodes; collects problems."""
         for node in program:
             self._node(node, scope, depth)
 
     def check(self) -> None:
-        """Raises UnsupportedError where there are problems."""
+        """Raises UnsupportedError if there are problems."""
         if self.problems:
             lines = "\n".join(f"  {op} at {_places(at)}: {why}" for (op, why), at in self.problems.items())
             raise UnsupportedError(f"cannot import this program:\n{lines}\n{WAY_OUT}")
 
     def note_rest(self) -> None:
-        """Notes the nodes that belong to inputs and outputs."""
+        """Notes nodes for inputs and outputs as calls of their own."""
         self.found.calls.update((n.output, n.output) for n in self.graph.nodes[len(self.found.calls) :])
 
     def _node(self, node: onnx.NodeProto, scope: Scope, depth: int) -> None:
@@ -99,7 +99,7 @@ class Walk(OnnxBuilder):
                 self._problem(node, str(problem))
             except Q8taError:
                 raise
-            except Exception as bad:  # whatever importer functions meet in what is not as they expect it
+            except Exception as bad:  # importer functions do not check all that a malformed node may have
                 self._problem(node, f"its inputs or attributes are not what it takes: {shown(str(bad))}")
         self._note_call(node, found, depth)
         for i, name in enumerate(node.output):
@@ -110,7 +110,7 @@ class Walk(OnnxBuilder):
                 self.define(scope, name, value, dtype)
 
     def _note_call(self, node: onnx.NodeProto, found: Sequence[tuple[str, int]], depth: int) -> None:
-        """Notes which nodes of the graph a node of the file became, and the floats that it gives."""
+        """Notes the nodes of the graph that a node of the file became, and its float results."""
         made, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
         if made:
             call = made[-1].output
@@ -133,7 +133,7 @@ class Walk(OnnxBuilder):
     def _results(
         self, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], depth: int
     ) -> list[tuple[str, int]]:
-        """The value and the dtype of each result of a node."""
+        """(value, dtype) of each result of a node."""
         attributes = nodes.attributes(node)
         name = nodes.full_name(node)
         if (special := SPECIAL.get(name)) is not None:
@@ -163,8 +163,8 @@ class Walk(OnnxBuilder):
         return self._function(node, schema, given, dtypes, depth)
 
     def _operands(self, name: str, given: Sequence[str | None]) -> list[str | None]:
-        """Operands as an operator takes them: integers as they are stored where it moves or compares them, as numbers
-        for another one."""
+        """Operands for an importer function: stored integers of one quantization for operators that move or compare
+        them, else integers as float32 numbers."""
         moves = isinstance(ONNX[name][0].int8, Moves | Monotonic) and name != "Pad"
         stored = {self.quantization(v) for v in given if v is not None and v not in self.raw}
         if moves and len(stored) == 1:
@@ -172,8 +172,8 @@ class Walk(OnnxBuilder):
         return [v if v is None or v in self.raw else self.numbers(v) for v in given]
 
     def _rows(self, node: onnx.NodeProto, x: str, args: Mapping[str, Any], dtype: int) -> str:
-        """Rows of stored integers at computed indices: those of a constant table have the scale by which they are
-        read."""
+        """Gathers rows of stored integers at computed indices. A constant table is stored at the scale at which the
+        result is read."""
         if x in self.raw:
             q = self.read_as(node.output[0], dtype)
             whole = self.raw[x].astype(np.int64) - STORED[dtype][1]
@@ -244,7 +244,7 @@ class Walk(OnnxBuilder):
         dtypes: Sequence[int],
         depth: int,
     ) -> list[tuple[str, int]]:
-        """An operator that ONNX defines by others, as these."""
+        """Imports an operator that ONNX defines as a function of others."""
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
             raise RefusedError("control flow is not supported: unroll loops and choose branches when the file is made")
         if schema is None:
@@ -271,8 +271,8 @@ class Walk(OnnxBuilder):
         return [(value, dtype) for value, dtype in found if value is not None]
 
     def read_as(self, name: str, dtype: int) -> QParams:
-        """Scale and zero point by which the first reader of integers takes them, what moves them left out; 1 and 0 of
-        those that have none."""
+        """The quantization with which the first reader of integers dequantizes them, after operators that only move
+        them. Scale 1 if there is none."""
         names, (stored, shift) = {name}, STORED[dtype]
         for node in self.program.graph.node:
             at = next((i for i, each in enumerate(node.input) if each in names), None)
