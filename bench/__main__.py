@@ -1,7 +1,7 @@
 """Measures kernels and whole networks: `python -m bench PART... [options]`.
 
-GPU times are medians by timestamp queries after a warm-up, and what one line compares was timed in turns: compare
-figures of one run, never with another run's. Parts run in the order given.
+GPU times are medians by timestamp queries after a warm-up. Figures in one line were timed in turns. Compare only
+figures of one run. Parts run in the order of the arguments.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
 
 
 def main() -> None:
-    """Runs the parts asked for."""
+    """Runs the requested parts."""
     listed = "\n".join(f"  {name:<24}{text}" for name, (_, _, text) in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
