@@ -219,15 +219,7 @@ def link(
     target: Target = BASELINE,
 ) -> str:
     """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`, in the form
-    that is fastest on `target`.
-
-    Some stems in `Kernel.source` stand for one of several files or meanings:
-
-    * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise for other stems without a file.
-    * `dot`: the packed or the emulated dot product.
-    * `held`, `exchanged`: how the threads of gemm_registers.wgsl get weights.
-    * an optional operand `x` that the call leaves out: `no_x`.
-    """
+    that is fastest on `target`."""
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
     combines = kernel.synced and "words" in source
@@ -250,19 +242,30 @@ def link(
     if epilogue and call.output.dtype in RANGES:
         generated.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     generated += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    meaning = {
-        "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
-        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
-        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
-        **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]},
-    }
-    stems = (meaning.get(stem, stem) for stem in (*(epilogue.source if epilogue else ()), *source))
-    kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 is stored as float32
-    chosen = tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in stems)
+    chosen = _chosen((*(epilogue.source if epilogue else ()), *source), op, call, target)
     try:
         return resolve.module(chosen, tuple(generated), kernel.unrolled(target))
     except LinkError as error:
         raise LinkError(f"kernel {kernel.name}: {error}") from None
+
+
+def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[str, ...]:
+    """The files and bindings that the stems in `Kernel.source` stand for. Most are names of files. Others are
+
+    * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise other stems without a file.
+    * `dot`: the packed or the emulated dot product.
+    * `held`, `exchanged`: how the threads of gemm_registers.wgsl get weights.
+    * `x`, an optional operand that the call leaves out: `no_x`.
+    """
+    meaning = {
+        "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
+        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
+        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
+        **{operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]},
+    }
+    kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 is stored as float32
+    known = (meaning.get(stem, stem) for stem in stems)
+    return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in known)
 
 
 def _file_of(stem: str, kinds: Sequence[str]) -> str:

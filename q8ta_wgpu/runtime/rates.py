@@ -28,17 +28,14 @@ class DotRates:
     emulated: float
 
 
-def dot_rates(device: OpenDevice, seconds: float = 0.05) -> DotRates:
-    """Measures both forms of the dot product on all cores of `device`: the best of repeats for about `seconds` each.
-
-    A thread computes all products of eight words of one operand with eight of the other, so that loads hardly count.
-    """
-    places = range(_WORDS)
-    declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in places)
-    sums = "\n".join(f"  var s{i} = 0;" for i in places)
-    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in places for j in places)
-    changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in places)
-    rounds, groups = 16, 4096
+def _dot_modules() -> dict[str, str]:
+    """WGSL to time the packed and the emulated dot product, by name. A thread computes all products of eight words of
+    one operand with eight of the other, so that loads hardly count."""
+    words = range(_WORDS)
+    declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in words)
+    sums = "\n".join(f"  var s{i} = 0;" for i in words)
+    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in words for j in words)
+    changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in words)
     main = f"""
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
@@ -48,18 +45,23 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
 {products}
 {changed}
   }}
-  y[id.x] = {" + ".join(f"s{i}" for i in places)};
+  y[id.x] = {" + ".join(f"s{i}" for i in words)};
 }}
 """
-
-    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
-    data = np.arange(64, dtype=np.int32)
-    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
-    operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     texts = {}
     for name in ("packed", "emulated"):
         dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
         texts[name] = resolve.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
+    return texts
+
+
+def dot_rates(device: OpenDevice, seconds: float = 0.05) -> DotRates:
+    """Measures both forms of the dot product on all cores of `device`: the best of repeats for about `seconds` each."""
+    rounds, groups, texts = 16, 4096, _dot_modules()
+    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
+    data = np.arange(64, dtype=np.int32)
+    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
+    operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     key = findings.digest("dot rates", *texts.values(), words)
     before = findings.recall(device.info, key)
     if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:
