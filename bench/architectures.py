@@ -99,7 +99,7 @@ TRANSFORMER = {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers":
 DIT = {**TRANSFORMER, "in_channels": 4, "out_channels": 4}
 
 DIFFUSERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    # network: options that make it small, arguments of forward (`bench.builders.given` says which are inputs)
+    # network: options that make it small, arguments of forward (`bench.builders.positional` says which are inputs)
     "AutoencoderKL": ({**BLOCKS, **CODERS}, IMAGE),
     "AutoencoderTiny": ({}, IMAGE),
     "VQModel": ({**BLOCKS, **CODERS}, IMAGE),

@@ -30,7 +30,7 @@ def _timm(name: str) -> Any:
     return timm.create_model(name, pretrained=False)
 
 
-def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
+def positional(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
     """A module with positional inputs that returns a network's first output; all outputs if they are no tuple.
 
     Args:
@@ -42,7 +42,7 @@ def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
     """
     inputs = [name for name, value in arguments.items() if isinstance(value, (tuple, range))]
 
-    class Given(torch.nn.Module):  # type: ignore[misc]
+    class Positional(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -53,7 +53,7 @@ def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
             outputs = self.network(**dict(zip(inputs, values, strict=True)), **fixed)
             return outputs[0] if isinstance(outputs, tuple) else outputs
 
-    return Given()
+    return Positional()
 
 
 def _transformers(name: str) -> Any:
@@ -70,7 +70,7 @@ def _transformers(name: str) -> Any:
         options |= {"backbone": None, "use_timm_backbone": False, "backbone_config": inner}
     config = getattr(transformers, configuration)(**options)
     inputs = {"inputs_embeds": (1, 16, config.hidden_size)} if "Bert" in name else {"pixel_values": ()}
-    return given(getattr(transformers, network)(config), {**inputs, "return_dict": False}, torch)
+    return positional(getattr(transformers, network)(config), {**inputs, "return_dict": False}, torch)
 
 
 def _text(name: str) -> Any:
@@ -82,7 +82,7 @@ def _text(name: str) -> Any:
     network = getattr(transformers, name)
     module = network(network.config_class(**options))
     fixed = {"use_cache": False} if "use_cache" in inspect.signature(network.forward).parameters else {}
-    return given(module, {**arguments, **fixed, "return_dict": False}, torch)
+    return positional(module, {**arguments, **fixed, "return_dict": False}, torch)
 
 
 def _segmentation(name: str) -> Any:
@@ -101,7 +101,7 @@ def _diffusers(name: str) -> Any:
     fixed: dict[str, Any] = {} if name == "T2IAdapter" else {"return_dict": False}
     if integer:
         fixed["timestep"] = TIMESTEP
-    return given(getattr(diffusers, name)(**options), {**arguments, **fixed}, torch)
+    return positional(getattr(diffusers, name)(**options), {**arguments, **fixed}, torch)
 
 
 def _torchaudio(name: str) -> Any:
@@ -111,7 +111,7 @@ def _torchaudio(name: str) -> Any:
 
     network, options, arguments = TORCHAUDIO[name]
     whole = getattr(torchaudio.models, network, None) or getattr(torchaudio.models.rnnt, network)
-    return given(whole(**options).get_submodule(name.partition(".")[2]), arguments, torch)
+    return positional(whole(**options).get_submodule(name.partition(".")[2]), arguments, torch)
 
 
 def _recommender(name: str) -> Any:
